@@ -1,0 +1,90 @@
+"""What can go wrong, said so that a person can mend it.
+
+Every error that a user's rule or event can cause is a `TocsinError`. A `RuleError` knows where in the text of the rules it
+happened and prints that line with a caret.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of rule text: character offsets, `end` excluded."""
+
+    start: int
+    end: int
+
+
+class TocsinError(Exception):
+    """Anything that is the caller's to mend."""
+
+
+class EventError(TocsinError):
+    """Events that cannot be read."""
+
+
+class StateError(TocsinError):
+    """A snapshot that cannot be restored, or a stated limit that was passed."""
+
+
+class RuleError(TocsinError):
+    """A rule that cannot be understood or deployed, with the place in its text."""
+
+    def __init__(
+        self, message: str, *, source: str | None = None, span: Span | None = None, hint: str | None = None
+    ) -> None:
+        self.message = message
+        self.source = source
+        self.span = span
+        self.hint = hint
+        super().__init__(message)
+
+    @property
+    def line(self) -> int | None:
+        """The line of the mistake, from 1."""
+        if self.source is None or self.span is None:
+            return None
+        return self.source.count("\n", 0, self.span.start) + 1
+
+    @property
+    def column(self) -> int | None:
+        """The column of the mistake, from 1."""
+        if self.source is None or self.span is None:
+            return None
+        return self.span.start - (self.source.rfind("\n", 0, self.span.start) + 1) + 1
+
+    def within(self, source: str) -> RuleError:
+        """This error, for a rule whose text is `source`."""
+        return RuleError(self.message, source=source, span=self.span, hint=self.hint)
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.source is not None and self.span is not None and self.line is not None and self.column is not None:
+            lines[0] = f"line {self.line}, column {self.column}: {self.message}"
+            text = self.source.split("\n")[self.line - 1]
+            width = max(1, min(self.span.end, self.span.start + len(text) - self.column + 1) - self.span.start)
+            before = "".join("\t" if character == "\t" else " " for character in text[: self.column - 1])
+            lines += [f"  {text}", f"  {before}{'^' * width}"]
+        if self.hint:
+            lines.append(self.hint)
+        return "\n".join(lines)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was most likely meant to be, as a hint.
+
+    >>> nearest("valeu", ["area", "value"])
+    "Did you mean 'value'?"
+    """
+    names = sorted(known)
+    folded = {candidate.lower(): candidate for candidate in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean '{folded[close[0]]}'?"
+    if names:
+        return "Known here: " + ", ".join(names[:12]) + (", …" if len(names) > 12 else "") + "."
+    return None
