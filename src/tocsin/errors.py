@@ -1,7 +1,7 @@
 """What can go wrong, said so that a person can mend it.
 
-Every error that a user's rule or event can cause is a `TocsinError`. A `RuleError` knows where in the text of the rules it
-happened and prints that line with a caret.
+Every error that a user's rule or event can cause is a `TocsinError`. A `TextError` knows where in the text of the
+rules or events it happened and prints that line with a caret.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of rule text: character offsets, `end` excluded."""
+    """A stretch of text: character offsets, `end` excluded."""
 
     start: int
     end: int
@@ -23,16 +24,12 @@ class TocsinError(Exception):
     """Anything that is the caller's to mend."""
 
 
-class EventError(TocsinError):
-    """Events that cannot be read."""
-
-
 class StateError(TocsinError):
     """A snapshot that cannot be restored, or a stated limit that was passed."""
 
 
-class RuleError(TocsinError):
-    """A rule that cannot be understood or deployed, with the place in its text."""
+class TextError(TocsinError):
+    """Something written that cannot be understood, with the place in its text where that is known."""
 
     def __init__(
         self, message: str, *, source: str | None = None, span: Span | None = None, hint: str | None = None
@@ -57,9 +54,9 @@ class RuleError(TocsinError):
             return None
         return self.span.start - (self.source.rfind("\n", 0, self.span.start) + 1) + 1
 
-    def within(self, source: str) -> RuleError:
-        """This error, for a rule whose text is `source`."""
-        return RuleError(self.message, source=source, span=self.span, hint=self.hint)
+    def within(self, source: str) -> Self:
+        """This error, for a text that is `source`."""
+        return type(self)(self.message, source=source, span=self.span, hint=self.hint)
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -72,6 +69,14 @@ class RuleError(TocsinError):
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
+
+
+class RuleError(TextError):
+    """A rule that cannot be understood or deployed."""
+
+
+class EventError(TextError):
+    """Events that cannot be read."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

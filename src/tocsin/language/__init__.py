@@ -1,0 +1,52 @@
+"""What do rules say? Every language that rules are written in gives the classes of `rules`.
+
+`parse` reads a text; `printing` writes rules as text; `builder` makes them in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tocsin.errors import RuleError, nearest
+from tocsin.language import tesla
+from tocsin.language.printing import print_expression, print_pattern, print_program, print_rule, print_window
+from tocsin.language.rules import Pattern, Program, Rule
+from tocsin.language.tesla import parse_expression, parse_pattern
+
+LANGUAGES: dict[str, Callable[[str], Program]] = {"tesla": tesla.parse}
+"""What reads a text of each language."""
+
+
+def parse(text: str, language: str | None = None) -> Program:
+    """The rules and event types that a text holds, in the named language or the one it looks like.
+
+    >>> parse("define Hot() from Temp(value > 45)").rules[0].name
+    'Hot'
+    """
+    if language is None:
+        language = guess(text)
+    if language not in LANGUAGES:
+        raise RuleError(f"unknown language '{language}'", hint=nearest(language, LANGUAGES))
+    return LANGUAGES[language](text)
+
+
+def guess(text: str) -> str:
+    """The language that a text is most likely written in."""
+    return "tesla"
+
+
+__all__ = [
+    "LANGUAGES",
+    "Pattern",
+    "Program",
+    "Rule",
+    "guess",
+    "parse",
+    "parse_expression",
+    "parse_pattern",
+    "print_expression",
+    "print_pattern",
+    "print_program",
+    "print_rule",
+    "print_window",
+]

@@ -201,6 +201,8 @@ class Rule:
     where: tuple[tuple[str, Expression], ...] = ()
     consuming: tuple[str, ...] = ()
     span: Span | None = _span()
+    source: str | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """The text that the spans point into."""
 
     @property
     def roles(self) -> tuple[Pattern, ...]:

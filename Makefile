@@ -1,0 +1,43 @@
+# Each target does all the set-up it needs: a virtual environment in .venv, made again when pyproject.toml changes.
+
+BIN := .venv/bin
+READY := .venv/ready
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help:
+	@echo 'make demo    find fires in a million events'
+	@echo 'make test    every check and every test'
+	@echo 'make check   the same with the fast tests only'
+	@echo 'make bench   the benchmarks, on one core'
+	@echo 'make clean   remove what the others made'
+
+demo: $(READY)
+	@scripts/java.sh >/dev/null || echo 'Going on without Java: this demo does not need it.' >&2
+	@$(BIN)/tocsin demo
+
+test: $(READY) lint
+	$(BIN)/pytest -n 2 --slow --doctest-modules src tests
+
+check: $(READY) lint
+	$(BIN)/pytest -n 2 --doctest-modules src tests
+
+.PHONY: lint
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python benchmarks/bench.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml scripts/setup.sh
+	scripts/setup.sh .venv
+	@touch $@

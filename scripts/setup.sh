@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Makes the virtual environment that is named as the argument, with Tocsin and its development tools in it.
+# PYTHON names the Python to use; without it, the first of python3, python3.14 … python3.11 that is new enough.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${1:?which folder}
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+python=
+for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+  if new_enough "$candidate"; then
+    python=$candidate
+    break
+  fi
+done
+if [ -z "$python" ]; then
+  cat >&2 <<END
+setup.sh: Tocsin needs Python 3.11 or newer, and ${PYTHON:-python3} is $("${PYTHON:-python3}" --version 2>/dev/null || echo missing).
+  Debian 12, Ubuntu 24.04 and newer:  sudo apt-get install python3 python3-venv
+Or say which one to use:  make PYTHON=/path/to/python3.11 …
+END
+  exit 1
+fi
+
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  # Debian and Ubuntu keep this part of Python in a package of its own.
+  package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+  root=()
+  [ "$(id -u)" -eq 0 ] || root=(sudo -n)
+  if ! { command -v apt-get >/dev/null && "${root[@]}" apt-get -qq update && "${root[@]}" apt-get -qq install -y "$package"; } >&2; then
+    echo "setup.sh: this Python cannot make virtual environments. On Debian or Ubuntu: sudo apt-get install $package" >&2
+    exit 1
+  fi
+fi
+
+new_enough "$venv/bin/python" || "$python" -m venv --clear "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable . --group dev

@@ -1,0 +1,280 @@
+"""Rules at work on a stream: events in any order and any form in, matches out as soon as they are certain.
+
+A detector reads what it is given, learns the kinds of attributes from it where they were not declared, puts events in order, and lets the machine find the
+matches. What cannot be used is set aside with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin.engine import output, snapshots
+from tocsin.engine.machine import Instant, Machine
+from tocsin.engine.state import State, extract, load
+from tocsin.errors import RuleError, StateError
+from tocsin.events.batches import ARROW, DEFINED, UNNEEDED, Columns, Data, Known, Seen, letters, read
+from tocsin.events.notation import write_event
+from tocsin.events.scheduler import BEGINNING, Scheduler
+from tocsin.events.types import Event, EventType, Kind
+from tocsin.language import parse
+from tocsin.language.printing import print_rule
+from tocsin.language.rules import Rule
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.plan import Plan, plan
+
+LETTERS_KEPT = 100_000
+"""How many dead letters are kept until somebody takes them; beyond that they are only counted."""
+
+
+class Detector:
+    """Detects the rules' composite events. Make one with `RuleSet.detector`."""
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        types: Mapping[str, EventType],
+        *,
+        delay_us: int = 0,
+        ordered: bool = False,
+        columns: Columns | None = None,
+    ) -> None:
+        self._columns = columns or Columns()
+        self._plan = plan(rules, Catalog(types=types, closed=bool(types)))
+        self._since: dict[str, int] = {}
+        self._ordered = ordered
+        self._machine = Machine(self._plan, self._since, ordered=ordered)
+        self._scheduler = Scheduler(delay_us, ordered=ordered)
+        self._times: bool | None = None
+        self._letters: list[tuple[str, str | None, int | None, str]] = []
+        self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
+
+    # ---- what goes in and comes out
+
+    def push(self, data: Data) -> pa.Table:
+        """Takes events in the order of their arrival; returns the matches that became certain."""
+        seen = read(data, self._columns, self._known(), first=self._times is None)
+        self._learn(seen)
+        self._counts["events"] += seen.rows
+        self._bury(seen.dead)
+        batch = self._pruned(seen.batch)
+        released, late = self._scheduler.push(batch)
+        for row in late.tolist():
+            self._late(batch, row, "late")
+        return self._process(released)
+
+    def advance(self, ts: int) -> pa.Table:
+        """Says that time has reached `ts` (µs): no event before it will come any more."""
+        return self._process(self._scheduler.advance(int(ts)))
+
+    def finish(self) -> pa.Table:
+        """Says that no event will come any more; returns the last matches."""
+        return self._process(self._scheduler.finish())
+
+    def dead_letters(self) -> pa.Table:
+        """Takes what could not be used: reason, type, ts, and the event in its notation."""
+        taken, self._letters = self._letters, []
+        return letters(taken)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many events came, were late, were dead-lettered for any reason, and how many matches were found."""
+        return dict(self._counts)
+
+    @property
+    def watermark(self) -> int | None:
+        """No event before this time (µs) is accepted any more; None before the first event."""
+        return None if self._scheduler.watermark == BEGINNING else self._scheduler.watermark
+
+    @property
+    def plan(self) -> Plan:
+        """What runs, bound to the kinds known so far."""
+        return self._plan
+
+    # ---- rules that come and go
+
+    def add(self, rules: Iterable[Rule] | str, *, at: int | None = None) -> int:
+        """Adds rules, or their text, that see events from time `at` on (µs; default: just behind the latest event). Returns that time.
+
+        Binds only the new rules; nothing of the state is touched.
+        """
+        rules = parse(rules).rules if isinstance(rules, str) else tuple(rules)
+        earliest = self._scheduler.largest + 1 if self._scheduler.largest > BEGINNING else BEGINNING
+        since = earliest if at is None else int(at)
+        if since < earliest:
+            raise RuleError(f"a rule cannot be added at {since}: events up to {earliest - 1} have been seen")
+        self._plan = self._plan.extended(rules)
+        self._since.update((rule.name, since) for rule in rules)
+        for bound in self._plan.rules[len(self._plan.rules) - len(rules) :]:
+            self._machine.add(bound, self._plan.levels[bound.rule.name], since)
+        self._machine.relevel(self._plan)
+        return since
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes rules; what only they needed is forgotten. Takes time in proportion to the state."""
+        gone = set(names)
+        known = {rule.rule.name for rule in self._plan.rules}
+        if gone - known:
+            raise RuleError(f"there is no rule {min(gone - known)}")
+        rules = [bound.rule for bound in self._plan.rules if bound.rule.name not in gone]
+        self._since = {name: since for name, since in self._since.items() if name not in gone}
+        self._rebuild(rules, self._plan.given)
+
+    # ---- state
+
+    @property
+    def state_bytes(self) -> int:
+        """How many bytes a snapshot has now."""
+        return len(self.snapshot())
+
+    def snapshot(self) -> bytes:
+        """All that is remembered, in a versioned encoding; `RuleSet.restore` goes on from it."""
+        scheduler = self._scheduler
+        numbers = {
+            "watermark": scheduler.watermark,
+            "last_seq": scheduler.last_seq,
+            "largest": scheduler.largest,
+            **self._counts,
+        }
+        given = self._plan.given
+        header = {
+            "rules": {bound.rule.name: print_rule(bound.rule) for bound in self._plan.rules},
+            "since": self._since,
+            "delay_us": scheduler.delay_us,
+            "ordered": self._ordered,
+            "columns": asdict(self._columns),
+            "times": self._times,
+            "shared": dict(given.shared),
+            "complete": given.complete,
+            "exact": {name: dict(type.attributes) for name, type in given.types.items()},
+            "seen": {name: dict(kinds) for name, kinds in given.seen.items()},
+            "closed": given.closed,
+        }
+        state = extract(self._machine, scheduler.watermark)
+        waiting = scheduler.waiting
+        if waiting is not None:
+            names = [*self._machine.tables.types]
+            types = pa.array([names[number] for number in waiting["type"].to_pylist()], pa.string())
+            waiting = waiting.set_column(0, "type", types)
+        return snapshots.encode(snapshots.Snapshot(header, numbers, state, waiting))
+
+    @classmethod
+    def restore(cls, data: bytes, rules: Sequence[Rule], types: Mapping[str, EventType]) -> Detector:
+        """A detector that goes on where the snapshot was taken. A rule that is new or changed sees events from there on."""
+        snapshot = snapshots.decode(data)
+        header, numbers = snapshot.header, snapshot.numbers
+        exact = {
+            name: EventType(name, tuple((attribute, Kind(kind)) for attribute, kind in attributes.items()))
+            for name, attributes in header["exact"].items()
+        }
+        for name, type in types.items():
+            if name in exact and exact[name] != type:
+                raise StateError(f"the snapshot has {exact[name]}, the rules declare {type}")
+        catalog = Catalog(
+            types={**exact, **types},
+            shared={name: Kind(kind) for name, kind in header["shared"].items()},
+            seen={
+                name: {attribute: Kind(kind) for attribute, kind in kinds.items()}
+                for name, kinds in header["seen"].items()
+            },
+            complete=header["complete"],
+            closed=bool(types),
+        )
+        columns, ordered = Columns(**header["columns"]), header["ordered"]
+        detector = cls([], {}, delay_us=header["delay_us"], ordered=ordered, columns=columns)
+        scheduler = detector._scheduler
+        scheduler.watermark, scheduler.last_seq = numbers["watermark"], numbers["last_seq"]
+        scheduler.largest = numbers["largest"]
+        detector._counts = {name: numbers[name] for name in detector._counts}
+        detector._times = header["times"]
+        known = {rule.name for rule in rules if header["rules"].get(rule.name) == print_rule(rule)}
+        start = scheduler.largest + 1 if scheduler.largest > BEGINNING else BEGINNING
+        detector._since = {rule.name: start for rule in rules if rule.name not in known and start > BEGINNING}
+        detector._since |= {name: since for name, since in header["since"].items() if name in known}
+        left = {owner: rows for owner, rows in snapshot.state.left.items() if owner[0] in known}
+        detector._rebuild(rules, catalog, replace(snapshot.state, left=left))
+        if snapshot.waiting is not None:
+            numbers_ = detector._machine.tables.types
+            codes = [numbers_.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
+            waiting = snapshot.waiting.set_column(0, "type", pa.array(codes, pa.int32()))
+            scheduler.wait(waiting.filter(pa.array(np.array(codes) >= 0)))
+        return detector
+
+    # ---- within
+
+    def _process(self, released: pa.Table | None) -> pa.Table:
+        schema = output.schema(self._plan, times=bool(self._times))
+        scheduler = self._scheduler
+        closed: Instant = (scheduler.watermark, scheduler.last_seq if self._ordered else BEGINNING)
+        pieces: list[pa.Table] = []
+        if released is None or not released.num_rows:
+            released = pa.table({})
+        for found, late in self._machine.process(released, closed):
+            for row in late:
+                self._late(released, row, "late among events of its instant: give them a seq, or ids in order")
+            pieces.append(output.table(found, self._machine, schema))
+        table = pa.concat_tables(pieces) if len(pieces) != 1 else pieces[0]
+        self._counts["matches"] += table.num_rows
+        return table
+
+    def _known(self) -> Known:
+        given, tables = self._plan.given, self._machine.tables
+        numbers = {**tables.types, **dict.fromkeys(self._plan.defined, DEFINED)}
+        exact = {name: dict(type.attributes) for name, type in given.types.items()}
+        return Known(numbers, exact, given.shared, given.seen)
+
+    def _learn(self, seen: Seen) -> None:
+        """Notes what the events say about types, and binds the rules again if that is news to them."""
+        if self._times is None and seen.rows:
+            self._times = seen.times
+        catalog = self._plan.given.learned(seen.shared, seen.by_type, complete=seen.complete)
+        if catalog is not self._plan.given:
+            self._rebuild([bound.rule for bound in self._plan.rules], catalog)
+
+    def _rebuild(self, rules: Sequence[Rule], catalog: Catalog, state: State | None = None) -> None:
+        """Starts a machine for these rules with the state of the old one."""
+        bound = plan(rules, catalog)
+        if state is None and bound.rules == self._plan.rules:
+            self._plan = bound
+            return
+        names = [*self._machine.tables.types]
+        if state is None and self._machine.store.size + len(self._machine.pending) > 0:
+            state = extract(self._machine, self._scheduler.watermark)
+        self._plan = bound
+        self._machine = Machine(bound, self._since, ordered=self._ordered)
+        if state is not None:
+            load(self._machine, state)
+        if [*self._machine.tables.types] != names and (waiting := self._scheduler.waiting) is not None:
+            self._scheduler.renumber(waiting, [self._machine.tables.types.get(name, UNNEEDED) for name in names])
+
+    def _pruned(self, batch: pa.Table) -> pa.Table:
+        """Without the columns that nobody reads, if events are known by the ids that their source gave."""
+        if "id" not in batch.column_names:
+            return batch
+        slots = self._machine.tables.slots.values()
+        needed = {f"{attribute}:{kind}" for mine in slots for attribute, (_, kind) in mine.items()}
+        return batch.select([name for name in batch.column_names if ":" not in name or name in needed])
+
+    def _late(self, batch: pa.Table, row: int, reason: str) -> None:
+        names = [*self._machine.tables.types]
+        values: dict[str, Any] = {name: batch[name][row].as_py() for name in batch.column_names if ":" not in name}
+        if values["type"] < 0:
+            return
+        attributes: dict[str, Any] = {}
+        for name in batch.column_names:
+            attribute, _, kind = name.rpartition(":")
+            value = batch[name][row]
+            if attribute and value.is_valid:
+                attributes[attribute] = value.cast(pa.int64()).as_py() if value.type == ARROW[Kind.TIMESTAMP] else value.as_py()
+            del kind
+        event = Event(names[values["type"]], values["ts"], attributes, values["seq"], values.get("id"))
+        self._counts["late"] += 1
+        self._bury([(reason, event.type, event.ts, write_event(event))])
+
+    def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
+        self._counts["dead"] += len(dead)
+        self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]

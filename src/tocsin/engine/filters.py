@@ -1,0 +1,140 @@
+"""Which filters does an event pass? An index over the filters of all rules, so that they are not tried one by one.
+
+The filters of a type are cut into blocks of at most 512. In a block each attribute that some filter compares with a constant is an *axis*: the sorted
+constants, and for each position a value can have among them one bit for each filter. The filters that an event passes are the bits left when the rows of
+all axes are put together. What a filter asks beyond that (`or`, arithmetic, two attributes) is a program, run only where its bit is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tocsin.engine import kernels
+from tocsin.engine.kernels import Array, Filters
+
+BLOCK = 512
+
+AxisTest = tuple[int, bool, int, int]
+"""(slot, whether it holds doubles, relation, constant)."""
+
+
+@dataclass(slots=True)
+class _Axis:
+    slot: int
+    double: bool
+    constants: Array
+    bits: Array
+
+
+@dataclass(slots=True)
+class _Block:
+    type: int
+    filters: list[int] = field(default_factory=list)
+    tests: list[list[AxisTest]] = field(default_factory=list)
+    axes: list[_Axis] | None = None
+
+    def build(self) -> list[_Axis]:
+        if self.axes is None:
+            slots = sorted({(test[0], test[1]) for tests in self.tests for test in tests})
+            self.axes = [self._axis(slot, double) for slot, double in slots]
+        return self.axes
+
+    def _axis(self, slot: int, double: bool) -> _Axis:
+        mine = [[test for test in tests if test[:2] == (slot, double)] for tests in self.tests]
+        starts = np.zeros(len(mine) + 1, np.int64)
+        np.cumsum([len(tests) for tests in mine], out=starts[1:])
+        raw = np.array([test[3] for tests in mine for test in tests], np.int64)
+        values = raw.view(np.float64) if double else raw
+        constants, ranks = np.unique(values, return_inverse=True)
+        relations = np.array([test[2] for tests in mine for test in tests], np.int64)
+        words = (len(mine) + 63) // 64
+        positions = 2 * len(constants) + 2
+        bits = np.zeros(positions * words, np.uint64)
+        kernels.fill_axis(bits, 0, words, positions, len(mine), starts, relations, ranks.astype(np.int64))
+        return _Axis(slot, double, np.ascontiguousarray(constants).view(np.int64), bits)
+
+
+class FilterIndex:
+    """The index; changes are gathered, and only the blocks that changed are built again."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._open: dict[int, _Block] = {}
+        self._residual: list[int] = []
+        self._tables: Filters | None = None
+        self._types = 0
+        self._sizes: dict[int, int] = {}
+        self.most_of_a_type = 0
+        """The largest number of filters that one event can pass."""
+
+    def add(self, type: int, filter: int, tests: list[AxisTest], residual: int) -> None:
+        """Adds the filter of that number, the next free one, to a type's."""
+        block = self._open.get(type)
+        if block is None or len(block.filters) == BLOCK:
+            block = self._open[type] = _Block(type)
+            self._blocks.append(block)
+        block.filters.append(filter)
+        block.tests.append(tests)
+        block.axes = None
+        self._residual.append(residual)
+        self._sizes[type] = self._sizes.get(type, 0) + 1
+        self.most_of_a_type = max(self.most_of_a_type, self._sizes[type])
+        self._tables = None
+
+    def tables(self, types: int) -> Filters:
+        """The index as the kernels read it, for that many types."""
+        if self._tables is None or types != self._types:
+            self._tables = self._build(types)
+            self._types = types
+        return self._tables
+
+    def _build(self, types: int) -> Filters:
+        first = np.full(max(types, 1), kernels.NONE, np.int64)
+        following: list[int] = []
+        block_axes: list[int] = []
+        axis_counts: list[int] = []
+        block_filters: list[int] = []
+        filter_counts: list[int] = []
+        filter_ids: list[int] = []
+        axes: list[_Axis] = []
+        for number, block in enumerate(self._blocks):
+            following.append(int(first[block.type]))
+            first[block.type] = number
+            built = block.build()
+            block_axes.append(len(axes))
+            axis_counts.append(len(built))
+            axes += built
+            block_filters.append(len(filter_ids))
+            filter_counts.append(len(block.filters))
+            filter_ids += block.filters
+        constant_counts = [len(axis.constants) for axis in axes]
+        constants = np.concatenate([*(axis.constants for axis in axes), np.zeros(1, np.int64)])
+        bits = np.concatenate([*(axis.bits for axis in axes), np.zeros(1, np.uint64)])
+        return Filters(
+            first,
+            _words(following),
+            _words(block_axes),
+            _words(axis_counts),
+            _words(block_filters),
+            _words(filter_counts),
+            _words([axis.slot for axis in axes]),
+            _words([int(axis.double) for axis in axes]),
+            _starts(constant_counts),
+            _words(constant_counts),
+            _starts([len(axis.bits) for axis in axes]),
+            constants,
+            constants.view(np.float64),
+            bits,
+            _words(filter_ids),
+            _words(self._residual),
+        )
+
+
+def _words(values: list[int]) -> Array:
+    return np.array(values or [0], np.int64)
+
+
+def _starts(lengths: list[int]) -> Array:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))])

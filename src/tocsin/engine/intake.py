@@ -1,0 +1,372 @@
+"""From a batch to rows: loads the columns that rules read, keeps the events that pass some filter, says who they are and puts equals in order.
+
+What comes out is the store's new rows and the pairs (filter, row), in canonical order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.engine import kernels
+from tocsin.engine.kernels import Array
+from tocsin.engine.store import Store
+from tocsin.engine.tables import Tables
+from tocsin.engine.texts import Texts
+from tocsin.events.ids import text_words
+from tocsin.events.types import Kind
+
+@dataclass(slots=True)
+class Passed:
+    """Events that passed filters: pairs (filter, row) in canonical order."""
+
+    filters: Array
+    rows: Array
+
+
+def words_of(column: pa.Array, kind: Kind, texts: Texts | None) -> tuple[Array, Array]:
+    """A column as 64-bit words, and whether there is a value. Doubles that are not finite are no values."""
+    size = len(column)
+    if column.null_count:
+        present = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    else:
+        present = np.ones(size, np.uint8)
+    if kind == Kind.STRING:
+        assert texts is not None
+        return texts.encode(column), present
+    if kind == Kind.DOUBLE:
+        doubles = (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False) + 0.0
+        if not np.isfinite(doubles.sum()):
+            present &= np.isfinite(doubles)
+        return doubles.view(np.int64), present
+    if kind == Kind.BOOL:
+        return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64), present
+    if kind == Kind.TIMESTAMP:
+        column = column.cast(pa.int64())
+    filled = column.fill_null(0) if column.null_count else column
+    return filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False), present
+
+
+def load(batch: pa.Table, tables: Tables, texts: Texts, store: Store) -> tuple[int, dict[str, tuple[Array, Array]]]:
+    """Copies the columns that rules read behind the store's last row. Returns where, and the words of the columns."""
+    size = batch.num_rows
+    base = store.reserve(size, tables.width)
+    types = batch["type"].to_numpy().astype(np.int64)
+    store.ts[base : base + size] = batch["ts"].to_numpy()
+    store.seq[base : base + size] = batch["seq"].to_numpy()
+    store.type[base : base + size] = types
+    store.given[base : base + size] = kernels.NONE
+    columns: dict[str, tuple[Array, Array]] = {}
+    for name in batch.column_names:
+        if ":" not in name:
+            continue
+        attribute, _, kind = name.rpartition(":")
+        slots = np.full(max(len(tables.types), 1), kernels.NONE, np.int64)
+        for type, number in tables.types.items():
+            slot, wanted = tables.slots[type].get(attribute, (kernels.NONE, None))
+            if wanted == kind:
+                slots[number] = slot
+        if (slots >= 0).any():
+            columns[name] = words_of(whole(batch[name]), Kind(kind), texts)
+            kernels.load_column(store.words, store.present, base, *columns[name], types, slots)
+    return base, columns
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+class Intake:
+    """Takes in batches and composite events. `ordered`: an instant may be spread over several batches."""
+
+    def __init__(self, tables: Tables, texts: Texts, store: Store, *, ordered: bool = False) -> None:
+        self._tables, self._texts, self._store = tables, texts, store
+        self._scratch = kernels.scratch()
+        self.tail = Tail() if ordered else None
+
+    @property
+    def ranks(self) -> Array:
+        """The order of strings, if a rule asks for it."""
+        return self._texts.ranks if self._tables.uses_ranks else np.zeros(1, np.int64)
+
+    def batch(self, batch: pa.Table) -> tuple[Passed, list[int]]:
+        """Takes in a batch in order of (ts, seq). Returns what passed, and the events that came behind an equal one in canonical order."""
+        store, size = self._store, batch.num_rows
+        given = whole(batch["id"]) if "id" in batch.column_names else None
+        base, columns = load(batch, self._tables, self._texts, store)
+        if given is not None or not self._reads_ids:
+            if given is not None and self._reads_ids:
+                self._load_ids(base, words_of(given, Kind.STRING, self._texts))
+            passed, source = self._classify(base, size)
+            store.size = base + len(source)
+            self._identify(batch, columns, given, base, source)
+            late, passed = self._settle(batch, columns, given, base, source, passed)
+            if late:
+                gone = np.isin(passed.rows, late)
+                passed = Passed(passed.filters[~gone], passed.rows[~gone])
+                late = [int(source[row - base]) for row in late]
+            return passed, late
+        everything = np.arange(size)
+        self._identify(batch, columns, None, base, everything)
+        late, _ = self._settle(batch, columns, None, base, everything, None)
+        store.type[late] = kernels.NONE
+        rows = slice(base, base + size)
+        first, second = store.first[rows].copy(), store.second[rows].copy()
+        self._load_ids(base, words_of(hexadecimal(first, second), Kind.STRING, self._texts))
+        passed, source = self._classify(base, size)
+        kept = slice(base, base + len(source))
+        store.first[kept], store.second[kept], store.size = first[source], second[source], kept.stop
+        return passed, [int(everything[row - base]) for row in late]
+
+    def identified(
+        self,
+        type: int,
+        ts: Array,
+        seq: Array,
+        first: Array,
+        second: Array,
+        given: Array,
+        slots: dict[int, tuple[Array, Array]],
+    ) -> tuple[Passed, Array]:
+        """Takes in events of one type, in canonical order, of which is known who they are: composite and restored ones.
+
+        Returns what passed, and for each row of the store, from the first new one on, which event it is.
+        """
+        store, size = self._store, len(ts)
+        base = store.reserve(size, self._tables.width)
+        rows = slice(base, base + size)
+        store.ts[rows], store.seq[rows], store.type[rows] = ts, seq, type
+        for slot, (words, present) in slots.items():
+            store.words[slot, rows], store.present[slot, rows] = words, present
+        if self._reads_ids:
+            ids, texts = given.copy(), hexadecimal(first, second)
+            computed = given < 0
+            ids[computed] = self._texts.encode(texts.filter(pa.array(computed)))
+            self._load_ids(base, (ids, np.ones(size, np.uint8)))
+        passed, source = self._classify(base, size)
+        kept = slice(base, base + len(source))
+        store.first[kept], store.second[kept], store.given[kept] = first[source], second[source], given[source]
+        store.size = kept.stop
+        return passed, source
+
+    def _classify(self, base: int, size: int) -> tuple[Passed, Array]:
+        """Keeps the loaded events that pass some filter. Returns the pairs and where each kept row was in the batch."""
+        tables, store = self._tables, self._store
+        filters = tables.filters.tables(len(tables.types))
+        source = np.empty(size, np.int64)
+        at = kept = 0
+        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        while at < size:
+            room = size - at + tables.filters.most_of_a_type
+            pair_filter, pair_row = np.empty(room, np.int64), np.empty(room, np.int64)
+            at, kept, pairs = kernels.classify(
+                filters, tables.code.data, store.rows, store.type, base, at, size, kept, source,
+                self._scratch, self.ranks, pair_filter, pair_row,
+            )  # fmt: skip
+            parts.append((pair_filter[:pairs], pair_row[:pairs]))
+        joined = [np.concatenate([part[k] for part in parts]) if len(parts) > 2 else parts[-1][k] for k in range(2)]
+        return Passed(joined[0], joined[1]), source[:kept]
+
+    # ---- who an event is
+
+    @property
+    def _reads_ids(self) -> bool:
+        return any("id" in slots for slots in self._tables.slots.values())
+
+    def _load_ids(self, base: int, ids: tuple[Array, Array]) -> None:
+        """Lets rules read ids like any other attribute."""
+        tables, store = self._tables, self._store
+        slots = np.full(len(tables.types), kernels.NONE, np.int64)
+        for type, number in tables.types.items():
+            slots[number] = tables.slots[type].get("id", (kernels.NONE, None))[0]
+        kernels.load_column(store.words, store.present, base, *ids, store.type[base : base + len(ids[0])], slots)
+
+    def _identify(
+        self,
+        batch: pa.Table,
+        columns: dict[str, tuple[Array, Array]],
+        given: pa.Array | None,
+        base: int,
+        source: Array,
+    ) -> None:
+        """Writes the identities of the rows from `base` on, which were at `source` in the batch."""
+        store, rows = self._store, slice(base, base + len(source))
+        if given is None:
+            store.first[rows], store.second[rows] = self._content(batch, columns, source, np.arange(*rows.indices(rows.stop)))
+            return
+        offsets, data, _ = text_buffers(given)
+        kernels.text_identities(store.first[rows], store.second[rows], offsets, data, source)
+        store.given[rows] = self._texts.encode(given.take(pa.array(source)))
+
+    def _content(
+        self, batch: pa.Table, columns: dict[str, tuple[Array, Array]], source: Array, rows: Array
+    ) -> tuple[Array, Array]:
+        """The identities of the content of events: those at `source` in the batch, which are `rows` of the store."""
+        store = self._store
+        first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
+        types = self._tables.type_words()
+        kernels.fold_start(first, second, types, store.type[rows], store.ts[rows], store.seq[rows])
+        for name in sorted(name for name in batch.column_names if ":" in name):
+            attribute, _, kind = name.rpartition(":")
+            title = np.array(text_words(attribute), np.uint64)
+            if kind == Kind.STRING:
+                kernels.fold_texts(first, second, title, *text_buffers(whole(batch[name])), source)
+            else:
+                words = columns.get(name) or words_of(whole(batch[name]), Kind(kind), None)
+                kernels.fold_words(first, second, title, *words, source)
+        return first, second
+
+    # ---- order among equals
+
+    def _settle(
+        self,
+        batch: pa.Table,
+        columns: dict[str, tuple[Array, Array]],
+        given: pa.Array | None,
+        base: int,
+        source: Array,
+        passed: Passed | None,
+    ) -> tuple[list[int], Passed]:
+        """Puts rows of equal (ts, seq) in order of (type, id, content) and numbers the occurrences of equal events.
+
+        `source` and `passed` follow. Returns the rows that are late among their equals.
+        """
+        store, count = self._store, len(source)
+        passed = passed or Passed(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        ts, seq = store.ts[base : base + count], store.seq[base : base + count]
+        same = (ts[1:] == ts[:-1]) & (seq[1:] == seq[:-1])
+        rows = np.zeros(0, np.int64)
+        if same.any():
+            tied = np.zeros(count, bool)
+            tied[1:] |= same
+            tied[:-1] |= same
+            rows = base + np.nonzero(tied)[0]
+            order = self._canonical(batch, columns, given, source[rows - base], rows)
+            if (np.diff(order) != 1).any():
+                store.permute(rows, order)
+                source[rows - base] = source[rows[order] - base]
+                moved = np.arange(base + count)
+                moved[rows[order]] = rows
+                filters, at = passed.filters, moved[passed.rows]
+                again = np.argsort(at, kind="stable")
+                passed = Passed(filters[again], at[again])
+        if self.tail is not None:
+            return self.tail.follow(store, base, count, rows, given is not None, self._texts), passed
+        if given is None:
+            number_occurrences(store, rows)
+        return [], passed
+
+    def _canonical(
+        self,
+        batch: pa.Table,
+        columns: dict[str, tuple[Array, Array]],
+        given: pa.Array | None,
+        source: Array,
+        rows: Array,
+    ) -> Array:
+        store = self._store
+        if given is None:
+            return np.lexsort((store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows]))
+        first, second = self._content(batch, columns, source, rows)
+        keys = pa.table(
+            {
+                "ts": store.ts[rows],
+                "seq": store.seq[rows],
+                "type": store.type[rows],
+                "id": given.take(pa.array(source)),
+                "first": first,
+                "second": second,
+            }
+        )
+        order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
+        return order.to_numpy().astype(np.int64)
+
+
+def number_occurrences(store: Store, rows: Array) -> None:
+    """Adds to the identities of equal events, which stand behind each other, 0, 1, 2, …"""
+    equal = np.ones(max(len(rows) - 1, 0), bool)
+    for column in (store.ts, store.seq, store.type, store.first, store.second):
+        equal &= column[rows[1:]] == column[rows[:-1]]
+    if equal.any():
+        position = np.arange(len(rows))
+        begins = np.maximum.accumulate(np.where(np.concatenate([[True], ~equal]), position, 0))
+        add_to_identities(store, rows, position - begins)
+
+
+def add_to_identities(store: Store, rows: Array, numbers: Array) -> None:
+    """Adds numbers to identities, taken as 128-bit numbers."""
+    second = store.second[rows] + numbers.astype(np.uint64)
+    store.first[rows] += (second < store.second[rows]).astype(np.uint64)
+    store.second[rows] = second
+
+
+class Tail:
+    """The rows at the last (ts, seq) of an ordered source, beside which more may still come."""
+
+    def __init__(self) -> None:
+        self.key: tuple[int, int] | None = None
+        self.counts: dict[tuple[int, int, int], int] = {}
+        """How often each content (type, identity) occurred."""
+        self.last: dict[int, tuple[str, int, int]] = {}
+        """The last id of each type."""
+
+    def follow(self, store: Store, base: int, count: int, tied: Array, given: bool, texts: Texts) -> list[int]:
+        """Goes on numbering occurrences; returns the rows that come before one of their type that is already out."""
+        if count == 0:
+            return []
+        ts, seq = store.ts[base : base + count], store.seq[base : base + count]
+        ends = (int(ts[-1]), int(seq[-1]))
+        begin = base + np.nonzero((ts == ts[0]) & (seq == seq[0]))[0] if self.key == (ts[0], seq[0]) else []
+        end = base + np.nonzero((ts == ends[0]) & (seq == ends[1]))[0]
+        content = {int(row): self._content(store, row) for row in {*begin, *end}}
+        if not given:
+            number_occurrences(store, tied)
+            for row in begin:
+                earlier = self.counts.get(content[int(row)], 0)
+                add_to_identities(store, np.array([row]), np.array([earlier]))
+        mark = {row: self._mark(store, row, given, texts) for row in content}
+        late = [int(row) for row in begin if mark[int(row)] < self.last.get(content[int(row)][0], ("", 0, 0))]
+        if ends != self.key:
+            self.key, self.counts, self.last = ends, {}, {}
+        for row in map(int, end):
+            if row not in late:
+                type = content[row][0]
+                self.counts[content[row]] = self.counts.get(content[row], 0) + 1
+                self.last[type] = max(mark[row], self.last.get(type, mark[row]))
+        return late
+
+    def _content(self, store: Store, row: int) -> tuple[int, int, int]:
+        return int(store.type[row]), int(store.first[row]), int(store.second[row])
+
+    def _mark(self, store: Store, row: int, given: bool, texts: Texts) -> tuple[str, int, int]:
+        """What orders rows of one type and instant: the id, as a text or as a number."""
+        if given:
+            return texts.text(int(store.given[row])), 0, 0
+        return "", int(store.first[row]), int(store.second[row])
+
+
+def hexadecimal(first: Array, second: Array) -> pa.Array:
+    """Identities as they are printed, 32 digits each."""
+    data = np.empty(32 * len(first), np.uint8)
+    kernels.hexadecimal(first, second, data)
+    offsets = np.arange(0, 32 * len(first) + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(first), pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def text_buffers(column: pa.Array) -> tuple[Array, Array, Array]:
+    """The offsets, the bytes, and whether there is a value, of a column of strings."""
+    column = column.cast(pa.string())
+    buffers = column.buffers()
+    offsets = np.frombuffer(buffers[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None and buffers[2].size else np.zeros(1, np.uint8)
+    if column.null_count:
+        present = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    else:
+        present = np.ones(len(column), np.uint8)
+    return offsets, data, present

@@ -1,0 +1,303 @@
+"""One partition's detection: batches of events in order go in, matches come out, and what is needed later is kept.
+
+For each batch: take in the events, then, level by level, take in the composite events that the next rules use, run the rules over their new anchors and
+compute the attributes of what they found. A composite event is handed on only when its instant is closed, so that composites of one instant are seen in
+canonical order however the input is cut.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin.engine import kernels
+from tocsin.engine.buffers import Buffers
+from tocsin.engine.intake import Intake, Passed
+from tocsin.engine.kernels import Array
+from tocsin.engine.store import Store
+from tocsin.engine.tables import FOREVER, Loaded, Tables
+from tocsin.engine.texts import Texts
+from tocsin.errors import StateError
+from tocsin.events.types import EventType, Kind
+from tocsin.plans.graph import RulePlan
+from tocsin.plans.plan import Plan
+
+MATCHES_PER_ANCHOR = 4_000_000
+"""How many matches one anchor may have; a product of `each` beyond that is an error."""
+
+CHUNK = 1 << 18
+"""How many events are taken in at once."""
+
+Instant = tuple[int, int]
+"""(ts, seq)."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Matches in columns: rule number, the rows at the roles, the words of the attributes, the identity."""
+
+    rules: Array
+    parts: Array
+    words: Array
+    known: Array
+    first: Array
+    second: Array
+
+
+class Composites(NamedTuple):
+    """Composite events of one type: time, identity, and the words of their attributes in the type's order."""
+
+    ts: Array
+    seq: Array
+    first: Array
+    second: Array
+    words: Array
+    known: Array
+
+
+class Machine:
+    """The tables of the rules and the state that they need."""
+
+    def __init__(self, plan: Plan, since: Mapping[str, int], *, ordered: bool) -> None:
+        self.texts = Texts()
+        self.tables = Tables(self.texts)
+        self.store = Store()
+        self.buffers = Buffers()
+        self.intake = Intake(self.tables, self.texts, self.store, ordered=ordered)
+        self.pending: dict[str, Composites] = {}
+        self.emits: dict[str, EventType] = {}
+        self._scratch = kernels.scratch()
+        self._handed: dict[int, list[str]] = {}
+        self.levels = 0
+        for rule in plan.rules:
+            self.add(rule, plan.levels[rule.rule.name], since.get(rule.rule.name, FOREVER))
+        self.relevel(plan)
+
+    def add(self, rule: RulePlan, level: int, since: int) -> Loaded:
+        """Loads one more rule."""
+        self.emits[rule.rule.emits.name] = rule.rule.emits
+        return self.tables.load(rule, level, since)
+
+    def relevel(self, plan: Plan) -> None:
+        """Notes at which level the composite types that rules use are complete."""
+        complete: dict[str, int] = {}
+        for rule in plan.rules:
+            name = rule.rule.emits.name
+            complete[name] = max(complete.get(name, 0), plan.levels[rule.rule.name] + 1)
+        self._handed = defaultdict(list)
+        for name, level in complete.items():
+            if name in self.tables.types:
+                self._handed[level].append(name)
+        self.levels = 1 + max(plan.levels.values(), default=0)
+
+    # ---- one batch
+
+    def process(self, batch: pa.Table, closed: Instant) -> Iterator[tuple[Found, list[int]]]:
+        """Takes a batch in order; no event before `closed` will come any more. Yields matches piece by piece, each valid until the next,
+        with the numbers of events that were late among their equals."""
+        at, size = 0, batch.num_rows
+        ts, seq = (batch[name].to_numpy() for name in ("ts", "seq")) if size else (np.zeros(0), np.zeros(0))
+        while True:
+            end = min(at + CHUNK, size)
+            while 0 < end < size and ts[end] == ts[end - 1] and seq[end] == seq[end - 1]:
+                end += 1
+            bound = closed if end == size else (int(ts[end]), int(seq[end]))
+            found, late = self._step(batch.slice(at, end - at) if (at, end) != (0, size) else batch, bound)
+            yield found, [at + row for row in late]
+            self._age(bound[0])
+            at = end
+            if at == size:
+                return
+
+    def _step(self, batch: pa.Table, bound: Instant) -> tuple[Found, list[int]]:
+        jobs: dict[int, list[tuple[Loaded, int, int]]] = defaultdict(list)
+        anchors: list[Array] = []
+        late: list[int] = []
+        if batch.num_rows:
+            passed, late = self.intake.batch(batch)
+            self._enter(passed, jobs, anchors)
+        found: list[Found] = []
+        for level in range(self.levels):
+            for name in self._handed.get(level, ()):
+                handed = self._hand_on(name, bound)
+                if handed is not None:
+                    self._enter(handed, jobs, anchors)
+            if jobs.get(level):
+                joined = anchors[0] if len(anchors) == 1 else np.concatenate(anchors)
+                pieces = self._detect(jobs[level], joined)
+                self._hold(pieces)
+                found += pieces
+        return _together(found, self.tables), late
+
+    def _enter(self, passed: Passed, jobs: dict[int, list[tuple[Loaded, int, int]]], anchors: list[Array]) -> None:
+        """Puts new rows into buffers, and notes for which rules they are anchors."""
+        tables = self.tables
+        self.buffers.add(tables, self.store, passed.filters, passed.rows)
+        if not len(passed.filters):
+            return
+        count = len(tables.buffer_chains[0])
+        anchored = np.zeros(count, bool)
+        anchored[list(tables.anchored)] = True
+        mine = anchored[passed.filters]
+        filters, rows = (passed.filters, passed.rows) if mine.all() else (passed.filters[mine], passed.rows[mine])
+        order = np.argsort(filters.astype(np.uint16) if count < 65536 else filters, kind="stable")
+        filters, rows = filters[order], rows[order]
+        base = sum(map(len, anchors))
+        starts = np.nonzero(np.concatenate([[True], filters[1:] != filters[:-1]]))[0] if len(filters) else []
+        ends = [*starts[1:], len(filters)]
+        for start, end in zip(starts, ends, strict=False):
+            for rule in tables.anchored[int(filters[start])]:
+                jobs[rule.level].append((rule, base + int(start), base + int(end)))
+        anchors.append(rows)
+
+    def _detect(self, jobs: list[tuple[Loaded, int, int]], anchors: Array) -> list[Found]:
+        tables, places = self.tables, self.tables.places
+        table = np.array([(rule.offset, start, end) for rule, start, end in jobs], np.int64)
+        numbers = np.array([rule.number for rule, _, _ in jobs], np.int64)
+        room = max(1024, int((table[:, 2] - table[:, 1]).sum()))
+        job, anchor = 0, int(table[0, 1])
+        found: list[Found] = []
+        while job < len(jobs):
+            out = (
+                np.empty(room, np.int64),
+                np.empty((room, places), np.int64),
+                np.empty((room, places), np.int64),
+                np.zeros((room, tables.computed), np.int64),
+                np.zeros((room, tables.computed), np.uint8),
+            )
+            job, anchor, count = kernels.detect(
+                tables.code.data, table, anchors, job, anchor, self.store.rows, self.buffers.lists,
+                self._scratch, self.intake.ranks, *out,
+            )  # fmt: skip
+            if count:
+                found.append(self._project(numbers[out[0][:count]], out[1][:count], out[3][:count], out[4][:count]))
+            elif job < len(jobs):
+                if room >= MATCHES_PER_ANCHOR:
+                    name = jobs[job][0].plan.rule.name
+                    message = f"rule {name}: one anchor has more than {MATCHES_PER_ANCHOR:,} matches"
+                    raise StateError(f"{message}; bound it with last, first or a shorter window")
+                room *= 4
+        return found
+
+    def _project(self, rules: Array, parts: Array, computed: Array, known: Array) -> Found:
+        tables, count = self.tables, len(rules)
+        words = np.zeros((tables.outputs, count), np.int64)
+        words_known = np.zeros((tables.outputs, count), np.uint8)
+        kernels.project(
+            tables.code.data, rules, *tables.programs, tables.role_counts, parts, computed, known,
+            self.store.rows, self._scratch, self.intake.ranks, words, words_known,
+        )  # fmt: skip
+        first, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
+        kernels.match_identities(
+            tables.rule_words, rules, parts, tables.role_counts, self.store.first, self.store.second, first, second
+        )
+        return Found(rules, parts, words, words_known, first, second)
+
+    # ---- composite events for other rules
+
+    def _hold(self, pieces: list[Found]) -> None:
+        """Keeps the composite events that other rules use until their turn."""
+        used = {name for names in self._handed.values() for name in names}
+        if not used or not pieces:
+            return
+        types = [rule.plan.rule.emits.name for rule in self.tables.rules]
+        for found in pieces:
+            for name in used:
+                mine = np.isin(found.rules, [number for number, type in enumerate(types) if type == name])
+                if not mine.any():
+                    continue
+                anchor = found.parts[mine, 0]
+                width = len(self.emits[name].attributes)
+                new = Composites(
+                    self.store.ts[anchor],
+                    self.store.seq[anchor],
+                    found.first[mine],
+                    found.second[mine],
+                    found.words[:width, mine],
+                    found.known[:width, mine],
+                )
+                old = self.pending.get(name)
+                self.pending[name] = new if old is None else _joined(old, new)
+
+    def _hand_on(self, name: str, closed: Instant) -> Passed | None:
+        """Takes in the held composite events of a type whose instants are closed."""
+        held = self.pending.pop(name, None)
+        if held is None:
+            return None
+        order = np.lexsort((held.second, held.first, held.seq, held.ts))
+        ready = ((held.ts < closed[0]) | ((held.ts == closed[0]) & (held.seq < closed[1])))[order]
+        if not ready.all():
+            self.pending[name] = _taken(held, order[~ready])
+        if not ready.any():
+            return None
+        now = _taken(held, order[ready])
+        slots = self.tables.slots[name]
+        columns = {
+            slots[attribute][0]: (now.words[k], now.known[k])
+            for k, (attribute, _) in enumerate(self.emits[name].attributes)
+            if attribute in slots
+        }
+        given = np.full(len(now.ts), kernels.NONE, np.int64)
+        type = self.tables.types[name]
+        return self.intake.identified(type, now.ts, now.seq, now.first, now.second, given, columns)[0]
+
+    # ---- forgetting
+
+    def _age(self, now: int) -> None:
+        """Forgets what is out of reach, when there is enough of it."""
+        if self.store.size > 2 * self.buffers.kept + (1 << 16) or self.buffers.fresh > self.buffers.kept + (1 << 16):
+            self.trim(now)
+
+    def trim(self, now: int) -> None:
+        """Forgets everything that no rule can reach from `now` on."""
+        self.buffers.trim(self.tables, self.store, now)
+        if self.texts.crowded:
+            self.texts.keep(self._texts_in_use())
+
+    def _texts_in_use(self) -> Iterator[Array]:
+        store, size = self.store, self.store.size
+        yield store.given[:size][store.given[:size] >= 0]
+        for type, number in self.tables.types.items():
+            rows = np.nonzero(store.type[:size] == number)[0]
+            for slot, kind in self.tables.slots[type].values():
+                if kind == Kind.STRING:
+                    yield store.words[slot, rows][store.present[slot, rows] != 0]
+        for name, held in self.pending.items():
+            for k, (_, kind) in enumerate(self.emits[name].attributes):
+                if kind == Kind.STRING:
+                    yield held.words[k][held.known[k] != 0]
+
+
+def _together(pieces: list[Found], tables: Tables) -> Found:
+    if len(pieces) == 1:
+        return pieces[0]
+    none = Found(
+        np.zeros(0, np.int64),
+        np.zeros((0, tables.places), np.int64),
+        np.zeros((tables.outputs, 0), np.int64),
+        np.zeros((tables.outputs, 0), np.uint8),
+        np.zeros(0, np.uint64),
+        np.zeros(0, np.uint64),
+    )
+    pieces = [none, *pieces]
+    return Found(
+        np.concatenate([piece.rules for piece in pieces]),
+        np.concatenate([piece.parts for piece in pieces]),
+        np.concatenate([piece.words for piece in pieces], axis=1),
+        np.concatenate([piece.known for piece in pieces], axis=1),
+        np.concatenate([piece.first for piece in pieces]),
+        np.concatenate([piece.second for piece in pieces]),
+    )
+
+
+def _joined(one: Composites, other: Composites) -> Composites:
+    return Composites(*(np.concatenate(pair, axis=-1) for pair in zip(one, other, strict=True)))
+
+
+def _taken(composites: Composites, order: Array) -> Composites:
+    return Composites(*(column[..., order] for column in composites))

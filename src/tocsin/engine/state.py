@@ -1,0 +1,128 @@
+"""What a machine remembers, as plain tables: it can be written down, carried elsewhere, and loaded by a machine with other rules.
+
+Filters and buffers are not part of it: they follow from the rules, and are filled again from the rows. Only buffers of consumed roles, which lose events on
+the way, say which rows are left in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin.engine import kernels
+from tocsin.engine.intake import whole, words_of
+from tocsin.engine.kernels import Array
+from tocsin.engine.machine import Composites, Machine
+from tocsin.engine.output import column_of
+from tocsin.events.types import Kind
+
+
+@dataclass(slots=True)
+class State:
+    """Rows by type in canonical order, held composites by type, and what is left for consumed roles."""
+
+    rows: dict[str, pa.Table] = field(default_factory=dict)
+    pending: dict[str, pa.Table] = field(default_factory=dict)
+    left: dict[tuple[str, int], Array] = field(default_factory=dict)
+    """For (rule, place): which rows of the role's type are not consumed."""
+    tail: list[tuple[str, int, int, int]] = field(default_factory=list)
+    tail_key: tuple[int, int] | None = None
+    tail_last: list[tuple[str, str, int, int]] = field(default_factory=list)
+
+
+def extract(machine: Machine, now: int) -> State:
+    """All that the machine needs of the past to go on from `now`."""
+    machine.trim(now)
+    state, store, tables = State(), machine.store, machine.tables
+    places: dict[str, Array] = {}
+    for type, number in sorted(tables.types.items()):
+        rows = np.nonzero(store.type[: store.size] == number)[0]
+        places[type] = rows
+        if not len(rows):
+            continue
+        columns: dict[str, pa.Array] = {
+            "ts": pa.array(store.ts[rows]),
+            "seq": pa.array(store.seq[rows]),
+            "first": pa.array(store.first[rows]),
+            "second": pa.array(store.second[rows]),
+            "given": machine.texts.decode(np.maximum(store.given[rows], 0), store.given[rows] >= 0),
+        }
+        for attribute, (slot, kind) in sorted(tables.slots[type].items()):
+            if kind is not None and attribute != "id":
+                known = store.present[slot, rows]
+                columns[f"{attribute}:{kind}"] = column_of(store.words[slot, rows], known, kind, machine)
+        state.rows[type] = pa.table(columns)
+    for buffer, number in tables.buffer_ids.items():
+        if buffer.owner is not None:
+            rows = places[buffer.filter.type]
+            state.left[buffer.owner] = np.searchsorted(rows, machine.buffers.held(number))
+    for name, held in sorted(machine.pending.items()):
+        state.pending[name] = _pending_table(name, held, machine)
+    tail = machine.intake.tail
+    if tail is not None and tail.key is not None:
+        names = list(tables.types)
+        state.tail_key = tail.key
+        state.tail = sorted((names[type], first, second, n) for (type, first, second), n in tail.counts.items())
+        state.tail_last = sorted((names[type], *mark) for type, mark in tail.last.items())
+    return state
+
+
+def load(machine: Machine, state: State) -> None:
+    """Gives an empty machine the past. What its rules do not need is left out."""
+    tables, texts = machine.tables, machine.texts
+    numbers: dict[str, Array] = {}
+    for type, table in state.rows.items():
+        if type not in tables.types:
+            continue
+        slots: dict[int, tuple[Array, Array]] = {}
+        for attribute, (slot, kind) in tables.slots[type].items():
+            if f"{attribute}:{kind}" in table.column_names and kind is not None:
+                slots[slot] = words_of(whole(table[f"{attribute}:{kind}"]), kind, texts)
+        given, known = words_of(whole(table["given"]), Kind.STRING, texts)
+        base = machine.store.size
+        header = (table[name].to_numpy() for name in ("ts", "seq", "first", "second"))
+        passed, source = machine.intake.identified(
+            tables.types[type], *header, np.where(known != 0, given, kernels.NONE), slots
+        )
+        machine.buffers.add(tables, machine.store, passed.filters, passed.rows)
+        row = np.full(table.num_rows, kernels.NONE, np.int64)
+        row[source] = base + np.arange(len(source))
+        numbers[type] = row
+    for buffer, number in tables.buffer_ids.items():
+        if buffer.owner in state.left and buffer.filter.type in numbers:
+            machine.buffers.retain(number, numbers[buffer.filter.type][state.left[buffer.owner]])
+    for name, table in state.pending.items():
+        if name in tables.types and name in machine.emits:
+            machine.pending[name] = _pending(name, table, machine)
+    tail = machine.intake.tail
+    if tail is not None and state.tail_key is not None:
+        tail.key = state.tail_key
+        known_types = tables.types
+        tail.counts = {(known_types[t], a, b): n for t, a, b, n in state.tail if t in known_types}
+        tail.last = {known_types[t]: (text, a, b) for t, text, a, b in state.tail_last if t in known_types}
+
+
+def _pending_table(name: str, held: Composites, machine: Machine) -> pa.Table:
+    order = np.lexsort((held.second, held.first, held.seq, held.ts))
+    columns: dict[str, pa.Array] = {
+        "ts": pa.array(held.ts[order]),
+        "seq": pa.array(held.seq[order]),
+        "first": pa.array(held.first[order]),
+        "second": pa.array(held.second[order]),
+    }
+    for k, (attribute, kind) in enumerate(machine.emits[name].attributes):
+        columns[f"{attribute}:{kind}"] = column_of(held.words[k][order], held.known[k][order], kind, machine)
+    return pa.table(columns)
+
+
+def _pending(name: str, table: pa.Table, machine: Machine) -> Composites:
+    attributes = machine.emits[name].attributes
+    words = np.zeros((len(attributes), table.num_rows), np.int64)
+    known = np.zeros((len(attributes), table.num_rows), np.uint8)
+    for k, (attribute, kind) in enumerate(attributes):
+        if f"{attribute}:{kind}" in table.column_names:
+            words[k], known[k] = words_of(whole(table[f"{attribute}:{kind}"]), kind, machine.texts)
+    header = (table[column].to_numpy() for column in ("ts", "seq", "first", "second"))
+    return Composites(*header, words, known)

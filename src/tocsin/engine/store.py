@@ -1,0 +1,85 @@
+"""The events that some rule may still need, in columns.
+
+One table for all types: an attribute of a type has a slot, and types share slots. Rows of one type stand in canonical order. Rows that no buffer holds any
+more are squeezed out when they outnumber the others, so that an event is moved a constant number of times on the average.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tocsin.engine.kernels import Array, Rows
+
+
+class Store:
+    """Rows [0, size): time, type, identity and one 64-bit word for each slot."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.width = 0
+        self._capacity = 0
+        self.ts: Array = np.zeros(0, np.int64)
+        self.seq: Array = np.zeros(0, np.int64)
+        self.type: Array = np.zeros(0, np.int64)
+        self.first: Array = np.zeros(0, np.uint64)
+        self.second: Array = np.zeros(0, np.uint64)
+        self.given: Array = np.zeros(0, np.int64)
+        """The number of the id that the source gave, or -1."""
+        self.words: Array = np.zeros((0, 0), np.int64)
+        self.present: Array = np.zeros((0, 0), np.uint8)
+
+    @property
+    def rows(self) -> Rows:
+        """The columns as the kernels read them."""
+        return Rows(self.ts, self.seq, self.words, self.words.view(np.float64), self.present)
+
+    def reserve(self, count: int, width: int) -> int:
+        """Makes room for that many rows more, with no values yet; returns the number of the first."""
+        width = max(width, 1)
+        if self.size + count > self._capacity or width > self.width:
+            capacity = self._capacity
+            if self.size + count > capacity:
+                capacity = max(1024, self.size + count + self.size // 2)
+            for name in ("ts", "seq", "type", "first", "second", "given"):
+                old = getattr(self, name)
+                grown = np.empty(capacity, old.dtype)
+                grown[: self.size] = old[: self.size]
+                setattr(self, name, grown)
+            words = np.zeros((width, capacity), np.int64)
+            present = np.zeros((width, capacity), np.uint8)
+            words[: self.width, : self.size] = self.words[:, : self.size]
+            present[: self.width, : self.size] = self.present[:, : self.size]
+            self.words, self.present = words, present
+            self.width, self._capacity = width, capacity
+        self.present[:, self.size : self.size + count] = 0
+        return self.size
+
+    def permute(self, rows: Array, order: Array) -> None:
+        """Puts row `rows[order[i]]` where row `rows[i]` was."""
+        origin = rows[order]
+        for column in (self.ts, self.seq, self.type, self.first, self.second, self.given):
+            column[rows] = column[origin]
+        self.words[:, rows] = self.words[:, origin]
+        self.present[:, rows] = self.present[:, origin]
+
+    def squeeze(self, live: Array) -> Array:
+        """Keeps only the rows marked live; returns the new number of each row."""
+        stay = np.nonzero(live[: self.size])[0]
+        count = len(stay)
+        number = np.cumsum(live[: self.size], dtype=np.int64) - 1
+        for column in (self.ts, self.seq, self.type, self.first, self.second, self.given):
+            column[:count] = column[stay]
+        for slot in range(self.width):
+            self.words[slot, :count] = self.words[slot, stay]
+            self.present[slot, :count] = self.present[slot, stay]
+        self.size = count
+        if self._capacity > 4 * max(count, 1 << 16):
+            self._shrink(2 * max(count, 1 << 15))
+        return number
+
+    def _shrink(self, capacity: int) -> None:
+        for name in ("ts", "seq", "type", "first", "second", "given"):
+            setattr(self, name, getattr(self, name)[:capacity].copy())
+        self.words = self.words[:, :capacity].copy()
+        self.present = self.present[:, :capacity].copy()
+        self._capacity = capacity

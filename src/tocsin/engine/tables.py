@@ -1,0 +1,335 @@
+"""Rules as tables: turns bound rules into the words that the kernels interpret.
+
+Loading a rule appends to the tables; what an earlier rule brought (a filter, a buffer, a column) is found by hashing and used again. Nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tocsin.engine import kernels
+from tocsin.engine.filters import FilterIndex
+from tocsin.engine.kernels import Array
+from tocsin.engine.texts import Texts
+from tocsin.errors import RuleError
+from tocsin.events.ids import text_words
+from tocsin.events.types import Kind
+from tocsin.language.rules import Function, Policy
+from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed
+from tocsin.plans.graph import Absence, Buffer, Filter, Guard, Lookup, RulePlan
+from tocsin.plans.plan import needed_columns
+
+FOREVER = -(2**62)
+"""The `since` of a rule that sees everything."""
+
+_INTEGER = {"+": kernels.ADD, "-": kernels.SUBTRACT, "*": kernels.MULTIPLY, "negative": kernels.NEGATIVE}
+_DOUBLE = {
+    "+": kernels.ADD_DOUBLE,
+    "-": kernels.SUBTRACT_DOUBLE,
+    "*": kernels.MULTIPLY_DOUBLE,
+    "/": kernels.DIVIDE_DOUBLE,
+    "negative": kernels.NEGATIVE_DOUBLE,
+    "double": kernels.TO_DOUBLE,
+}
+_LOGIC = {"and": kernels.AND, "or": kernels.OR, "not": kernels.NOT}
+RELATIONS = {"=": 0, "!=": 1, "<": 2, "<=": 3, ">": 4, ">=": 5}
+_FUNCTIONS = {Function.AVG: 0, Function.SUM: 1, Function.MIN: 2, Function.MAX: 3, Function.COUNT: 4}
+_POLICIES = {Policy.EACH: 0, Policy.FIRST: 1, Policy.LAST: 2}
+_NO_SLOT = {"ts": -2, "seq": -3}
+
+
+class Words:
+    """An array of 64-bit words that grows at its end, at constant cost a word."""
+
+    def __init__(self) -> None:
+        self.data: Array = np.zeros(1024, np.int64)
+        self.size = 0
+
+    @property
+    def view(self) -> Array:
+        """The words so far."""
+        return self.data[: self.size]
+
+    def extend(self, words: Sequence[int]) -> int:
+        """Appends words and returns where they begin."""
+        start, self.size = self.size, self.size + len(words)
+        if self.size > len(self.data):
+            grown = np.zeros(2 * self.size, np.int64)
+            grown[:start] = self.data[:start]
+            self.data = grown
+        self.data[start : self.size] = words
+        return start
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A rule in the tables: its number, where its record is, the filter of its anchor."""
+
+    plan: RulePlan
+    number: int
+    offset: int
+    anchor: int
+    level: int
+
+
+class Tables:
+    """The tables of all loaded rules."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        self.code = Words()
+        self.filters = FilterIndex()
+        self.types: dict[str, int] = {}
+        self.slots: dict[str, dict[str, tuple[int, Kind | None]]] = {}
+        self.width = 0
+        self.rules: list[Loaded] = []
+        self.anchored: dict[int, list[Loaded]] = {}
+        self.places = 1
+        self.computed = 0
+        self.outputs = 0
+        self.uses_ranks = False
+        self._filter_ids: dict[Filter, int] = {}
+        self.buffer_ids: dict[Buffer, int] = {}
+        self._buffers_of = Words()
+        self._fan_out = Words()
+        self._buffer_next = Words()
+        self._buffer_keys = Words()
+        self._horizons = Words()
+        self._rule_words = Words()
+        self._role_counts = Words()
+        self._programs = Words()
+        self._program_starts = Words()
+        self._program_starts.extend([0])
+
+    # ---- what the kernels read
+
+    @property
+    def horizons(self) -> Array:
+        """How long each buffer keeps its events, in microseconds."""
+        return self._horizons.view
+
+    @property
+    def buffer_chains(self) -> tuple[Array, Array, Array]:
+        """For a filter the number of its buffers and the first of them, for a buffer the next one of its filter."""
+        return self._fan_out.view, self._buffers_of.view, self._buffer_next.view
+
+    @property
+    def buffer_keys(self) -> Array:
+        """For a buffer, where the slots of its key stand."""
+        return self._buffer_keys.view
+
+    @property
+    def rule_words(self) -> Array:
+        """The identity words of rule names."""
+        return self._rule_words.view.view(np.uint64).reshape(-1, 2)
+
+    @property
+    def role_counts(self) -> Array:
+        """How many parts a match of each rule has."""
+        return self._role_counts.view
+
+    @property
+    def programs(self) -> tuple[Array, Array]:
+        """The programs of the rules' attributes: where each rule's begin, and their offsets."""
+        return self._program_starts.view, self._programs.view
+
+    def type_words(self) -> Array:
+        """The identity words of type names."""
+        return np.array([text_words(name) for name in self.types], np.uint64).reshape(-1, 2)
+
+    # ---- loading
+
+    def load(self, plan: RulePlan, level: int, since: int = FOREVER) -> Loaded:
+        """Appends a rule; it sees events from `since` on."""
+        if len(plan.names) > kernels.MAX_PLACES:
+            raise RuleError(f"{plan.rule.name} has more than {kernels.MAX_PLACES} clauses", span=plan.rule.span)
+        for type, columns in needed_columns(plan).items():
+            self._columns(type, columns)
+        guards = self._guards(plan, plan.guards)
+        steps: list[int] = []
+        for step in plan.steps:
+            lookup = self.code.extend(self._lookup(plan, step.lookup))
+            count, at = len(step.guards), self._guards(plan, step.guards)
+            steps += [lookup, _POLICIES[step.policy], step.count, count, at, int(step.consumed)]
+        first_step = self.code.extend(steps)
+        computed = sum(not isinstance(guard, Absence) for guard in plan.guards) + sum(
+            not isinstance(guard, Absence) for step in plan.steps for guard in step.guards
+        )
+        consumes = any(step.consumed for step in plan.steps)
+        record = [since, len(plan.steps), first_step, len(plan.guards), guards, computed, int(consumes)]
+        offset = self.code.extend(record)
+        programs = [self._program(plan.types, value, kind) for _, kind, value in plan.outputs]
+        anchor = self._filter(plan.anchor)
+        loaded = Loaded(plan, len(self.rules), offset, anchor, level)
+        self.rules.append(loaded)
+        self._programs.extend(programs)
+        self._program_starts.extend([self._programs.size])
+        self.outputs = max(self.outputs, len(programs))
+        self.anchored.setdefault(anchor, []).append(loaded)
+        self.places = max(self.places, 1 + len(plan.steps))
+        self.computed = max(self.computed, computed)
+        self._rule_words.extend([word - (1 << 64) if word >> 63 else word for word in text_words(plan.rule.name)])
+        self._role_counts.extend([1 + len(plan.steps)])
+        return loaded
+
+    def _columns(self, type: str, columns: dict[str, Kind | None]) -> None:
+        """Gives each needed attribute of a type a slot of its own among those that the type does not use yet."""
+        self.types.setdefault(type, len(self.types))
+        mine = self.slots.setdefault(type, {})
+        for name, kind in columns.items():
+            if name in mine:
+                if mine[name][1] is None:
+                    mine[name] = (mine[name][0], kind)
+                continue
+            taken = {slot for slot, _ in mine.values()}
+            preferred = next((other[name][0] for other in self.slots.values() if name in other), None)
+            slot = preferred if preferred is not None and preferred not in taken else 0
+            while slot in taken:
+                slot += 1
+            mine[name] = (slot, kind)
+            self.width = max(self.width, slot + 1)
+
+    def _filter(self, node: Filter) -> int:
+        number = self._filter_ids.get(node)
+        if number is None:
+            number = self._filter_ids[node] = len(self._filter_ids)
+            self._buffers_of.extend([kernels.NONE])
+            self._fan_out.extend([0])
+            tests: list[tuple[int, bool, int, int]] = []
+            rest: list[Typed] = []
+            for condition in node.conditions:
+                test = self._axis_test(node.type, condition)
+                if test is None:
+                    rest.append(condition)
+                else:
+                    tests.append(test)
+            residual = kernels.NONE
+            if rest:
+                whole = rest[0] if len(rest) == 1 else Apply("and", tuple(rest), Kind.BOOL)
+                residual = self._program((node.type,), whole)
+            self.filters.add(self.types[node.type], number, tests, residual)
+        return number
+
+    def _axis_test(self, type: str, condition: Typed) -> tuple[int, bool, int, int] | None:
+        """A condition as (slot, double, relation, constant), if it compares one attribute with a constant."""
+        if not isinstance(condition, Apply) or condition.operator not in RELATIONS:
+            return None
+        left, right = condition.operands
+        if not isinstance(left, Field) or not isinstance(right, Constant) or left.attribute in _NO_SLOT:
+            return None
+        if right.kind == Kind.STRING and condition.operator not in ("=", "!="):
+            return None
+        slot = self.slots[type][left.attribute][0]
+        return slot, right.kind == Kind.DOUBLE, RELATIONS[condition.operator], self._constant(right)
+
+    def _buffer(self, node: Buffer, horizon_us: int) -> int:
+        number = self.buffer_ids.get(node)
+        if number is None:
+            filter = self._filter(node.filter)
+            number = self.buffer_ids[node] = len(self.buffer_ids)
+            slots = [self.slots[node.filter.type][key.attribute][0] for key in node.keys]
+            self._buffer_keys.extend([self.code.extend([len(slots), *slots])])
+            self._buffer_next.extend([int(self._buffers_of.data[filter])])
+            self._buffers_of.data[filter] = number
+            self._fan_out.data[filter] += 1
+            self._horizons.extend([0])
+        self._horizons.data[number] = max(int(self._horizons.data[number]), horizon_us)
+        return number
+
+    def _lookup(self, plan: RulePlan, lookup: Lookup) -> list[int]:
+        buffer = self._buffer(lookup.buffer, lookup.horizon_us)
+        keys = [self._program(plan.types, key) for key in lookup.keys]
+        conditions = [self._program(plan.types, condition) for condition in lookup.conditions]
+        if len(keys) > 1:  # chains of several attributes are found by a mixture of them, which others may share
+            for key, value in zip(lookup.buffer.keys, lookup.keys, strict=True):
+                here = Field(lookup.place, key.attribute, key.kind)
+                conditions.append(self._program(plan.types, Apply("=", (here, value), Kind.BOOL)))
+        reach = lookup.reach
+        return [
+            lookup.place,
+            buffer,
+            len(keys),
+            self.code.extend(keys),
+            reach.end,
+            kernels.NONE if reach.window_us is None else reach.window_us,
+            kernels.NONE if reach.start is None else reach.start,
+            len(conditions),
+            self.code.extend(conditions),
+        ]
+
+    def _guards(self, plan: RulePlan, guards: Iterable[Guard]) -> int:
+        words: list[int] = []
+        for guard in guards:
+            lookup = self.code.extend(self._lookup(plan, guard.lookup))
+            if isinstance(guard, Absence):
+                words += [kernels.ABSENCE, lookup, 0, 0, 0, 0, kernels.NONE]
+                continue
+            argument, double = kernels.NONE, False
+            if isinstance(guard.argument, Field):
+                name, double = guard.argument.attribute, guard.argument.kind == Kind.DOUBLE
+                type = plan.types[guard.argument.place]
+                argument = _NO_SLOT[name] if name in _NO_SLOT else self.slots[type][name][0]
+            test = kernels.NONE if guard.test is None else self._program(plan.types, guard.test)
+            words += [kernels.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
+        return self.code.extend(words)
+
+    # ---- programs
+
+    def _program(self, types: Sequence[str], expression: Typed, kind: Kind | None = None) -> int:
+        words: list[int] = []
+        self._emit(types, expression, words)
+        if kind == Kind.INT and expression.kind != Kind.INT:
+            words += [kernels.TO_INT, 0, 0]
+        if len(words) > 3 * kernels.MAX_STACK:
+            raise RuleError(f"an expression has more than {kernels.MAX_STACK} operations")
+        return self.code.extend([len(words) // 3, *words])
+
+    def _emit(self, types: Sequence[str], expression: Typed, words: list[int]) -> None:
+        if isinstance(expression, Constant):
+            words += [kernels.LOAD_CONSTANT, self._constant(expression), 0]
+        elif isinstance(expression, Computed):
+            words += [kernels.LOAD_COMPUTED, expression.index, 0]
+        elif isinstance(expression, Field):
+            if expression.attribute == "ts":
+                words += [kernels.LOAD_TS, expression.place, 0]
+            elif expression.attribute == "seq":
+                words += [kernels.LOAD_SEQ, expression.place, 0]
+            else:
+                slot = self.slots[types[expression.place]][expression.attribute][0]
+                words += [kernels.LOAD, expression.place, slot]
+        else:
+            self._emit_operator(types, expression, words)
+
+    def _emit_operator(self, types: Sequence[str], expression: Apply, words: list[int]) -> None:
+        operator, operands = expression.operator, expression.operands
+        kinds = {operand.kind for operand in operands} - {None}
+        if operator in _LOGIC:
+            number = _LOGIC[operator]
+        elif operator in RELATIONS:
+            relation = RELATIONS[operator]
+            if Kind.STRING in kinds and relation >= 2:
+                number = kernels.LESS_TEXT + relation - 2
+                self.uses_ranks = True
+            else:
+                number = (kernels.EQUAL_DOUBLE if Kind.DOUBLE in kinds else kernels.EQUAL) + relation
+        elif expression.kind == Kind.DOUBLE:
+            number = _DOUBLE[operator]
+        else:
+            number = _INTEGER[operator]
+        self._emit(types, operands[0], words)
+        if len(operands) == 1:
+            words += [number, 0, 0]
+        for operand in operands[1:]:
+            self._emit(types, operand, words)
+            words += [number, 0, 0]
+
+    def _constant(self, constant: Constant) -> int:
+        if isinstance(constant.value, str):
+            return self.texts.pin(constant.value)
+        if constant.kind == Kind.DOUBLE:
+            return int(struct.unpack("<q", struct.pack("<d", constant.value + 0.0))[0])
+        return int(constant.value)

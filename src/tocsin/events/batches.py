@@ -1,0 +1,437 @@
+"""From what a user has to what the engine reads: tables, mappings and events become one shape, and bad rows are set aside.
+
+A *batch* is an Arrow table with `type` (int32, the number of a type that some rule needs, or -1), `ts` and `seq` (int64), `id` (string, if the source names ids),
+and a column `name:kind` for each attribute: two types may give one name different kinds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin.errors import EventError, nearest
+from tocsin.events.notation import write_event
+from tocsin.events.types import Event, Kind, Value
+
+Data = pa.Table | pa.RecordBatch | Mapping[str, pa.Table] | Iterable[Event]
+Array = np.ndarray[Any, Any]
+
+ARROW: dict[Kind, pa.DataType] = {
+    Kind.STRING: pa.string(),
+    Kind.INT: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.BOOL: pa.bool_(),
+    Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+TS_LIMIT = 2**61
+UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
+DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("event", pa.string())])
+UNNEEDED, DEFINED = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the columns that every event has are called. `ts_unit` says what an integer `ts` counts: s, ms, us, ns."""
+
+    type: str = "type"
+    ts: str = "ts"
+    seq: str = "seq"
+    id: str = "id"
+    ts_unit: str | None = None
+
+
+@dataclass(slots=True)
+class Known:
+    """What the reader is told: the numbers of the types that rules need or define, and the kinds that attributes must have."""
+
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Number by type; `DEFINED` for a type that rules define."""
+    exact: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    shared: Mapping[str, Kind] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+
+    def kind(self, type: str, attribute: str) -> Kind | None:
+        """The kind that an attribute of a type must have, if that is known."""
+        if type in self.exact:
+            return self.exact[type].get(attribute)
+        return self.seen.get(type, {}).get(attribute) or self.shared.get(attribute)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was read: the batch, the bad rows, and the kinds of the attributes in it."""
+
+    batch: pa.Table
+    dead: list[tuple[str, str | None, int | None, str]]
+    shared: dict[str, Kind]
+    by_type: dict[str, dict[str, Kind]]
+    times: bool
+    """Whether `ts` came as timestamps."""
+    rows: int
+    complete: bool = True
+    """Whether the columns are all that there are: single events do not show every attribute of their type."""
+
+
+def kind_of(type: pa.DataType) -> Kind | None:
+    """The kind of attribute that an Arrow column holds; None for what an attribute cannot be.
+
+    >>> kind_of(pa.int16()), kind_of(pa.list_(pa.int16()))
+    (<Kind.INT: 'int'>, None)
+    """
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type):
+        return Kind.STRING
+    if pa.types.is_boolean(type):
+        return Kind.BOOL
+    if pa.types.is_integer(type):
+        return Kind.INT if type.bit_width < 32 or type == pa.int32() else Kind.LONG
+    if pa.types.is_floating(type) or pa.types.is_decimal(type):
+        return Kind.DOUBLE
+    if pa.types.is_timestamp(type) or pa.types.is_date(type):
+        return Kind.TIMESTAMP
+    return None
+
+
+def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
+    """Brings any input into the shape of a batch. `first`: nothing came before, so look whether the times make sense."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        return _read_table(data, None, columns, known, first)
+    if isinstance(data, Mapping):
+        parts = [_read_table(_as_table(table), type, columns, known, first) for type, table in data.items()]
+        seen = _together(parts)
+        ts = seen.batch["ts"].to_numpy()
+        if len(parts) > 1:
+            seen.batch = seen.batch.take(np.argsort(ts, kind="stable"))
+        return seen
+    if isinstance(data, Event):
+        data = [data]
+    try:
+        events = list(data)
+    except TypeError:
+        events = [data]
+    for event in events:
+        if not isinstance(event, Event):
+            message = f"events come as an Arrow table, a mapping of type to table, or Event objects, not as {type(event).__name__}"
+            raise EventError(message)
+    return _read_events(events, known, first)
+
+
+def _as_table(data: object) -> pa.Table:
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if not isinstance(data, pa.Table):
+        raise EventError(f"a mapping of type to events needs Arrow tables, not {type(data).__name__}")
+    return data
+
+
+def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Known, first: bool) -> Seen:
+    names = table.column_names
+    for name, what in ((columns.ts, "ts"), *(() if type else ((columns.type, "type"),))):
+        if name not in names:
+            hint = nearest(name, names) or ""
+            raise EventError(f"the events have no column '{name}'; say {what}=… if it is called otherwise. {hint}".rstrip())
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise EventError(f"the events have two columns called '{min(repeated)}'")
+    size = table.num_rows
+    reasons: dict[int, str] = {}
+    times, ts = _times(table[columns.ts], columns.ts_unit, first, reasons)
+    if type is None:
+        kinds_by_number, numbers = _types(table[columns.type], known, reasons)
+    else:
+        number = known.numbers.get(type, UNNEEDED)
+        kinds_by_number, numbers = {number: type}, np.full(size, number, np.int32)
+        if number == DEFINED:
+            reasons.update((row, f"{type} is defined by a rule") for row in range(size))
+    result: dict[str, Any] = {"type": pa.array(numbers), "ts": pa.array(ts), "seq": pa.array(_seq(table, columns))}
+    if columns.id in names:
+        ids = _text(table[columns.id])
+        result["id"] = ids
+        for row in _where_null(ids):
+            reasons.setdefault(row, "id is null")
+    shared: dict[str, Kind] = {}
+    header = {columns.ts, columns.seq, columns.id, *(() if type else (columns.type,))}
+    for name in names:
+        kind = kind_of(table.schema.field(name).type)
+        if name in header or kind is None:
+            continue
+        _convert(name, kind, table[name], type, kinds_by_number, numbers, known, result, shared, reasons)
+    batch = pa.table(result)
+    dead = _dead(batch, kinds_by_number, table, columns, type, reasons)
+    if reasons:
+        keep = np.ones(size, bool)
+        keep[list(reasons)] = False
+        batch = batch.filter(pa.array(keep))
+    return Seen(batch, dead, {} if type else shared, {type: shared} if type else {}, times, size)
+
+
+def _convert(
+    name: str,
+    kind: Kind,
+    column: pa.ChunkedArray,
+    type: str | None,
+    types: Mapping[int, str],
+    numbers: Array,
+    known: Known,
+    result: dict[str, Any],
+    shared: dict[str, Kind],
+    reasons: dict[int, str],
+) -> None:
+    """Adds a column of attributes to the batch, in every kind that the types in it want."""
+    wanted: dict[Kind, list[int]] = defaultdict(list)
+    for number, owner in types.items():
+        target = known.kind(owner, name)
+        if target is None and owner in known.exact:
+            continue
+        wanted[target or kind].append(number)
+    shared[name] = known.kind(type, name) or kind if type else known.shared.get(name, kind)
+    wanted.setdefault(shared[name], [])
+    for target, owners in wanted.items():
+        array, failed = convert(column, target)
+        for row in failed:
+            if numbers[row] in owners and numbers[row] >= 0:
+                text = column[row].as_py()
+                reasons.setdefault(row, f"{name} should be a {target}, it is {text!r}")
+        result[f"{name}:{target}"] = array
+
+
+def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
+    """The column as that kind, with the rows that cannot be so (null in the result)."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    target = ARROW[kind]
+    if array.type == target or (kind == Kind.STRING and pa.types.is_dictionary(array.type)):
+        return (array, []) if not pa.types.is_dictionary(array.type) else (array.cast(pa.string()), [])
+    try:
+        return _cast(array, target), []
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    failed: list[int] = []
+    pieces: list[pa.Array] = []
+    for row in range(len(array)):
+        try:
+            pieces.append(_cast(array.slice(row, 1), target))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            failed.append(row)
+            pieces.append(pa.nulls(1, target))
+    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, target), failed
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(target):
+        if pa.types.is_integer(array.type):
+            return array.cast(pa.int64()).cast(target)
+        if pa.types.is_floating(array.type) or pa.types.is_boolean(array.type):
+            raise pa.ArrowInvalid("not a time")
+        if pa.types.is_timestamp(array.type):
+            return array.cast(target, safe=False)
+    elif pa.types.is_timestamp(array.type) and pa.types.is_integer(target):
+        array = array.cast(pa.timestamp("us", tz="UTC"), safe=False)
+    return array.cast(target)
+
+
+def _times(
+    column: pa.ChunkedArray, unit: str | None, first: bool, reasons: dict[int, str]
+) -> tuple[bool, Array]:
+    """`ts` as int64 microseconds, and whether it came as timestamps."""
+    kind = kind_of(column.type)
+    if kind in (Kind.TIMESTAMP, Kind.STRING):
+        array, failed = convert(column, Kind.TIMESTAMP)
+        reasons.update((row, f"ts is not a time: {column[row].as_py()!r}") for row in failed)
+        ts, times = array.cast(pa.int64()), True
+    elif kind in (Kind.INT, Kind.LONG):
+        array, failed = convert(column, Kind.LONG)
+        reasons.update((row, "ts is out of range") for row in failed)
+        ts, times = array, False
+    elif pa.types.is_null(column.type):
+        ts, times = pa.nulls(len(column), pa.int64()), False
+    else:
+        raise EventError(f"ts must be timestamps or whole numbers of microseconds, it is {column.type}")
+    for row in _where_null(ts):
+        reasons.setdefault(row, "ts is null")
+    words = (ts.fill_null(0) if ts.null_count else ts).to_numpy(zero_copy_only=False)
+    if not times and first and unit is None and len(words):
+        _check_unit(words)
+    if not times and unit not in (None, "us"):
+        if unit == "ns":
+            words = words // 1000
+        elif unit in UNIT_US:
+            words = np.where(np.abs(words) > TS_LIMIT // UNIT_US[unit], TS_LIMIT, words) * UNIT_US[unit]
+        else:
+            raise EventError(f"ts_unit is one of s, ms, us, ns, not '{unit}'")
+    if len(words) and max(int(words.max()), -int(words.min())) >= TS_LIMIT:
+        for row in np.nonzero(np.abs(words) >= TS_LIMIT)[0].tolist():
+            reasons.setdefault(row, "ts is out of range")
+    return times, words
+
+
+def _check_unit(words: Array) -> None:
+    """Fails when integer times are most likely not microseconds: read as such, all fall into a corner of 1970, or far off."""
+    least, most = int(words.min()), int(words.max())
+    for unit, low, name in (("s", 10**9, "seconds"), ("ms", 10**12, "milliseconds"), ("ns", 10**18, "nanoseconds")):
+        if 0.9 * low <= least and most <= 5 * low:
+            raise EventError(
+                f"ts looks like {name} (the first is {int(words[0])}), but an integer ts counts microseconds. "
+                f"Say ts_unit='{unit}' if it is {name}, ts_unit='us' if it is not."
+            )
+
+
+def _types(column: pa.ChunkedArray, known: Known, reasons: dict[int, str]) -> tuple[dict[int, str], Array]:
+    """The number of each row's type, and the names of the needed types that occur."""
+    if kind_of(column.type) != Kind.STRING:
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.string())
+        else:
+            raise EventError(f"the type column must hold names of event types, it is {column.type}")
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], pa.string())
+    coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    names = coded.dictionary.to_pylist()
+    by_code = np.array([known.numbers.get(name, UNNEEDED) for name in names] or [UNNEEDED], np.int32)
+    null = _where_null(coded)
+    indices = coded.indices.fill_null(0) if coded.indices.null_count else coded.indices
+    numbers = by_code[indices.to_numpy(zero_copy_only=False)]
+    for row in null:
+        reasons.setdefault(row, "type is null")
+    if DEFINED in by_code:
+        for row in np.nonzero(numbers == DEFINED)[0].tolist():
+            reasons.setdefault(row, f"{array[row].as_py()} is defined by a rule")
+    return {int(number): name for name, number in zip(names, by_code, strict=False) if number >= 0}, numbers
+
+
+def _seq(table: pa.Table, columns: Columns) -> Array:
+    if columns.seq not in table.column_names:
+        return np.zeros(table.num_rows, np.int64)
+    column = table[columns.seq]
+    kind = kind_of(column.type)
+    if kind is None or not kind.integral:
+        if column.null_count == len(column):
+            return np.zeros(table.num_rows, np.int64)
+        raise EventError(f"seq must hold whole numbers, it is {column.type}")
+    array, _ = convert(column, Kind.LONG)
+    return array.fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _text(column: pa.ChunkedArray) -> pa.Array:
+    if kind_of(column.type) not in (Kind.STRING, Kind.INT, Kind.LONG):
+        raise EventError(f"ids must be strings or whole numbers, they are {column.type}")
+    return convert(column, Kind.STRING)[0]
+
+
+def _where_null(array: pa.Array) -> list[int]:
+    if not array.null_count:
+        return []
+    return np.nonzero(array.is_null().to_numpy(zero_copy_only=False))[0].tolist()  # type: ignore[no-any-return]
+
+
+def _dead(
+    batch: pa.Table,
+    types: Mapping[int, str],
+    table: pa.Table,
+    columns: Columns,
+    type: str | None,
+    reasons: Mapping[int, str],
+) -> list[tuple[str, str | None, int | None, str]]:
+    dead: list[tuple[str, str | None, int | None, str]] = []
+    for row, reason in sorted(reasons.items()):
+        original = {name: table[name][row].as_py() for name in table.column_names}
+        name = type or original.get(columns.type)
+        ts = None if reason.startswith("ts ") else int(batch["ts"][row].as_py())
+        attributes = {
+            key: _value(value)
+            for key, value in original.items()
+            if key not in (columns.type, columns.ts, columns.seq, columns.id) and value is not None
+        }
+        text = write_event(Event(str(name or "?"), ts or 0, attributes))
+        dead.append((reason, name, ts, text))
+    return dead
+
+
+def _value(value: object) -> Value:
+    return value if isinstance(value, str | int | bool) else (value if isinstance(value, float) and value == value and abs(value) != float("inf") else str(value))
+
+
+def _read_events(events: Sequence[Event], known: Known, first: bool) -> Seen:
+    """Events as Python objects: a table for each type, then back into the order in which they came."""
+    by_type: dict[str, list[int]] = defaultdict(list)
+    for position, event in enumerate(events):
+        by_type[event.type].append(position)
+    if not events:
+        empty = pa.table({"type": pa.array([], pa.string()), "ts": pa.array([], pa.int64())})
+        return _read_table(empty, None, Columns(), known, False)
+    parts, order = [], []
+    for type, positions in by_type.items():
+        mine = [events[position] for position in positions]
+        table: dict[str, pa.Array] = {
+            "\0ts": pa.array([event.ts for event in mine], pa.int64()),
+            "\0seq": pa.array([event.seq for event in mine], pa.int64()),
+            "\0at": pa.array(positions, pa.int64()),
+        }
+        ids = [event.id for event in mine]
+        if any(id is not None for id in ids):
+            table["\0id"] = pa.array(ids, pa.string())
+        for name in sorted({name for event in mine for name in event.attributes}):
+            table[name] = _event_column(type, name, [event.attributes.get(name) for event in mine])
+        names = Columns(ts="\0ts", seq="\0seq", id="\0id", ts_unit="us" if not first else None)
+        parts.append(_read_table(pa.table(table), type, names, known, first))
+    seen = _together(parts)
+    order = seen.batch["\0at:long"].to_numpy()
+    seen.batch = seen.batch.drop_columns(["\0at:long"]).take(np.argsort(order, kind="stable"))
+    for kinds in seen.by_type.values():
+        kinds.pop("\0at", None)
+    seen.complete = False
+    return seen
+
+
+def _event_column(type: str, name: str, values: list[Value]) -> pa.Array:
+    kinds = {builtin for value in values if value is not None for builtin in (bool, int, float, str) if isinstance(value, builtin)}
+    kinds -= {int} if bool in kinds else set()
+    if kinds == {int, float}:
+        values = [None if value is None else float(value) for value in values]
+    elif len(kinds) > 1:
+        raise EventError(f"{type}.{name} is of several kinds: " + ", ".join(sorted(kind.__name__ for kind in kinds)))
+    target = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    try:
+        return pa.array(values, target[max(kinds, key=str)] if len(kinds) == 1 else pa.float64() if kinds else pa.null())
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise EventError(f"{type}.{name} is out of range: {error}") from error
+
+
+def _together(parts: Sequence[Seen]) -> Seen:
+    if not parts:
+        raise EventError("an empty mapping has no events")
+    by_type: dict[str, dict[str, Kind]] = {}
+    for part in parts:
+        by_type.update(part.by_type)
+    with_id = [part for part in parts if "id" in part.batch.column_names]
+    if with_id and len(with_id) < len(parts):
+        raise EventError("some types have ids and some have none: give all events an id, or none")
+    batch = pa.concat_tables([part.batch for part in parts], promote_options="default").combine_chunks()
+    dead = [letter for part in parts for letter in part.dead]
+    return Seen(batch, dead, {}, by_type, any(part.times for part in parts), sum(part.rows for part in parts))
+
+
+def concat(batches: Sequence[pa.Table]) -> pa.Table:
+    """Batches one after another; columns that one of them lacks are null there."""
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_tables(batches, promote_options="default").combine_chunks()
+
+
+def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:
+    """Dead letters as a table."""
+    columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
+    return pa.table([pa.array(column, type.type) for column, type in zip(columns, DEAD_LETTERS, strict=True)], DEAD_LETTERS)
+
+

@@ -1,0 +1,374 @@
+"""How is a rule written in Python? With names, operators and one method a clause; the rule equals its TESLA text's.
+
+`this.value` is an attribute of the event at hand, `role.Smoke.area` one of an event that the rule has named, `p.a` the
+parameter `$a`; `this["from"]` does the same for a name that Python has taken. Comparisons and arithmetic use Python's
+operators; `&`, `|` and `~` are `and`, `or` and `not`. A keyword in `event` is a constraint too: `area=p.a` says
+`this.area == p.a`.
+
+>>> fire = (
+...     define("Fire", area="string", temp="double")
+...     .from_(event("Smoke", area=p.a))
+...     .last(event("Temp", this.area == p.a, this.value > 45), within("5 min", "Smoke"))
+...     .without(event("Rain", area=p.a), between("Temp", "Smoke"))
+...     .aggregate(40 < avg(event("Temp", area=p.a), "value", within("1 h", "Smoke")).bind("t"))
+...     .where(area=role.Smoke.area, temp=p.t)
+...     .consuming("Temp")
+...     .build()
+... )
+>>> from tocsin.language.printing import print_rule
+>>> print(print_rule(fire))
+define    Fire(area: string, temp: double)
+from      Smoke(area=$a)
+          and last Temp(area=$a, value>45) within 5 min from Smoke
+          and not Rain(area=$a) between Temp and Smoke
+          and 40 < $t = Avg(Temp(area=$a).value within 1 h from Smoke)
+where     area = Smoke.area, temp = $t
+consuming Temp
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, Never, TypeVar
+
+from tocsin.errors import RuleError, nearest
+from tocsin.events.types import EventType, Kind
+from tocsin.language import terms
+from tocsin.language.rules import (
+    Aggregate,
+    Arithmetic,
+    Attribute,
+    Between,
+    Clause,
+    Comparison,
+    Expression,
+    Function,
+    Literal,
+    Negation,
+    Not,
+    Parameter,
+    Pattern,
+    Policy,
+    Rule,
+    Scope,
+    Selection,
+    Test,
+    Within,
+)
+from tocsin.language.tokens import IDENTIFIER
+
+T = TypeVar("T")
+Constant = str | int | float | bool | datetime
+_WINDOW = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]+)\.?\s*")
+
+
+class Term:
+    """An expression that Python's operators make larger."""
+
+    __slots__ = ("expression",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, expression: Expression) -> None:
+        self.expression = expression
+
+    def __eq__(self, other: Term | Constant) -> Term:  # type: ignore[override]
+        return _compare("=", self, other)
+
+    def __ne__(self, other: Term | Constant) -> Term:  # type: ignore[override]
+        return _compare("!=", self, other)
+
+    def __lt__(self, other: Term | Constant) -> Term:
+        return _compare("<", self, other)
+
+    def __le__(self, other: Term | Constant) -> Term:
+        return _compare("<=", self, other)
+
+    def __gt__(self, other: Term | Constant) -> Term:
+        return _compare(">", self, other)
+
+    def __ge__(self, other: Term | Constant) -> Term:
+        return _compare(">=", self, other)
+
+    def __add__(self, other: Term | Constant) -> Term:
+        return Term(Arithmetic("+", self.expression, expression_of(other)))
+
+    def __radd__(self, other: Constant) -> Term:
+        return Term(Arithmetic("+", expression_of(other), self.expression))
+
+    def __sub__(self, other: Term | Constant) -> Term:
+        return Term(Arithmetic("-", self.expression, expression_of(other)))
+
+    def __rsub__(self, other: Constant) -> Term:
+        return Term(Arithmetic("-", expression_of(other), self.expression))
+
+    def __mul__(self, other: Term | Constant) -> Term:
+        return Term(Arithmetic("*", self.expression, expression_of(other)))
+
+    def __rmul__(self, other: Constant) -> Term:
+        return Term(Arithmetic("*", expression_of(other), self.expression))
+
+    def __truediv__(self, other: Term | Constant) -> Term:
+        return Term(Arithmetic("/", self.expression, expression_of(other)))
+
+    def __rtruediv__(self, other: Constant) -> Term:
+        return Term(Arithmetic("/", expression_of(other), self.expression))
+
+    def __neg__(self) -> Term:
+        return Term(terms.minus(self.expression))
+
+    def __and__(self, other: Term | Constant) -> Term:
+        return Term(terms.conjunction(self.expression, expression_of(other)))
+
+    def __or__(self, other: Term | Constant) -> Term:
+        return Term(terms.disjunction(self.expression, expression_of(other)))
+
+    def __invert__(self) -> Term:
+        return Term(Not(self.expression))
+
+    def __bool__(self) -> Never:
+        raise RuleError(
+            "an expression of a rule is neither true nor false",
+            hint="Write & for 'and', | for 'or', ~ for 'not', and two comparisons for 'a < b < c'.",
+        )
+
+    def __repr__(self) -> str:
+        return f"Term({self.expression!r})"
+
+
+class _Names(Generic[T]):
+    """Makes something of each name that it is asked for, as an attribute or as an item."""
+
+    def __init__(self, make: Callable[[str], T]) -> None:
+        self.__make = make
+
+    def __getitem__(self, name: str) -> T:
+        return self.__make(_name(name))
+
+    def __getattr__(self, name: str) -> T:
+        # Python itself looks for such names when it copies or inspects an object.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+
+this = _Names(lambda name: Term(Attribute(name)))
+"""`this.value`: an attribute of the event that a constraint is about."""
+
+p = _Names(lambda name: Term(Parameter(name)))
+"""`p.a`: the parameter `$a`."""
+
+role = _Names(lambda owner: _Names(lambda name: Term(Attribute(name, owner))))
+"""`role.Smoke.area`: an attribute of an event that the rule has named."""
+
+
+def event(type: str, /, *constraints: Term, **equal: Term | Constant) -> Pattern:
+    """Events of a type that meet all constraints."""
+    expressions = [expression_of(constraint) for constraint in constraints]
+    expressions += [Comparison("=", Attribute(_name(name)), expression_of(value)) for name, value in equal.items()]
+    return Pattern(_name(type), tuple(terms.conjuncts(map(terms.checked, expressions))))
+
+
+def within(window: str | timedelta, origin: str) -> Within:
+    """Events before `origin`, by less than the window: a `timedelta`, or text such as "5 min"."""
+    if isinstance(window, timedelta):
+        return Within(terms.checked_window(window // timedelta(microseconds=1)), _name(origin))
+    match = _WINDOW.fullmatch(window) if isinstance(window, str) else None
+    if match is None:
+        raise RuleError(f"{window!r} is not a window", hint='Write "5 min" or a timedelta.')
+    return Within(terms.window(match[1], match[2]), _name(origin))
+
+
+def between(start: str, end: str) -> Between:
+    """Events after `start` and before `end`."""
+    return Between(_name(start), _name(end))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measure:
+    """An aggregate. A comparison gives it its test, `bind` its parameter."""
+
+    clause: Aggregate
+
+    def bind(self, parameter: str) -> Measure:
+        """The same aggregate, with its value in a parameter."""
+        return Measure(replace(self.clause, parameter=_name(parameter)))
+
+    def _tested(self, operator: str, bound: Term | Constant) -> Measure:
+        if self.clause.test:
+            raise RuleError("an aggregate has one test")
+        return Measure(replace(self.clause, test=Test(expression_of(bound), terms.FLIPPED[operator])))
+
+    def __eq__(self, bound: Term | Constant) -> Measure:  # type: ignore[override]
+        return self._tested("=", bound)
+
+    def __ne__(self, bound: Term | Constant) -> Measure:  # type: ignore[override]
+        return self._tested("!=", bound)
+
+    def __lt__(self, bound: Term | Constant) -> Measure:
+        return self._tested("<", bound)
+
+    def __le__(self, bound: Term | Constant) -> Measure:
+        return self._tested("<=", bound)
+
+    def __gt__(self, bound: Term | Constant) -> Measure:
+        return self._tested(">", bound)
+
+    def __ge__(self, bound: Term | Constant) -> Measure:
+        return self._tested(">=", bound)
+
+    def __bool__(self) -> Never:
+        raise RuleError("an aggregate is neither true nor false", hint="It has one test: avg(…) > 45.")
+
+
+def avg(pattern: Pattern, attribute: str, scope: Scope) -> Measure:
+    return _measure(Function.AVG, pattern, attribute, scope)
+
+
+def sum_(pattern: Pattern, attribute: str, scope: Scope) -> Measure:
+    return _measure(Function.SUM, pattern, attribute, scope)
+
+
+def min_(pattern: Pattern, attribute: str, scope: Scope) -> Measure:
+    return _measure(Function.MIN, pattern, attribute, scope)
+
+
+def max_(pattern: Pattern, attribute: str, scope: Scope) -> Measure:
+    return _measure(Function.MAX, pattern, attribute, scope)
+
+
+def count(pattern: Pattern, scope: Scope, *, attribute: str | None = None) -> Measure:
+    """How many events, or how many whose attribute is not null."""
+    return _measure(Function.COUNT, pattern, attribute, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A rule in the making. Each method gives a larger definition and leaves this one as it is."""
+
+    emits: EventType
+    anchor: Pattern | None = None
+    clauses: tuple[Clause, ...] = ()
+    values: tuple[tuple[str, Expression], ...] = ()
+    consumed: tuple[str, ...] = ()
+    name: str | None = None
+
+    def named(self, name: str) -> Definition:
+        """The rule's own name; without one it is the type that it defines."""
+        return replace(self, name=_name(name))
+
+    def from_(self, anchor: Pattern, *, as_: str | None = None) -> Definition:
+        """The event to which the composite event is bound."""
+        if self.anchor:
+            raise RuleError("a rule has one anchor", hint="Add other events with each, first or last.")
+        return replace(self, anchor=_pattern(anchor, as_))
+
+    def each(self, pattern: Pattern, scope: Scope, *, as_: str | None = None) -> Definition:
+        """Every event of a pattern in a scope."""
+        return self._with(Selection(Policy.EACH, _pattern(pattern, as_), _scope(scope), 0))
+
+    def first(self, pattern: Pattern, scope: Scope, n: int = 1, *, as_: str | None = None) -> Definition:
+        """The first event of a pattern in a scope, or the first `n`."""
+        return self._with(Selection(Policy.FIRST, _pattern(pattern, as_), _scope(scope), _number(n)))
+
+    def last(self, pattern: Pattern, scope: Scope, n: int = 1, *, as_: str | None = None) -> Definition:
+        """The last event of a pattern in a scope, or the last `n`."""
+        return self._with(Selection(Policy.LAST, _pattern(pattern, as_), _scope(scope), _number(n)))
+
+    def without(self, pattern: Pattern, scope: Scope) -> Definition:
+        """No event of a pattern in a scope."""
+        return self._with(Negation(_pattern(pattern), _scope(scope)))
+
+    def aggregate(self, measure: Measure) -> Definition:
+        """A value over the events of a pattern in a scope, tested or bound to a parameter."""
+        if not isinstance(measure, Measure):
+            raise RuleError("this is not an aggregate", hint="Write avg, sum_, min_, max_ or count.")
+        return self._with(measure.clause)
+
+    def where(self, **values: Term | Constant) -> Definition:
+        """The values of the composite event's attributes."""
+        added = tuple((_name(name), terms.checked(expression_of(value))) for name, value in values.items())
+        return replace(self, values=self.values + added)
+
+    def consuming(self, *roles: str) -> Definition:
+        """Roles whose events serve one anchor only."""
+        return replace(self, consumed=self.consumed + tuple(map(_name, roles)))
+
+    def build(self) -> Rule:
+        """The rule."""
+        if self.anchor is None:
+            raise RuleError(f"the rule that defines '{self.emits.name}' has no anchor", hint="Add .from_(event(…)).")
+        name = self.name or self.emits.name
+        return Rule(name, self.emits, self.anchor, self.clauses, self.values, self.consumed)
+
+    def _with(self, clause: Clause) -> Definition:
+        if self.anchor is None:
+            raise RuleError("the anchor comes before the other clauses", hint="Start with .from_(event(…)).")
+        return replace(self, clauses=(*self.clauses, clause))
+
+
+def define(type: str, /, **attributes: str | Kind) -> Definition:
+    """Begin a rule that defines composite events of a type, with the kinds of their attributes."""
+    return Definition(EventType(_name(type), tuple((_name(name), _kind(kind)) for name, kind in attributes.items())))
+
+
+def expression_of(value: Any) -> Expression:
+    """A term's expression, or a Python value as a constant."""
+    match value:
+        case Term():
+            return value.expression
+        case bool():
+            return Literal(value, Kind.BOOL)
+        case int():
+            return terms.checked(terms.integer(value))
+        case float():
+            return terms.double(value)
+        case str():
+            return terms.string(value)
+        case datetime():
+            return terms.timestamp(value)
+    raise RuleError(f"{value!r} cannot stand in a rule", hint="A rule has strings, numbers, booleans and datetimes.")
+
+
+def _compare(operator: str, left: Term, right: Term | Constant) -> Term:
+    if isinstance(right, Measure):
+        return NotImplemented
+    return Term(Comparison(operator, left.expression, expression_of(right)))
+
+
+def _measure(function: Function, pattern: Pattern, attribute: str | None, scope: Scope) -> Measure:
+    return Measure(
+        Aggregate(function, _pattern(pattern), None if attribute is None else _name(attribute), _scope(scope))
+    )
+
+
+def _pattern(pattern: Pattern, alias: str | None = None) -> Pattern:
+    if not isinstance(pattern, Pattern):
+        raise RuleError(f"{pattern!r} is not an event", hint='Write event("Temp", …).')
+    return replace(pattern, alias=_name(alias)) if alias is not None else pattern
+
+
+def _scope(scope: Scope) -> Scope:
+    if not isinstance(scope, Scope):
+        raise RuleError(f"{scope!r} is not a scope", hint='Write within("5 min", "A") or between("A", "B").')
+    return scope
+
+
+def _number(n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < 2**31:
+        raise RuleError(f"{n!r} is not a number of events", hint="Write 1 or more.")
+    return n
+
+
+def _kind(kind: str | Kind) -> Kind:
+    if kind not in tuple(Kind):
+        raise RuleError(f"unknown kind of attribute {kind!r}", hint=nearest(str(kind), tuple(Kind)))
+    return Kind(kind)
+
+
+def _name(name: str) -> str:
+    if not isinstance(name, str) or not IDENTIFIER.fullmatch(name):
+        raise RuleError(f"{name!r} is not a name", hint="A name is made of the letters A to Z, digits and '_'.")
+    return name

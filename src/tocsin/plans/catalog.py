@@ -1,0 +1,75 @@
+"""What is known of event types when a rule is bound: declared, read off tables, or not yet seen.
+
+A type is *exact* when it was declared, came as a table of its own, or is defined by a rule. All other types share the columns of the tables with a
+type column that were seen. Before any data, nothing is known: rules are checked as far as that goes, and bound again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tocsin.errors import RuleError, Span, nearest
+from tocsin.events.types import HEADER, EventType, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Kinds of attributes by event type. `closed`: there are no types but the exact ones."""
+
+    types: Mapping[str, EventType] = field(default_factory=dict)
+    shared: Mapping[str, Kind] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    """What single events showed of their types, which may not be all."""
+    complete: bool = False
+    """Whether `shared` names every column, so that another name is a mistake and not merely unseen."""
+    closed: bool = False
+
+    def check_type(self, name: str, span: Span | None) -> None:
+        """Fails if there can be no events of this type."""
+        if self.closed and name not in self.types:
+            raise RuleError(f"there is no event type {name}", span=span, hint=nearest(name, self.types))
+
+    def kind(self, type: str, attribute: str, span: Span | None = None) -> Kind | None:
+        """The kind of an attribute; None if nothing is known of it yet; an error if there is none of that name."""
+        if attribute in HEADER:
+            return HEADER[attribute]
+        exact = self.types.get(type)
+        if exact is not None:
+            kind = exact.kind(attribute)
+            if kind is None:
+                names = [name for name, _ in exact.attributes]
+                hint = nearest(attribute, names) or f"{type} has no attributes."
+                raise RuleError(f"{type} has no attribute {attribute}", span=span, hint=hint)
+            return kind
+        kind = self.seen.get(type, {}).get(attribute) or self.shared.get(attribute)
+        if kind is None and self.complete:
+            message = f"{type} has no attribute {attribute}: the events have no such column"
+            raise RuleError(message, span=span, hint=nearest(attribute, self.shared))
+        return kind
+
+    def learned(
+        self, shared: Mapping[str, Kind], by_type: Mapping[str, Mapping[str, Kind]], *, complete: bool
+    ) -> Catalog:
+        """This catalog with what a batch showed: columns that all types share, and columns by type. The same one, if that is no news.
+
+        What was known before stays: later batches are converted to it.
+        """
+        new_shared = {name: kind for name, kind in shared.items() if name not in self.shared}
+        types, seen = dict(self.types), dict(self.seen)
+        for name, kinds in by_type.items():
+            if name in self.types:
+                continue
+            known = {**kinds, **self.seen.get(name, {})}
+            if complete:
+                types[name] = EventType(name, tuple(known.items()))
+            elif known != self.seen.get(name):
+                seen[name] = known
+        whole = self.complete or (complete and bool(shared))
+        if not new_shared and types == self.types and seen == self.seen and whole == self.complete:
+            return self
+        return replace(self, types=types, shared={**self.shared, **new_shared}, seen=seen, complete=whole)
+
+    def with_types(self, types: Mapping[str, EventType]) -> Catalog:
+        """This catalog with more exact types."""
+        return replace(self, types={**self.types, **types})

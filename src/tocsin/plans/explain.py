@@ -1,0 +1,143 @@
+"""The plan as people read it: stable text, and a picture of the graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tocsin.language.printing import print_window
+from tocsin.language.rules import Policy
+from tocsin.plans.cost import Statistics, plan_cost, rule_cost
+from tocsin.plans.expressions import show
+from tocsin.plans.graph import Buffer, Filter, Lookup, Reduction, RulePlan
+from tocsin.plans.keys import keys
+from tocsin.plans.plan import Plan
+
+RULES_SHOWN = 200
+"""Rules beyond this number are counted, not listed."""
+
+
+def explain(plan: Plan, statistics: Statistics | None = None) -> str:
+    """What is read, kept and looked up for these rules, and what they share."""
+    statistics = statistics or Statistics()
+    filters, buffers = names(plan)
+    users = users_of(plan)
+    shared = sum(len(users[node]) > 1 for node in (*filters, *buffers))
+    cost = plan_cost(plan, statistics)
+    lines = [
+        f"{_count(len(plan.rules), 'rule')}, {_count(len(filters), 'filter')}, {_count(len(buffers), 'buffer')}, "
+        f"{shared} of these shared by several rules",
+        f"estimated at {statistics.default_rate:g} event/s of each type: {cost.rows:,.0f} events kept "
+        f"({cost.bytes / 1024:,.1f} KiB), {cost.candidates:,.1f} candidates/s",
+        "",
+        "types read",
+    ]
+    for type in sorted(plan.columns):
+        columns = ", ".join(f"{name}: {kind or '?'}" for name, kind in sorted(plan.columns[type].items()))
+        origin = " (composite)" if type in plan.defined else ""
+        lines.append(f"  {type}({columns}){origin}")
+    lines += ["", "filters"]
+    for node, name in filters.items():
+        lines.append(f"  {name:4} {filter_text(node)}{_readers(users[node])}")
+    if buffers:
+        lines += ["", "buffers"]
+    for buffer, name in buffers.items():
+        lines.append(
+            f"  {name:4} {filters[buffer.filter]}{_by(buffer)}, kept {print_window(plan.buffers[buffer])}"
+            f"{_readers(users[buffer])}"
+        )
+    lines += ["", "rules"]
+    for rule in plan.rules[:RULES_SHOWN]:
+        lines += _rule(rule, plan.levels[rule.rule.name], filters, buffers, statistics)
+    if len(plan.rules) > RULES_SHOWN:
+        lines.append(f"  … and {len(plan.rules) - RULES_SHOWN:,} more")
+    return "\n".join(lines) + "\n"
+
+
+def names(plan: Plan) -> tuple[dict[Filter, str], dict[Buffer, str]]:
+    """Short names for filters and buffers, in the order of the rules."""
+    filters = {node: f"f{number}" for number, node in enumerate(plan.filters, start=1)}
+    return filters, {node: f"b{number}" for number, node in enumerate(plan.buffers, start=1)}
+
+
+def users_of(plan: Plan) -> dict[Filter | Buffer, dict[str, None]]:
+    """The rules that use each filter and each buffer."""
+    users: dict[Filter | Buffer, dict[str, None]] = defaultdict(dict)
+    for rule in plan.rules:
+        users[rule.anchor][rule.rule.name] = None
+        for lookup in rule.lookups:
+            users[lookup.buffer][rule.rule.name] = None
+            users[lookup.buffer.filter][rule.rule.name] = None
+    return users
+
+
+def filter_text(node: Filter) -> str:
+    """A filter as text: the type and its conditions."""
+    return f"{node.type}({', '.join(show(condition) for condition in node.conditions)})"
+
+
+def _rule(
+    rule: RulePlan, level: int, filters: dict[Filter, str], buffers: dict[Buffer, str], statistics: Statistics
+) -> list[str]:
+    title = f"  {rule.rule.name}" + (f" → {rule.rule.emits}" if rule.rule.emits.name != rule.rule.name else "")
+    lines = [title + (f", level {level}" if level else "")]
+    lines.append(f"    for each {rule.names[0]} in {filters[rule.anchor]}")
+    lines += [f"      {text}" for text in _guards(rule, 0, buffers)]
+    for place, step in enumerate(rule.steps, start=1):
+        policy = step.policy.value if step.count <= 1 else f"{step.count}-{step.policy}"
+        consumed = ", consumed" if step.consumed else ""
+        lines.append(f"    {policy} {rule.names[place]} {_lookup(rule, step.lookup, buffers)}{consumed}")
+        lines += [f"      {text}" for text in _guards(rule, place, buffers)]
+    for name, _, value in rule.outputs:
+        lines.append(f"    {name} = {show(value, rule.names)}")
+    ways = keys(rule)
+    if ways:
+        attributes = [f"{name or type}.{key}" for name, type, key in zip(rule.names, rule.types, ways[0].attributes, strict=True)]
+        lines.append("    can be partitioned by " + " = ".join(attributes))
+    elif rule.lookups:
+        lines.append("    cannot be partitioned: no equality joins all of its events")
+    cost = rule_cost(rule, statistics)
+    many = any(step.policy == Policy.EACH for step in rule.steps)
+    lines.append(f"    looks back {print_window(rule.horizon_us)}" if rule.lookups else "    looks at one event at a time")
+    lines[-1] += f", {cost.candidates:,.1f} candidates/s" + (", a product of choices" if many and len(rule.steps) > 1 else "")
+    return lines
+
+
+def _guards(rule: RulePlan, place: int, buffers: dict[Buffer, str]) -> Iterable[str]:
+    guards = rule.guards if place == 0 else rule.steps[place - 1].guards
+    for guard in guards:
+        lookup = _lookup(rule, guard.lookup, buffers)
+        if isinstance(guard, Reduction):
+            argument = f" of {show(guard.argument)}" if guard.argument is not None else ""
+            test = f", if {show(guard.test, rule.names)}" if guard.test is not None else ""
+            yield f"aggregate {guard.index + 1}: {guard.function}{argument} {lookup}{test}"
+        else:
+            yield f"unless any {lookup}"
+
+
+def _lookup(rule: RulePlan, lookup: Lookup, buffers: dict[Buffer, str]) -> str:
+    reach = lookup.reach
+    if reach.window_us is not None:
+        where = f"within {print_window(reach.window_us)} before {rule.names[reach.end]}"
+    else:
+        where = f"between {rule.names[reach.start or 0]} and {rule.names[reach.end]}"
+    key = "".join(
+        f", {here.attribute} = {show(there, rule.names)}"
+        for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True)
+    )
+    conditions = "".join(f", {show(condition, rule.names)}" for condition in lookup.conditions)
+    return f"in {buffers[lookup.buffer]} {where}{key}{conditions}"
+
+
+def _by(buffer: Buffer) -> str:
+    key = " by " + ", ".join(key.attribute for key in buffer.keys) if buffer.keys else ""
+    return key + (f" of {buffer.owner[0]} alone" if buffer.owner else "")
+
+
+def _readers(users: dict[str, None]) -> str:
+    listed = list(users)
+    return "  ← " + ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,111 @@
+"""Typed expressions over the events of one match.
+
+A match is a row of *places*: the anchor is place 0, the selected roles follow, then one place for each negated or aggregated pattern. Operands
+are put in canonical order as nodes are made (`5 < v` becomes `v > 5`, `b = a` becomes `a = b`), so that equal meanings are equal nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tocsin.events.types import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An attribute of the event at a place. A kind of None is not known yet: no such event has been seen."""
+
+    place: int
+    attribute: str
+    kind: Kind | None
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The value of the rule's aggregate of that number."""
+
+    index: int
+    kind: Kind | None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: str | int | float | bool
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An operator over operands of one kind. Operators: `+ - * / negative double = != < <= > >= and or not`."""
+
+    operator: str
+    operands: tuple[Typed, ...]
+    kind: Kind | None
+
+
+Typed = Field | Computed | Constant | Apply
+
+FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+COMMUTATIVE = frozenset(("+", "*", "and", "or", "=", "!="))
+
+
+def leaves(expression: Typed) -> Iterator[Field | Computed | Constant]:
+    """The operands at the bottom, from left to right."""
+    if isinstance(expression, Apply):
+        for operand in expression.operands:
+            yield from leaves(operand)
+    else:
+        yield expression
+
+
+def show(expression: Typed, names: tuple[str, ...] = ()) -> str:
+    """An expression as text; `names` are what the places are called, the place itself is left out where it has none."""
+    if isinstance(expression, Field):
+        name = names[expression.place] if expression.place < len(names) else ""
+        return f"{name}.{expression.attribute}" if name else expression.attribute
+    if isinstance(expression, Computed):
+        return f"aggregate {expression.index + 1}"
+    if isinstance(expression, Constant):
+        return f'"{expression.value}"' if expression.kind == Kind.STRING else str(expression.value)
+    inner = [
+        f"({show(operand, names)})"
+        if isinstance(operand, Apply) and len(operand.operands) > 1
+        else show(operand, names)
+        for operand in expression.operands
+    ]
+    if expression.operator == "double":
+        return inner[0]
+    if expression.operator == "negative":
+        return f"-{inner[0]}"
+    if len(inner) == 1:
+        return f"{expression.operator} {inner[0]}"
+    return f" {expression.operator} ".join(inner)
+
+
+def comparison(operator: str, left: Typed, right: Typed) -> Typed:
+    """A comparison with its operands in canonical order: a constant on the right, else by place and text."""
+    if isinstance(left, Constant) != isinstance(right, Constant):
+        swap = isinstance(left, Constant)
+    else:
+        swap = _order(right) < _order(left)
+    if swap:
+        left, right, operator = right, left, FLIPPED[operator]
+    return Apply(operator, (left, right), Kind.BOOL)
+
+
+def commuted(operator: str, operands: tuple[Typed, ...], kind: Kind | None) -> Typed:
+    """`and`, `or`, `+` and `*` with operands in canonical order; logic is flattened and loses its repetitions."""
+    if operator in ("and", "or"):
+        flat: dict[Typed, None] = {}
+        for operand in operands:
+            inner = operand.operands if isinstance(operand, Apply) and operand.operator == operator else (operand,)
+            flat.update(dict.fromkeys(inner))
+        operands = tuple(flat)
+        if len(operands) == 1:
+            return operands[0]
+    return Apply(operator, tuple(sorted(operands, key=_order)), kind)
+
+
+def _order(expression: Typed) -> str:
+    return repr(expression)

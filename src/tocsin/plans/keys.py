@@ -1,0 +1,99 @@
+"""By what can a rule be partitioned? By attributes that equality joins over all of its events.
+
+If every event that a rule looks at carries one and the same value, somewhere, then events with different values never meet in a match: they can be kept apart,
+and each part detected by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tocsin.events.types import HEADER
+from tocsin.plans.expressions import Field
+from tocsin.plans.graph import RulePlan
+
+Joint = tuple[int, str]
+"""A place and an attribute there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """For each place of a rule the attribute that carries the key, and the composite's own attributes that do."""
+
+    attributes: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def keys(plan: RulePlan) -> tuple[Key, ...]:
+    """All ways to partition a rule, in the order in which its anchor's attributes are first used.
+
+    A consumed or chosen event is still found within its part, since all candidates for a place carry the key.
+    """
+    links: list[tuple[Joint, Joint]] = []
+    for lookup in plan.lookups:
+        for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True):
+            if isinstance(there, Field) and there.attribute not in HEADER and there.kind == here.kind:
+                links.append(((lookup.place, here.attribute), (there.place, there.attribute)))
+    found: list[Key] = []
+    for members in _classes(links):
+        attributes = [min((name for place, name in members if place == p), default=None) for p in range(len(plan.types))]
+        if all(name is not None for name in attributes):
+            outputs = tuple(
+                name
+                for name, _, value in plan.outputs
+                if isinstance(value, Field) and (value.place, value.attribute) in members
+            )
+            found.append(Key(tuple(name for name in attributes if name is not None), outputs))
+    return tuple(found)
+
+
+def common_key(plans: Iterable[RulePlan]) -> Mapping[str, str] | None:
+    """One attribute for each event type by which rules that feed each other can be partitioned together, if there is one."""
+    chosen: dict[str, str] = {}
+
+    def fits(remaining: list[RulePlan], chosen: dict[str, str]) -> dict[str, str] | None:
+        if not remaining:
+            return chosen
+        plan, *rest = remaining
+        options = keys(plan) if len(plan.types) > 1 else _alone(plan, chosen)
+        emits = plan.rule.emits.name
+        for key in options:
+            wanted = dict(chosen)
+            if any(wanted.setdefault(type, name) != name for type, name in zip(plan.types, key.attributes, strict=True)):
+                continue
+            for output in key.outputs:
+                if wanted.get(emits, output) == output:
+                    result = fits(rest, {**wanted, emits: output})
+                    if result is not None:
+                        return result
+            if not key.outputs and not any(emits in other.types for other in rest):
+                result = fits(rest, wanted)
+                if result is not None:
+                    return result
+        return None
+
+    return fits(sorted(plans, key=lambda plan: -len(plan.types)), chosen)
+
+
+def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
+    """A rule of one event can be partitioned by any of its attributes that it hands on, or as the others want."""
+    names = {value.attribute: name for name, _, value in plan.outputs if isinstance(value, Field)}
+    wanted = chosen.get(plan.types[0])
+    if wanted is not None:
+        return (Key((wanted,), tuple(name for source, name in names.items() if source == wanted)),)
+    return tuple(Key((source,), (name,)) for source, name in names.items())
+
+
+def _classes(links: Iterable[tuple[Joint, Joint]]) -> list[set[Joint]]:
+    classes: list[set[Joint]] = []
+    for one, other in links:
+        joined = {one, other}
+        rest = []
+        for members in classes:
+            if members & joined:
+                joined |= members
+            else:
+                rest.append(members)
+        classes = [*rest, joined]
+    return sorted(classes, key=min)

@@ -1,0 +1,157 @@
+"""All rules of a deployment as one plan: checked against each other, put in order, with what they share counted.
+
+Rules that use other rules' composite events come after them: a rule's *level* is one more than the highest of the rules that define its types.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tocsin.errors import RuleError
+from tocsin.events.types import EventType, Kind
+from tocsin.language.rules import Rule
+from tocsin.plans.bind import bind, located
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.expressions import Field, Typed, leaves
+from tocsin.plans.graph import Buffer, Filter, Reduction, RulePlan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The operator graph of all rules. Equal filters and buffers are one node."""
+
+    given: Catalog
+    """What is known of event types, apart from those that the rules define."""
+    rules: tuple[RulePlan, ...]
+    levels: Mapping[str, int]
+    """The level of each rule, by name."""
+
+    @cached_property
+    def buffers(self) -> dict[Buffer, int]:
+        """Every buffer, with how long events are kept in it, in microseconds."""
+        kept: dict[Buffer, int] = {}
+        for rule in self.rules:
+            for lookup in rule.lookups:
+                kept[lookup.buffer] = max(kept.get(lookup.buffer, 0), lookup.horizon_us)
+        return kept
+
+    @cached_property
+    def filters(self) -> dict[Filter, None]:
+        """Every filter, in the order of the rules."""
+        found: dict[Filter, None] = {}
+        for rule in self.rules:
+            found[rule.anchor] = None
+            for lookup in rule.lookups:
+                found[lookup.buffer.filter] = None
+        return found
+
+    @cached_property
+    def columns(self) -> dict[str, dict[str, Kind | None]]:
+        """The attributes that the rules need, by event type; everything else is pruned."""
+        needed: dict[str, dict[str, Kind | None]] = {}
+        for rule in self.rules:
+            for type, columns in needed_columns(rule).items():
+                needed.setdefault(type, {}).update(columns)
+        return needed
+
+    @cached_property
+    def defined(self) -> dict[str, EventType]:
+        """The types that rules define."""
+        return {plan.rule.emits.name: plan.rule.emits for plan in self.rules}
+
+    def extended(self, rules: Sequence[Rule]) -> Plan:
+        """This plan with more rules. The old ones are not bound again."""
+        old = [plan.rule for plan in self.rules]
+        emitted = emitted_types([*old, *rules])
+        levels = order([*old, *rules])
+        catalog = self.given.with_types(emitted)
+        return Plan(self.given, (*self.rules, *(bind(rule, catalog) for rule in rules)), levels)
+
+
+def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
+    """Binds all rules; they may use each other's composite events.
+
+    Time linear in the rules: sharing is by hashing.
+    """
+    emitted = emitted_types(rules)
+    levels = order(rules)
+    bound = catalog.with_types(emitted)
+    return Plan(catalog, tuple(bind(rule, bound) for rule in rules), levels)
+
+
+def emitted_types(rules: Iterable[Rule]) -> dict[str, EventType]:
+    """The composite types, checked: one shape for each type, one kind for each attribute name, unique rule names."""
+    types: dict[str, tuple[EventType, Rule]] = {}
+    kinds: dict[str, tuple[Kind, Rule]] = {}
+    names: set[str] = set()
+    for rule in rules:
+        if rule.name in names:
+            error = RuleError(f"two rules are called {rule.name}", span=rule.span, hint="Name one: rule OtherName")
+            raise located(error, rule)
+        names.add(rule.name)
+        known = types.setdefault(rule.emits.name, (rule.emits, rule))
+        if known[0] != rule.emits:
+            message = f"{known[1].name} defines {known[0]}, here it is {rule.emits}"
+            hint = "Rules that define one type give it the same attributes."
+            raise located(RuleError(message, span=rule.span, hint=hint), rule)
+        for attribute, kind in rule.emits.attributes:
+            other, where = kinds.setdefault(attribute, (kind, rule))
+            if other != kind:
+                message = f"{attribute} is a {kind} here and a {other} in {where.emits.name}"
+                hint = "Matches share one table: call one of them otherwise."
+                raise located(RuleError(message, span=rule.span, hint=hint), rule)
+    return {name: type for name, (type, _) in types.items()}
+
+
+def order(rules: Sequence[Rule]) -> dict[str, int]:
+    """The level of each rule by name; a cycle is an error that shows it."""
+    producers: dict[str, list[Rule]] = defaultdict(list)
+    for rule in rules:
+        producers[rule.emits.name].append(rule)
+    levels: dict[str, int] = {}
+
+    def level(rule: Rule, path: tuple[Rule, ...]) -> int:
+        if rule.name in levels:
+            return levels[rule.name]
+        if rule in path:
+            circle = [*(link.emits.name for link in path[path.index(rule) :]), rule.emits.name]
+            message = "a composite event cannot be made from itself: " + " ← ".join(circle)
+            raise located(RuleError(message, span=rule.span), rule)
+        highest = 0
+        for type in _types(rule):
+            for producer in producers.get(type, ()):
+                highest = max(highest, 1 + level(producer, (*path, rule)))
+        levels[rule.name] = highest
+        return highest
+
+    for rule in rules:
+        level(rule, ())
+    return levels
+
+
+def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
+    """The attributes that one rule reads, by event type; a type of which it reads nothing is there too."""
+    needed: dict[str, dict[str, Kind | None]] = {type: {} for type in rule.types}
+
+    def read(expressions: Iterable[Typed], type: str | None = None) -> None:
+        for expression in expressions:
+            for leaf in leaves(expression):
+                if isinstance(leaf, Field) and leaf.attribute not in ("ts", "seq"):
+                    needed[type or rule.types[leaf.place]][leaf.attribute] = leaf.kind
+
+    read(rule.anchor.conditions, rule.anchor.type)
+    for lookup in rule.lookups:
+        read((*lookup.buffer.filter.conditions, *lookup.buffer.keys), lookup.buffer.filter.type)
+        read((*lookup.conditions, *lookup.keys))
+    for guard in [*rule.guards, *(guard for step in rule.steps for guard in step.guards)]:
+        if isinstance(guard, Reduction):
+            read(expression for expression in (guard.argument, guard.test) if expression is not None)
+    read(value for _, _, value in rule.outputs)
+    return needed
+
+
+def _types(rule: Rule) -> list[str]:
+    return [rule.anchor.type, *(clause.pattern.type for clause in rule.clauses)]

@@ -1,0 +1,267 @@
+"""The command line: what it prints where, and how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from tocsin import cli
+
+FIRE = """\
+rule    Last
+define  Fire(area: string, temp: double)
+from    Smoke(area=$a) and last Temp(area=$a, value>45) within 5 min from Smoke
+where   area = Smoke.area, temp = Temp.value
+
+rule    Hot
+define  Heat(area: string)
+from    Temp(value > 50)
+where   area = Temp.area
+"""
+CSV = """\
+type,ts,area,value
+Temp,2026-07-01T12:00:00Z,A1,46.5
+Temp,2026-07-01T12:01:00Z,A1,51.0
+Smoke,2026-07-01T12:02:00Z,A1,
+Smoke,2026-07-01T12:03:00Z,A2,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fire.tesla").write_text(FIRE, encoding="utf-8")
+    (tmp_path / "e.csv").write_text(CSV, encoding="utf-8")
+    return tmp_path
+
+
+def tocsin(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def test_check(folder: Path) -> None:
+    result = tocsin("check", "fire.tesla")
+    assert result.exit_code == 0
+    assert result.stdout == "Last: Fire(area: string, temp: double)\nHot: Heat(area: string)\n"
+    assert result.stderr == "fire.tesla: 2 rules, no mistake\n"
+
+
+def test_a_wrong_rule_is_one_block_with_a_caret(folder: Path) -> None:
+    (folder / "wrong.tesla").write_text("define Fire()\nfrom Smoke(area=$a) and lst Temp() within 5 min from Smoke\n")
+    result = tocsin("check", "wrong.tesla")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    first, text, caret, *_ = result.stderr.splitlines()
+    assert first.startswith("tocsin: wrong.tesla: line 2, column ")
+    assert text == "  from Smoke(area=$a) and lst Temp() within 5 min from Smoke"
+    assert set(caret) == {" ", "^"}
+    assert "Traceback" not in result.stderr
+
+
+def test_rules_that_are_not_there(folder: Path) -> None:
+    result = tocsin("check", "fir.tesla")
+    assert result.exit_code == 1
+    assert result.stderr == "tocsin: there is no file fir.tesla\nDid you mean 'fire.tesla'?\n"
+
+
+def test_rules_that_are_no_text(folder: Path) -> None:
+    (folder / "binary.tesla").write_bytes(b"\xff\xfe\x00")
+    result = tocsin("check", "binary.tesla")
+    assert result.exit_code == 1
+    assert "binary.tesla" in result.stderr
+    assert "UTF-8" in result.stderr
+
+
+def test_explain(folder: Path) -> None:
+    result = tocsin("explain", "fire.tesla")
+    assert result.exit_code == 0
+    assert "Smoke" in result.stdout
+
+
+def test_explain_as_a_drawing(folder: Path) -> None:
+    assert tocsin("explain", "fire.tesla", "--svg", "plan.svg").exit_code == 0
+    assert "<svg" in (folder / "plan.svg").read_text(encoding="utf-8")
+    result = tocsin("explain", "fire.tesla", "--svg", "nowhere/plan.svg")
+    assert result.exit_code == 1
+    assert result.stderr == "tocsin: nowhere/plan.svg cannot be written: No such file or directory\n"
+
+
+def test_run_shows_the_first_matches(folder: Path) -> None:
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--limit", "1")
+    assert result.exit_code == 0
+    assert "the first 1 of 2 matches" in result.stdout
+    assert "Heat" in result.stdout
+    assert "Last" not in result.stdout
+    assert "4 events in" in result.stderr
+    assert "2 matches (Hot 1, Last 1)" in result.stderr
+
+
+def test_run_writes_the_matches(folder: Path) -> None:
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "m.parquet")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "2 matches (Hot 1, Last 1), in m.parquet" in result.stderr
+    matches = pq.read_table("m.parquet")
+    assert matches.select(["rule", "area", "temp"]).to_pylist() == [
+        {"rule": "Hot", "area": "A1", "temp": None},
+        {"rule": "Last", "area": "A1", "temp": 51.0},
+    ]
+    assert [part["role"] for part in matches["parts"][1].as_py()] == ["Smoke", "Temp"]
+
+
+def test_run_as_json(folder: Path) -> None:
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["counts"] == {"events": 4, "late": 0, "dead": 0, "matches": 2, "bad_lines": 0}
+    assert report["by_rule"] == {"Hot": 1, "Last": 1}
+    assert report["events_per_second"] > 0
+    assert [(match["rule"], match["ts"]) for match in report["matches"]] == [
+        ("Hot", "2026-07-01T12:01:00.000000Z"),
+        ("Last", "2026-07-01T12:02:00.000000Z"),
+    ]
+    written = tocsin("run", "fire.tesla", "--events", "e.csv", "--json", "--matches", "m.jsonl")
+    assert json.loads(written.stdout)["matches"] == "m.jsonl"
+    assert [json.loads(line) for line in Path("m.jsonl").read_text().splitlines()] == report["matches"]
+
+
+def test_every_format_gives_the_same_matches(folder: Path) -> None:
+    tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "1.jsonl")
+    table = pa.table(
+        {
+            "type": ["Temp", "Temp", "Smoke", "Smoke"],
+            "ts": pa.array([1782907200, 1782907260, 1782907320, 1782907380], pa.timestamp("s", "UTC")),
+            "area": ["A1", "A1", "A1", "A2"],
+            "value": [46.5, 51.0, None, None],
+        }
+    )
+    pq.write_table(table, "e.parquet")
+    rows = [{**row, "ts": row["ts"].timestamp() * 1000 // 1} for row in table.to_pylist()]
+    Path("e.jsonl").write_text("".join(json.dumps({**row, "ts": int(row["ts"])}) + "\n" for row in rows))
+    tocsin("run", "fire.tesla", "--events", "e.parquet", "--matches", "2.jsonl")
+    tocsin("run", "fire.tesla", "--events", "e.jsonl", "--ts-unit", "ms", "--matches", "3.jsonl")
+    first = Path("1.jsonl").read_text()
+    assert first.count("\n") == 2
+    assert Path("2.jsonl").read_text() == first
+    assert Path("3.jsonl").read_text() == first
+
+
+def test_late_and_bad_events_are_kept(folder: Path) -> None:
+    good = "".join(f"Temp,2026-07-01T13:00:{second:02}Z,A1,20\n" for second in range(20))
+    late = "Temp,2026-07-01T12:00:00Z,A3,60\n"
+    Path("e.csv").write_text(f"{CSV}{good}{late}Temp,2026-07-01T13:01:00Z,A1,hot\nTemp\n")
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--delay", "5 s", "--dead-letters", "d.jsonl", "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["counts"] == {"events": 25, "late": 1, "dead": 1, "matches": 2, "bad_lines": 2}
+    letters = [json.loads(line) for line in Path("d.jsonl").read_text().splitlines()]
+    assert [(letter["reason"], letter["event"]) for letter in letters[:2]] == [
+        ('e.csv, line 27: value is "hot", which is not a number', "Temp,2026-07-01T13:01:00Z,A1,hot"),
+        ("e.csv, line 28: 1 values for 4 columns", "Temp"),
+    ]
+    assert letters[2]["reason"] == "late"
+    assert letters[2]["event"].startswith("Temp@")
+    shown = tocsin("run", "fire.tesla", "--events", "e.csv")
+    assert "3 events set aside as late or bad; --dead-letters FILE keeps them. The first:" in shown.stderr
+
+
+def test_columns_of_other_names(folder: Path) -> None:
+    Path("e.csv").write_text("kind,at,area,value\nTemp,1782907200,A1,51\n")
+    names = ("--type-column", "kind", "--ts-column", "at", "--ts-unit", "s")
+    report = json.loads(tocsin("run", "fire.tesla", "--events", "e.csv", "--json", *names).stdout)
+    assert [match["ts"] for match in report["matches"]] == ["2026-07-01T12:00:00.000000Z"]
+
+
+def test_declared_types_are_not_guessed(folder: Path) -> None:
+    Path("fire.tesla").write_text(f"event Temp(area: string, value: double)\nevent Smoke(area: string)\n{FIRE}")
+    Path("e.csv").write_text(CSV.replace("A1", "1").replace("A2", "2").replace("46.5", "hot"))
+    report = json.loads(tocsin("run", "fire.tesla", "--events", "e.csv", "--json").stdout)
+    assert [match["area"] for match in report["matches"]] == ["1", "1"]
+    assert report["counts"]["bad_lines"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--events", "none.csv"), "there is no file or folder none.csv"),
+        (("--events", "e.csv", "--ts-column", "tz"), "e.csv has no column 'tz' with the time of each event"),
+        (("--events", "e.csv", "--delay", "soon"), "'soon' is not a duration"),
+        (("--events", "e.csv", "--matches", "m.xml"), "m.xml ends in '.xml', which is no known format"),
+        (("--events", "e.csv", "--matches", "e.csv"), "e.csv is one of the files of events; write somewhere else"),
+    ],
+)
+def test_mistakes_end_with_1_and_a_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = tocsin("run", "fire.tesla", *arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"tocsin: {message}")
+
+
+def test_a_rule_that_the_events_do_not_fit(folder: Path) -> None:
+    Path("e.csv").write_text(CSV.replace("value", "degrees"))
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "m.csv")
+    assert result.exit_code == 1
+    assert "value" in result.stderr
+    assert "^" in result.stderr
+    assert not Path("m.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "fire.tesla"),
+        ("run", "fire.tesla", "--events", "e.csv", "--engine", "spark"),
+        ("run", "fire.tesla", "--events", "e.csv", "--ts-unit", "days"),
+        ("check",),
+        ("ring",),
+    ],
+)
+def test_wrong_usage_ends_with_2(folder: Path, arguments: tuple[str, ...]) -> None:
+    assert tocsin(*arguments).exit_code == 2
+
+
+def test_ctrl_c_ends_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_rules", interrupted)
+    result = tocsin("check", "fire.tesla")
+    assert result.exit_code == 130
+    assert result.output == ""
+
+
+def test_demo() -> None:
+    result = tocsin("demo", "--events", "20000", "--seed", "2")
+    assert result.exit_code == 0
+    assert "rule    R1" in result.stdout
+    assert "20,000 events of 20 areas" in result.stdout
+    assert "Matches: R1 " in result.stdout
+    assert "no matches" not in result.stdout
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "run", "demo"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"tocsin {command}" in tocsin(command, "--help").stdout.split("Options")[0]
+
+
+def test_the_real_command(folder: Path) -> None:
+    command = [sys.executable, "-c", "from tocsin.cli import main; main()"]
+    done = subprocess.run(
+        [*command, "run", "fire.tesla", "--events", "e.csv"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "2 matches" in done.stdout
+    assert "Traceback" not in done.stderr
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("tocsin ")
+
+
+def test_help_imports_nothing_slow() -> None:
+    code = "import sys, tocsin.cli; print([m for m in ('numba', 'numpy', 'pyarrow', 'lark') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,55 @@
+"""The README does what it says: its Python runs, its shell lines run on its own rule and events, its targets exist."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tocsin.cli import app
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[str]:
+    return [text for found, text in BLOCKS if found == language]
+
+
+def test_python(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for text in blocks("python"):
+        exec(compile(text, "README.md", "exec"), names)
+    assert "'rule': 'Fire'" in capsys.readouterr().out
+    assert names["found"] == names["fires"].num_rows
+
+
+def test_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (rule,), (events,) = blocks("tesla"), blocks("events")
+    Path("fire.tesla").write_text(rule, encoding="utf-8")
+    Path("readings.events").write_text(events, encoding="utf-8")
+    commands = [line for text in blocks("sh") for line in text.splitlines() if line.startswith("tocsin ")]
+    assert len(commands) == 4
+    for command in commands:
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, f"{command}\n{result.output}"
+    assert pq.read_table("fires.parquet").select(["area", "temp"]).to_pylist() == [{"area": "A1", "temp": 51.5}]
+
+
+def test_targets_and_links_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"\bmake (\w+)", README))
+    assert {"demo", "test"} <= targets
+    assert targets <= set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / link).exists(), link
+
+
+def test_the_two_commands_stand_at_the_top() -> None:
+    first = blocks("sh")[0].splitlines()
+    assert [line.split("#")[0].split() for line in first] == [["make", "demo"], ["make", "test"]]
