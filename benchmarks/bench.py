@@ -29,7 +29,7 @@ Report = dict[str, Any]
 
 
 def _one_core() -> None:
-    """Keeps this process on one core. The thread counts must already be in the environment when libraries are imported."""
+    """Keeps this process on one core. Libraries read the numbers of threads from the environment when imported."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import pyarrow as pa
@@ -189,6 +189,9 @@ def main() -> None:
     if unknown := set(chosen) - {*workloads, "stream", "load"}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(workloads)}, stream and load")
     reports: Report = {}
+    load = os.getloadavg()[0]
+    if not options.json:
+        print(f"{os.cpu_count()} cores, of which one is used; {load:.1f} processes were running when this began\n")
     for name in (name for name in workloads if name in chosen):
         reports[name] = _apart("workload", name)
         if not options.json:
@@ -214,7 +217,7 @@ def main() -> None:
             print(f"  one more rule {report['add_ms']:.2f} ms, bound {ADD_MS_MAX:g} ms: ", end="")
             print(_word(report["add_ms"] <= ADD_MS_MAX))
     if options.json:
-        print(json.dumps(reports, indent=2))
+        print(json.dumps({"load_average": load, **reports}, indent=2))
     sys.exit(0 if all(report["ok"] for report in reports.values()) else 1)
 
 

@@ -60,8 +60,8 @@ MATCHES_MAX = 1000
 
 VALUES: dict[str, list[Value]] = {
     "k": [None, "x", "x", "x", "y", "y", "", "Z", "é"],
-    "n": [None, 0, 1, 2, 3, 0, 1, 2, 3, 1, 2, -1, 2**62],
-    "v": [None, 0.5, 1.0, 1.5, 2.5, 0.5, 1.0, 1.5, 2.5, 0.1, -0.5, 1e16, -1e16],
+    "n": [None, 0, 1, 2, 3, 0, 1, 2, 3, 1, 2, -1, 2**53 + 1, 2**62],
+    "v": [None, 0.5, 1.0, 1.5, 2.5, 0.5, 1.0, 1.5, 0.1, 0.2, -0.5, 2.0**53, 1e16, -1e16],
     "f": [None, False, True, True],
     "at": [None, *range(0, LAST_TS, 3)],
     "i": [None, 0, 1, 2, 3, 0, 1, 2, 3, -1, 2**31 - 1],
@@ -69,7 +69,7 @@ VALUES: dict[str, list[Value]] = {
 LITERALS: dict[Kind, list[str | int | float | bool]] = {
     Kind.STRING: ["x", "y", "", "Z"],
     Kind.INT: [1, 0, 2, 3, -1, 5],
-    Kind.DOUBLE: [1.0, 0.5, 1.5, 2.5, -0.5, 0.1],
+    Kind.DOUBLE: [1.0, 0.5, 1.5, 2.5, -0.5, 0.1, 2.0**53],
     Kind.BOOL: [True, False],
     Kind.TIMESTAMP: [10, 0, 20],
 }
@@ -95,20 +95,23 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, events_max: int = 40) -> Case:
+def cases(draw: st.DrawFn, events_max: int = 40, *, ids_shared: bool = False) -> Case:
     """A rule set over all clauses and a stream for it."""
     alphabet = pick(draw, ["AB", "A", "ABC", "ABC", "ABCDE"])
     # What is drawn last comes out smallest, and a long stream matters more than many rules.
-    stream = draw(streams(alphabet, events_max))
+    stream = draw(streams(alphabet, events_max, ids_shared=ids_shared))
     rules = draw(rule_sets(alphabet))
     while stream and _matches_max(rules, stream) > MATCHES_MAX:
         stream = stream[: len(stream) * 3 // 4]
-    return Case(rules, tuple(stream))
+    return Case(tuple(draw(st.permutations(rules))), tuple(stream))
 
 
 @st.composite
-def streams(draw: st.DrawFn, alphabet: str = "ABCDE", events_max: int = 40) -> list[Event]:
-    """Events with all ids or none. They share a few sets of attributes, so that many are alike and some are equal."""
+def streams(draw: st.DrawFn, alphabet: str = "ABCDE", events_max: int = 40, *, ids_shared: bool = False) -> list[Event]:
+    """Events with all ids or none. They share a few sets of attributes, so that many are alike and some are equal.
+
+    Ids are unique; with `ids_shared` different events often have the same.
+    """
     contents = draw(st.lists(_CONTENTS, min_size=1, max_size=8))
     events_min = min(pick(draw, [0, 5, 10, 15, 20, 25]), events_max)
     places = (
@@ -121,7 +124,7 @@ def streams(draw: st.DrawFn, alphabet: str = "ABCDE", events_max: int = 40) -> l
     rows = draw(st.lists(st.tuples(*places), min_size=events_min, max_size=events_max))
     named = draw(st.booleans())
     return [
-        Event(type, ts, contents[content], seq, f"{letter}{number}" if named else None)
+        Event(type, ts, contents[content], seq, f"{letter}{number * (not ids_shared)}" if named else None)
         for number, (type, ts, seq, content, letter) in enumerate(rows)
     ]
 
@@ -161,7 +164,7 @@ def rule_sets(draw: st.DrawFn, alphabet: str = "ABCDE") -> tuple[Rule, ...]:
 
 
 def _composite_attributes(draw: st.DrawFn) -> tuple[tuple[str, Kind], ...]:
-    names = draw(st.lists(st.sampled_from(list(KINDS)), unique=True, max_size=4))
+    names = draw(st.lists(st.sampled_from(list(KINDS)), unique=True, max_size=6))
     return tuple((name, KINDS[name]) for name in names)
 
 
@@ -183,8 +186,8 @@ class _Draft:
     def rule(self, name: str, emits: EventType) -> Rule:
         anchor = self.pattern(named=True)
         self.enter(anchor, set(), set())
-        clauses = tuple(self.clause() for _ in range(self.one_of([1, 0, 1, 2, 2, 3, 3, 4])))
-        where = tuple((attribute, self.expression(kind, self.everything(), 2)) for attribute, kind in emits.attributes)
+        clauses = tuple(self.clause() for _ in range(self.one_of([1, 0, 1, 2, 2, 3, 3, 4, 4])))
+        where = tuple((attribute, self.output(kind)) for attribute, kind in emits.attributes)
         selected = list(self.roles)[1:]
         consuming: list[str] = []
         if selected and self.one_of([False, False, True]):
@@ -205,7 +208,7 @@ class _Draft:
                 self.earlier[other] |= {role} | self.earlier[role]
 
     def clause(self) -> Clause:
-        kind = self.one_of(["selection"] * 3 + ["negation", "aggregate"])
+        kind = self.one_of(["selection"] * 3 + ["negation"] + ["aggregate"] * 2)
         if kind == "selection":
             return self.selection()
         scope = self.scope()
@@ -260,7 +263,7 @@ class _Draft:
             bound = self.expression(kind, self.bound(), 1)
             test = Test(bound, self.one_of(["<", "<=", ">", ">=", "!=", "="]))
         parameter = None
-        if self.one_of([True, False]):
+        if self.one_of([True, True, False]):
             parameter = self.fresh(kind)
         return Aggregate(function, pattern, name, scope, parameter, test)
 
@@ -270,9 +273,9 @@ class _Draft:
         alias = None
         if named and (type in self.roles or self.one_of([False] * 5 + [True])):
             alias = f"{type.lower()}{len(self.roles) + 1}"
-        constraints: list[Expression] = []
-        for _ in range(self.one_of([0, 0, 1, 1, 2])):
-            constraints.append(self.constraint(self.types[type], binds=named))
+        constraints = [self.constraint(self.types[type], binds=named) for _ in range(self.one_of([0, 0, 1, 1, 2]))]
+        if named and self.one_of([False, True]):
+            constraints.append(self.binding(self.types[type]))
         return Pattern(type, tuple(constraints), alias)
 
     def constraint(self, type: EventType, *, binds: bool) -> Expression:
@@ -369,13 +372,16 @@ class _Draft:
     def bound(self) -> list[Leaf]:
         return [(Parameter(name), kind) for name, kind in self.parameters.items()]
 
-    def everything(self) -> list[Leaf]:
-        """All that `where` can mention."""
-        return [
-            (Attribute(name, role), kind)
-            for role, type in self.roles.items()
-            for name, kind in [*type.attributes, *HEADER.items()]
-        ] + self.bound()
+    def output(self, kind: Kind) -> Expression:
+        """What `where` gives to an attribute of that kind."""
+        leaves = self.bound()
+        if self.one_of([False, True]):
+            leaves += [
+                (Attribute(name, role), kind)
+                for role, type in self.roles.items()
+                for name, kind in [*type.attributes, *HEADER.items()]
+            ]
+        return self.expression(kind, leaves, 2)
 
     def fresh(self, kind: Kind) -> str:
         name = f"p{len(self.parameters) + 1}"

@@ -101,7 +101,7 @@ class RuleSet:
         if ordered and delay_us:
             raise EventError("an ordered source has no delay: say ordered=True or delay=…, not both")
         columns = Columns(type, ts, seq, id, ts_unit)
-        return Detector(self.rules, self.types, delay_us=delay_us, ordered=ordered, columns=columns)
+        return Detector(self._plan, self.types, delay_us=delay_us, ordered=ordered, columns=columns)
 
     def restore(self, snapshot: bytes) -> Detector:
         """A detector that goes on where the snapshot was taken. New and changed rules see events from there on."""

@@ -180,7 +180,7 @@ def run(
         if path is not None and path.resolve() in {file.resolve() for file in source.paths}:
             raise TocsinError(f"{path} is one of the files of events; write somewhere else")
     detector = ruleset.detector(delay=delay, ordered=ordered, ts_unit=ts_unit and ts_unit.value, **names)
-    with ExitStack() as stack:
+    with _named(rules), ExitStack() as stack:
         outcome = Outcome(
             limit,
             stack.enter_context(TableWriter(matches)) if matches else None,
@@ -190,7 +190,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(_report(outcome, detector, matches, dead_letters), ensure_ascii=False))
         return
-    if matches is None:
+    if matches is None and limit:
         _show(outcome.shown(), outcome.matches)
     _summary(outcome, detector, matches, dead_letters)
 
@@ -342,7 +342,7 @@ def _summary(outcome: Outcome, detector: Detector, matches: Path | None, dead_le
 
 def _show(table: pa.Table, total: int) -> None:
     """Matches as a table on stdout."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from tocsin.events.files import records
 
@@ -355,11 +355,17 @@ def _show(table: pa.Table, total: int) -> None:
         else f"the first {table.num_rows:,} of {_count(total, 'match')}"
     )
     names = [name for name in table.column_names if name not in ("id", "parts")]
-    shown = Table(*names, "made of", title=title, title_justify="left")
+    columns = [Column(name, overflow="fold") for name in (*names, "made of")]
+    shown = Table(*columns, title=title, title_justify="left")
     for record in records(table):
-        parts = ", ".join(f"{part['role']} {part['ts'][11:23]}" for part in record["parts"])
+        parts = ", ".join(f"{part['role']} {_clock(part['ts'])}" for part in record["parts"])
         shown.add_row(*("" if record[name] is None else str(record[name]) for name in names), parts)
     _console().print(shown)
+
+
+def _clock(ts: str | int) -> str:
+    """The time of day of an ISO time; a number as it is."""
+    return ts[11:23] if isinstance(ts, str) else str(ts)
 
 
 def _rules(path: Path) -> RuleSet:
@@ -368,8 +374,15 @@ def _rules(path: Path) -> RuleSet:
     if not path.is_file():
         beside = [file.name for file in path.parent.iterdir() if file.is_file()] if path.parent.is_dir() else []
         raise RuleError(f"there is no file {path}", hint=nearest(path.name, beside))
-    try:
+    with _named(path):
         return tocsin.rules(path)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Says in which file a mistake in the rules is."""
+    try:
+        yield
     except RuleError as error:
         raise TocsinError(f"{path}: {error}") from None
 

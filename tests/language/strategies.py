@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from hypothesis import strategies as st
@@ -33,126 +34,134 @@ from tocsin.language.rules import (
     Within,
 )
 
-KEYWORDS = (
-    "define from where consuming and or not as within between each first last event rule true false timestamp "
-    "Avg sum MIN max count string int s min h d"
-).split()
+KEYWORDS = [
+    *("define", "from", "where", "consuming", "and", "or", "not", "as", "within", "between", "each", "first", "last"),
+    *("event", "rule", "true", "false", "timestamp", "Avg", "sum", "MIN", "max", "count", "string", "int", "s", "min"),
+]
 RESERVED = {"not", "true", "false"}
+LEAVES = [Literal, Parameter, Attribute]
+FORMS = [Negative, Not, Arithmetic, Comparison, And, Or]
 YEAR_1_US = -62_135_596_800_000_000
 YEAR_10000_US = 253_402_300_800_000_000
 
-names = st.one_of(
+_NAMES = st.one_of(
     st.sampled_from(["A", "B", "Temp", "area", "value", "_", "x1"]),
     st.sampled_from(KEYWORDS),
     st.from_regex(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,6}"), fullmatch=True),
 )
-bare_names = names.filter(lambda name: name.lower() not in RESERVED)
-
-
-def integer(value: int) -> Literal:
-    return Literal(value, Kind.INT if -(2**31) <= value < 2**31 else Kind.LONG)
-
-
-literals = st.one_of(
-    st.integers(-(2**63), 2**63 - 1).map(integer),
-    st.integers(-5, 50).map(integer),
+_COMPARATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+_LITERALS = st.one_of(
+    st.integers(-(2**63), 2**63 - 1).map(lambda value: integer(value)),
+    st.integers(-5, 50).map(lambda value: integer(value)),
     st.floats(allow_nan=False, allow_infinity=False).map(lambda value: Literal(value, Kind.DOUBLE)),
     st.text(max_size=8).map(lambda value: Literal(value, Kind.STRING)),
     st.text(alphabet="\"'\\\n\r\t\0-#é😀", max_size=8).map(lambda value: Literal(value, Kind.STRING)),
     st.booleans().map(lambda value: Literal(value, Kind.BOOL)),
     st.integers(YEAR_1_US, YEAR_10000_US - 1).map(lambda value: Literal(value, Kind.TIMESTAMP)),
 )
-parameters = names.map(Parameter)
-bare_attributes = bare_names.map(Attribute)
-qualified_attributes = st.builds(Attribute, names, names)
-comparators = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
-
-
-def larger(smaller: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
-    def several(excluded: type) -> st.SearchStrategy[tuple[Expression, ...]]:
-        fitting = smaller.filter(lambda node: not isinstance(node, excluded))
-        return st.lists(fitting, min_size=2, max_size=3).map(tuple)
-
-    return st.one_of(
-        st.builds(Negative, smaller.filter(lambda node: not isinstance(node, Literal))),
-        st.builds(Arithmetic, st.sampled_from("+-*/"), smaller, smaller),
-        st.builds(Comparison, comparators, smaller, smaller),
-        st.builds(Not, smaller),
-        st.builds(And, several(And)),
-        st.builds(Or, several(Or)),
-    )
-
-
-expressions = st.recursive(
-    st.one_of(literals, parameters, bare_attributes, qualified_attributes), larger, max_leaves=10
-)
-bounds = st.recursive(st.one_of(literals, parameters, qualified_attributes), larger, max_leaves=5)
-constraints = st.one_of(
-    st.builds(Comparison, comparators, bare_attributes, st.one_of(literals, parameters)),
-    expressions.filter(lambda node: not isinstance(node, And)),
+_WINDOWS_US = st.one_of(
+    st.integers(1, 2**63 - 1),
+    st.tuples(st.integers(1, 500), st.sampled_from([1, 1_000, 60_000_000, 86_400_000_000])).map(math.prod),
 )
 
 
-def patterns(alias: st.SearchStrategy[str | None]) -> st.SearchStrategy[Pattern]:
-    return st.builds(Pattern, names, st.lists(constraints, max_size=3).map(tuple), alias)
+def integer(value: int) -> Literal:
+    return Literal(value, Kind.INT if -(2**31) <= value < 2**31 else Kind.LONG)
 
 
-nameless_patterns = patterns(st.none())
-named_patterns = patterns(st.one_of(st.none(), names))
-scopes: st.SearchStrategy[Scope] = st.one_of(
-    st.builds(
-        Within,
-        st.one_of(
-            st.integers(1, 2**63 - 1),
-            st.builds(
-                lambda count, unit: count * unit, st.integers(1, 500), st.sampled_from([1, 1_000, 60_000_000, 86_400_000_000])
-            ),
-        ),
-        names,
-    ),
-    st.builds(Between, names, names),
-)
+# Composite strategies, where values would do: Hypothesis prints those in full, at length.
 
 
 @st.composite
-def selections(draw: st.DrawFn) -> Selection:
-    policy = draw(st.sampled_from(Policy))
-    count = 0 if policy is Policy.EACH else draw(st.one_of(st.just(1), st.integers(1, 2**31 - 1)))
-    return Selection(policy, draw(named_patterns), draw(scopes), count)
+def names(draw: st.DrawFn) -> str:
+    return draw(_NAMES)
 
 
 @st.composite
-def aggregates(draw: st.DrawFn) -> Aggregate:
+def attributes(draw: st.DrawFn, bare: bool = True) -> Attribute:
+    if bare and draw(st.booleans()):
+        return Attribute(draw(_NAMES.filter(lambda name: name.lower() not in RESERVED)))
+    return Attribute(draw(_NAMES), draw(_NAMES))
+
+
+@st.composite
+def expressions(draw: st.DrawFn, depth: int = 3, bare: bool = True) -> Expression:
+    """Any expression; without `bare`, each attribute says whose it is."""
+    smaller = expressions(depth - 1, bare)
+    form = draw(st.sampled_from(LEAVES if depth == 0 else LEAVES + FORMS))
+    if form is Literal:
+        return draw(_LITERALS)
+    if form is Parameter:
+        return Parameter(draw(_NAMES))
+    if form is Attribute:
+        return draw(attributes(bare))
+    if form is Negative:
+        return Negative(draw(smaller.filter(lambda node: not isinstance(node, Literal))))
+    if form is Not:
+        return Not(draw(smaller))
+    if form is Arithmetic:
+        return Arithmetic(draw(st.sampled_from("+-*/")), draw(smaller), draw(smaller))
+    if form is Comparison:
+        return Comparison(draw(_COMPARATORS), draw(smaller), draw(smaller))
+    operands = st.lists(smaller.filter(lambda node: not isinstance(node, form)), min_size=2, max_size=3)
+    return form(tuple(draw(operands)))
+
+
+@st.composite
+def constraints(draw: st.DrawFn) -> Expression:
+    if draw(st.booleans()):
+        return Comparison(draw(_COMPARATORS), draw(attributes()), draw(expressions(0)))
+    return draw(expressions().filter(lambda node: not isinstance(node, And)))
+
+
+@st.composite
+def patterns(draw: st.DrawFn, named: bool = False) -> Pattern:
+    alias = draw(st.none() | _NAMES) if named else None
+    return Pattern(draw(_NAMES), tuple(draw(st.lists(constraints(), max_size=3))), alias)
+
+
+@st.composite
+def scopes(draw: st.DrawFn) -> Scope:
+    if draw(st.booleans()):
+        return Within(draw(_WINDOWS_US), draw(_NAMES))
+    return Between(draw(_NAMES), draw(_NAMES))
+
+
+@st.composite
+def clauses(draw: st.DrawFn) -> Clause:
+    form = draw(st.sampled_from([Selection, Negation, Aggregate]))
+    if form is Selection:
+        policy = draw(st.sampled_from(Policy))
+        count = 0 if policy is Policy.EACH else draw(st.just(1) | st.integers(1, 2**31 - 1))
+        return Selection(policy, draw(patterns(named=True)), draw(scopes()), count)
+    if form is Negation:
+        return Negation(draw(patterns()), draw(scopes()))
     function = draw(st.sampled_from(Function))
-    attribute = draw(st.one_of(names, st.none()) if function is Function.COUNT else names)
-    test = draw(st.one_of(st.none(), st.builds(Test, bounds, comparators)))
-    parameter = draw(st.one_of(st.none(), names))
-    return Aggregate(function, draw(nameless_patterns), attribute, draw(scopes), parameter, test)
+    attribute = draw(st.none() | _NAMES if function is Function.COUNT else _NAMES)
+    test = Test(draw(expressions(2, bare=False)), draw(_COMPARATORS)) if draw(st.booleans()) else None
+    return Aggregate(function, draw(patterns()), attribute, draw(scopes()), draw(st.none() | _NAMES), test)
 
 
-clauses: st.SearchStrategy[Clause] = st.one_of(selections(), st.builds(Negation, nameless_patterns, scopes), aggregates())
-event_types = st.builds(
-    EventType,
-    names,
-    st.lists(st.tuples(names, st.sampled_from(Kind)), max_size=3, unique_by=lambda item: item[0]).map(tuple),
-)
+@st.composite
+def event_types(draw: st.DrawFn) -> EventType:
+    kinds = draw(st.dictionaries(_NAMES, st.sampled_from(Kind), max_size=3))
+    return EventType(draw(_NAMES), tuple(kinds.items()))
 
 
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
-    emits = draw(event_types)
+    emits = draw(event_types())
     return Rule(
-        draw(st.one_of(st.just(emits.name), names)),
+        draw(st.just(emits.name) | _NAMES),
         emits,
-        draw(named_patterns),
-        tuple(draw(st.lists(clauses, max_size=3))),
-        tuple(draw(st.lists(st.tuples(names, expressions), max_size=3))),
-        tuple(draw(st.lists(names, max_size=2))),
+        draw(patterns(named=True)),
+        tuple(draw(st.lists(clauses(), max_size=3))),
+        tuple(draw(st.lists(st.tuples(names(), expressions()), max_size=3))),
+        tuple(draw(st.lists(names(), max_size=2))),
     )
 
 
-programs = st.builds(
-    Program,
-    st.lists(event_types, max_size=2, unique_by=lambda item: item.name).map(tuple),
-    st.lists(rules(), max_size=3, unique_by=lambda item: item.name).map(tuple),
-)
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    types = draw(st.lists(event_types(), max_size=2, unique_by=lambda item: item.name))
+    return Program(tuple(types), tuple(draw(st.lists(rules(), max_size=3, unique_by=lambda item: item.name))))

@@ -14,25 +14,25 @@ from tocsin.language.tesla import parse, parse_expression, parse_pattern
 
 
 @given(strategies.rules())
-@settings(max_examples=250)
+@settings(max_examples=100)
 def test_a_printed_rule_is_the_rule(rule: Rule) -> None:
     assert parse(print_rule(rule)).rules == (rule,)
 
 
-@given(strategies.programs)
-@settings(max_examples=80)
+@given(strategies.programs())
+@settings(max_examples=20)
 def test_a_printed_program_is_the_program(program: Program) -> None:
     assert parse(print_program(program)) == program
 
 
-@given(strategies.expressions)
-@settings(max_examples=250)
+@given(strategies.expressions())
+@settings(max_examples=150)
 def test_a_printed_expression_is_the_expression(expression: Expression) -> None:
     assert parse_expression(print_expression(expression)) == expression
 
 
-@given(strategies.named_patterns)
-@settings(max_examples=80)
+@given(strategies.patterns(named=True))
+@settings(max_examples=40)
 def test_a_printed_pattern_is_the_pattern(pattern: Pattern) -> None:
     assert parse_pattern(print_pattern(pattern)) == pattern
 
@@ -94,8 +94,15 @@ from      Wind(speed<3)
 
 @pytest.mark.parametrize(
     ("window_us", "text"),
-    [(1, "1 us"), (1_500, "1500 us"), (250_000, "250 ms"), (90_000_000, "90 s"), (5_400_000_000, "90 min")]
-    + [(7_200_000_000, "2 h"), (172_800_000_000, "2 d")],
+    [
+        (1, "1 us"),
+        (1_500, "1500 us"),
+        (250_000, "250 ms"),
+        (90_000_000, "90 s"),
+        (5_400_000_000, "90 min"),
+        (7_200_000_000, "2 h"),
+        (172_800_000_000, "2 d"),
+    ],
 )
 def test_a_window_has_the_largest_whole_unit(window_us: int, text: str) -> None:
     assert print_window(window_us) == text

@@ -66,7 +66,7 @@ class Buffers:
         while True:
             limit = min(len(self.lists.offset), len(self.lists.hash_list) // 2)
             at, entries, self._count = kernels.assign_lists(
-                self.lists, self._count, limit, at, tables.code.data, store.rows, pair_filter, pair_row,
+                self.lists, self._count, limit, at, tables.code.data, store.words, store.present, pair_filter, pair_row,
                 fan_out, of_filter, following, tables.buffer_keys, entries, out_list, out_row, self._added,
             )  # fmt: skip
             if at == len(pair_filter):

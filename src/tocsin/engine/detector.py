@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Detector:
 
     def __init__(
         self,
-        rules: Sequence[Rule],
+        rules: Sequence[Rule] | Plan,
         types: Mapping[str, EventType],
         *,
         delay_us: int = 0,
@@ -44,14 +45,18 @@ class Detector:
         columns: Columns | None = None,
     ) -> None:
         self._columns = columns or Columns()
-        self._plan = plan(rules, Catalog(types=types, closed=bool(types)))
+        self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
         self._since: dict[str, int] = {}
         self._ordered = ordered
-        self._machine = Machine(self._plan, self._since, ordered=ordered)
         self._scheduler = Scheduler(delay_us, ordered=ordered)
         self._times: bool | None = None
         self._letters: list[tuple[str, str | None, int | None, str]] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
+
+    @cached_property
+    def _machine(self) -> Machine:
+        """What runs; not made before it is needed, as the first events may tell more about their types."""
+        return Machine(self._plan, self._since, ordered=self._ordered)
 
     # ---- what goes in and comes out
 
@@ -109,18 +114,19 @@ class Detector:
             raise RuleError(f"a rule cannot be added at {since}: events up to {earliest - 1} have been seen")
         self._plan = self._plan.extended(rules)
         self._since.update((rule.name, since) for rule in rules)
-        for bound in self._plan.rules[len(self._plan.rules) - len(rules) :]:
-            self._machine.add(bound, self._plan.levels[bound.rule.name], since)
-        self._machine.relevel(self._plan)
+        if "_machine" in self.__dict__:
+            for bound in self._plan.rules[len(self._plan.rules) - len(rules) :]:
+                self._machine.add(bound, self._plan.levels[bound.rule.name], since)
+            self._machine.relevel(self._plan)
         return since
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes rules; what only they needed is forgotten. Takes time in proportion to the state."""
         gone = set(names)
-        known = {rule.rule.name for rule in self._plan.rules}
+        known = {rule.name for rule in self._plan.sources}
         if gone - known:
             raise RuleError(f"there is no rule {min(gone - known)}")
-        rules = [bound.rule for bound in self._plan.rules if bound.rule.name not in gone]
+        rules = [rule for rule in self._plan.sources if rule.name not in gone]
         self._since = {name: since for name, since in self._since.items() if name not in gone}
         self._rebuild(rules, self._plan.given)
 
@@ -157,7 +163,7 @@ class Detector:
         state = extract(self._machine, scheduler.watermark)
         waiting = scheduler.waiting
         if waiting is not None:
-            names = [*self._machine.tables.types]
+            names = [*self._plan.numbers]
             types = pa.array([names[number] for number in waiting["type"].to_pylist()], pa.string())
             waiting = waiting.set_column(0, "type", types)
         return snapshots.encode(snapshots.Snapshot(header, numbers, state, waiting))
@@ -198,8 +204,7 @@ class Detector:
         left = {owner: rows for owner, rows in snapshot.state.left.items() if owner[0] in known}
         detector._rebuild(rules, catalog, replace(snapshot.state, left=left))
         if snapshot.waiting is not None:
-            numbers_ = detector._machine.tables.types
-            codes = [numbers_.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
+            codes = [detector._plan.numbers.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
             waiting = snapshot.waiting.set_column(0, "type", pa.array(codes, pa.int32()))
             scheduler.wait(waiting.filter(pa.array(np.array(codes) >= 0)))
         return detector
@@ -222,8 +227,8 @@ class Detector:
         return table
 
     def _known(self) -> Known:
-        given, tables = self._plan.given, self._machine.tables
-        numbers = {**tables.types, **dict.fromkeys(self._plan.defined, DEFINED)}
+        given = self._plan.given
+        numbers = {**self._plan.numbers, **dict.fromkeys(self._plan.defined, DEFINED)}
         exact = {name: dict(type.attributes) for name, type in given.types.items()}
         return Known(numbers, exact, given.shared, given.seen)
 
@@ -233,34 +238,36 @@ class Detector:
             self._times = seen.times
         catalog = self._plan.given.learned(seen.shared, seen.by_type, complete=seen.complete)
         if catalog is not self._plan.given:
-            self._rebuild([bound.rule for bound in self._plan.rules], catalog)
+            self._rebuild(self._plan.sources, catalog)
 
     def _rebuild(self, rules: Sequence[Rule], catalog: Catalog, state: State | None = None) -> None:
         """Starts a machine for these rules with the state of the old one."""
-        bound = plan(rules, catalog)
-        if state is None and bound.rules == self._plan.rules:
-            self._plan = bound
-            return
-        names = [*self._machine.tables.types]
-        if state is None and self._machine.store.size + len(self._machine.pending) > 0:
+        bound = self._plan.bound_to(catalog) if rules == self._plan.sources else plan(rules, catalog)
+        started = "_machine" in self.__dict__
+        names = self._plan.numbers
+        if started and state is None:
+            if bound.rules == self._plan.rules:
+                self._plan = bound
+                return
             state = extract(self._machine, self._scheduler.watermark)
         self._plan = bound
-        self._machine = Machine(bound, self._since, ordered=self._ordered)
+        if started:
+            del self._machine
         if state is not None:
             load(self._machine, state)
-        if [*self._machine.tables.types] != names and (waiting := self._scheduler.waiting) is not None:
-            self._scheduler.renumber(waiting, [self._machine.tables.types.get(name, UNNEEDED) for name in names])
+        if bound.numbers != names and (waiting := self._scheduler.waiting) is not None:
+            self._scheduler.renumber(waiting, [bound.numbers.get(name, UNNEEDED) for name in names])
 
     def _pruned(self, batch: pa.Table) -> pa.Table:
         """Without the columns that nobody reads, if events are known by the ids that their source gave."""
         if "id" not in batch.column_names:
             return batch
-        slots = self._machine.tables.slots.values()
-        needed = {f"{attribute}:{kind}" for mine in slots for attribute, (_, kind) in mine.items()}
+        columns = self._plan.columns.values()
+        needed = {f"{attribute}:{kind}" for mine in columns for attribute, kind in mine.items()}
         return batch.select([name for name in batch.column_names if ":" not in name or name in needed])
 
     def _late(self, batch: pa.Table, row: int, reason: str) -> None:
-        names = [*self._machine.tables.types]
+        names = [*self._plan.numbers]
         values: dict[str, Any] = {name: batch[name][row].as_py() for name in batch.column_names if ":" not in name}
         if values["type"] < 0:
             return

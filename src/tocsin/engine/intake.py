@@ -19,6 +19,9 @@ from tocsin.engine.texts import Texts
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 
+NO_RANKS: Array = np.zeros(1, np.int64)
+
+
 @dataclass(slots=True)
 class Passed:
     """Events that passed filters: pairs (filter, row) in canonical order."""
@@ -87,13 +90,15 @@ class Intake:
 
     def __init__(self, tables: Tables, texts: Texts, store: Store, *, ordered: bool = False) -> None:
         self._tables, self._texts, self._store = tables, texts, store
-        self._scratch = kernels.scratch()
+        self._scratch = kernels.Scratch()
         self.tail = Tail() if ordered else None
 
-    @property
-    def ranks(self) -> Array:
-        """The order of strings, if a rule asks for it."""
-        return self._texts.ranks if self._tables.uses_ranks else np.zeros(1, np.int64)
+    def environment(self, lists: kernels.Lists | None) -> Array:
+        """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
+        store, tables = self._store, self._tables
+        ranks = self._texts.ranks if tables.uses_ranks else NO_RANKS
+        columns = (store.ts, store.seq, store.words, store.present)
+        return kernels.environment(self._scratch, tables.code.data, *columns, ranks, lists)
 
     def batch(self, batch: pa.Table) -> tuple[Passed, list[int]]:
         """Takes in a batch in order of (ts, seq). Returns what passed, and the events that came behind an equal one in canonical order."""
@@ -159,6 +164,7 @@ class Intake:
         """Keeps the loaded events that pass some filter. Returns the pairs and where each kept row was in the batch."""
         tables, store = self._tables, self._store
         filters = tables.filters.tables(len(tables.types))
+        env = self.environment(None)
         source = np.empty(size, np.int64)
         at = kept = 0
         parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
@@ -166,8 +172,8 @@ class Intake:
             room = size - at + tables.filters.most_of_a_type
             pair_filter, pair_row = np.empty(room, np.int64), np.empty(room, np.int64)
             at, kept, pairs = kernels.classify(
-                filters, tables.code.data, store.rows, store.type, base, at, size, kept, source,
-                self._scratch, self.ranks, pair_filter, pair_row,
+                filters, env.ctypes.data, store.ts, store.seq, store.words, store.words.view(np.float64), store.present,
+                store.type, base, at, size, kept, source, pair_filter, pair_row,
             )  # fmt: skip
             parts.append((pair_filter[:pairs], pair_row[:pairs]))
         joined = [np.concatenate([part[k] for part in parts]) if len(parts) > 2 else parts[-1][k] for k in range(2)]

@@ -71,7 +71,6 @@ class Machine:
         self.intake = Intake(self.tables, self.texts, self.store, ordered=ordered)
         self.pending: dict[str, Composites] = {}
         self.emits: dict[str, EventType] = {}
-        self._scratch = kernels.scratch()
         self._handed: dict[int, list[str]] = {}
         self.levels = 0
         for rule in plan.rules:
@@ -170,10 +169,8 @@ class Machine:
                 np.zeros((room, tables.computed), np.int64),
                 np.zeros((room, tables.computed), np.uint8),
             )
-            job, anchor, count = kernels.detect(
-                tables.code.data, table, anchors, job, anchor, self.store.rows, self.buffers.lists,
-                self._scratch, self.intake.ranks, *out,
-            )  # fmt: skip
+            env = self.intake.environment(self.buffers.lists)
+            job, anchor, count = kernels.detect(env.ctypes.data, table, anchors, job, anchor, *out)
             if count:
                 found.append(self._project(numbers[out[0][:count]], out[1][:count], out[3][:count], out[4][:count]))
             elif job < len(jobs):
@@ -188,10 +185,10 @@ class Machine:
         tables, count = self.tables, len(rules)
         words = np.zeros((tables.outputs, count), np.int64)
         words_known = np.zeros((tables.outputs, count), np.uint8)
+        env = self.intake.environment(None)
         kernels.project(
-            tables.code.data, rules, *tables.programs, tables.role_counts, parts, computed, known,
-            self.store.rows, self._scratch, self.intake.ranks, words, words_known,
-        )  # fmt: skip
+            env.ctypes.data, rules, *tables.programs, tables.role_counts, parts, computed, known, words, words_known
+        )
         first, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
         kernels.match_identities(
             tables.rule_words, rules, parts, tables.role_counts, self.store.first, self.store.second, first, second

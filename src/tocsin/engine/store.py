@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels import Array, Rows
+from tocsin.engine.kernels import Array
 
 
 class Store:
@@ -27,11 +27,6 @@ class Store:
         """The number of the id that the source gave, or -1."""
         self.words: Array = np.zeros((0, 0), np.int64)
         self.present: Array = np.zeros((0, 0), np.uint8)
-
-    @property
-    def rows(self) -> Rows:
-        """The columns as the kernels read them."""
-        return Rows(self.ts, self.seq, self.words, self.words.view(np.float64), self.present)
 
     def reserve(self, count: int, width: int) -> int:
         """Makes room for that many rows more, with no values yet; returns the number of the first."""

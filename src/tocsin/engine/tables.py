@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.engine import kernels
+from tocsin.engine.kernels import layout
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array
 from tocsin.engine.texts import Texts
@@ -26,20 +26,25 @@ from tocsin.plans.plan import needed_columns
 FOREVER = -(2**62)
 """The `since` of a rule that sees everything."""
 
-_INTEGER = {"+": kernels.ADD, "-": kernels.SUBTRACT, "*": kernels.MULTIPLY, "negative": kernels.NEGATIVE}
+_INTEGER = {"+": layout.ADD, "-": layout.SUBTRACT, "*": layout.MULTIPLY, "negative": layout.NEGATIVE}
 _DOUBLE = {
-    "+": kernels.ADD_DOUBLE,
-    "-": kernels.SUBTRACT_DOUBLE,
-    "*": kernels.MULTIPLY_DOUBLE,
-    "/": kernels.DIVIDE_DOUBLE,
-    "negative": kernels.NEGATIVE_DOUBLE,
-    "double": kernels.TO_DOUBLE,
+    "+": layout.ADD_DOUBLE,
+    "-": layout.SUBTRACT_DOUBLE,
+    "*": layout.MULTIPLY_DOUBLE,
+    "/": layout.DIVIDE_DOUBLE,
+    "negative": layout.NEGATIVE_DOUBLE,
+    "double": layout.TO_DOUBLE,
 }
-_LOGIC = {"and": kernels.AND, "or": kernels.OR, "not": kernels.NOT}
-RELATIONS = {"=": 0, "!=": 1, "<": 2, "<=": 3, ">": 4, ">=": 5}
-_FUNCTIONS = {Function.AVG: 0, Function.SUM: 1, Function.MIN: 2, Function.MAX: 3, Function.COUNT: 4}
-_POLICIES = {Policy.EACH: 0, Policy.FIRST: 1, Policy.LAST: 2}
-_NO_SLOT = {"ts": -2, "seq": -3}
+_LOGIC = {"and": layout.AND, "or": layout.OR, "not": layout.NOT}
+_FUNCTIONS = {
+    Function.AVG: layout.AVG,
+    Function.SUM: layout.SUM,
+    Function.MIN: layout.MIN,
+    Function.MAX: layout.MAX,
+    Function.COUNT: layout.COUNT,
+}
+_POLICIES = {Policy.EACH: layout.EACH, Policy.FIRST: layout.FIRST, Policy.LAST: layout.LAST}
+_NO_SLOT = {"ts": layout.ARGUMENT_TS, "seq": layout.ARGUMENT_SEQ}
 
 
 class Words:
@@ -145,8 +150,10 @@ class Tables:
 
     def load(self, plan: RulePlan, level: int, since: int = FOREVER) -> Loaded:
         """Appends a rule; it sees events from `since` on."""
-        if len(plan.names) > kernels.MAX_PLACES:
-            raise RuleError(f"{plan.rule.name} has more than {kernels.MAX_PLACES} clauses", span=plan.rule.span)
+        if len(plan.names) > layout.MAX_PLACES:
+            raise RuleError(f"{plan.rule.name} has more than {layout.MAX_PLACES} clauses", span=plan.rule.span)
+        for type in plan.types:
+            self.types.setdefault(type, len(self.types))
         for type, columns in needed_columns(plan).items():
             self._columns(type, columns)
         guards = self._guards(plan, plan.guards)
@@ -178,7 +185,6 @@ class Tables:
 
     def _columns(self, type: str, columns: dict[str, Kind | None]) -> None:
         """Gives each needed attribute of a type a slot of its own among those that the type does not use yet."""
-        self.types.setdefault(type, len(self.types))
         mine = self.slots.setdefault(type, {})
         for name, kind in columns.items():
             if name in mine:
@@ -197,7 +203,7 @@ class Tables:
         number = self._filter_ids.get(node)
         if number is None:
             number = self._filter_ids[node] = len(self._filter_ids)
-            self._buffers_of.extend([kernels.NONE])
+            self._buffers_of.extend([layout.NONE])
             self._fan_out.extend([0])
             tests: list[tuple[int, bool, int, int]] = []
             rest: list[Typed] = []
@@ -207,7 +213,7 @@ class Tables:
                     rest.append(condition)
                 else:
                     tests.append(test)
-            residual = kernels.NONE
+            residual = layout.NONE
             if rest:
                 whole = rest[0] if len(rest) == 1 else Apply("and", tuple(rest), Kind.BOOL)
                 residual = self._program((node.type,), whole)
@@ -216,7 +222,7 @@ class Tables:
 
     def _axis_test(self, type: str, condition: Typed) -> tuple[int, bool, int, int] | None:
         """A condition as (slot, double, relation, constant), if it compares one attribute with a constant."""
-        if not isinstance(condition, Apply) or condition.operator not in RELATIONS:
+        if not isinstance(condition, Apply) or condition.operator not in layout.RELATIONS:
             return None
         left, right = condition.operands
         if not isinstance(left, Field) or not isinstance(right, Constant) or left.attribute in _NO_SLOT:
@@ -224,7 +230,7 @@ class Tables:
         if right.kind == Kind.STRING and condition.operator not in ("=", "!="):
             return None
         slot = self.slots[type][left.attribute][0]
-        return slot, right.kind == Kind.DOUBLE, RELATIONS[condition.operator], self._constant(right)
+        return slot, right.kind == Kind.DOUBLE, layout.RELATIONS[condition.operator], self._constant(right)
 
     def _buffer(self, node: Buffer, horizon_us: int) -> int:
         number = self.buffer_ids.get(node)
@@ -255,8 +261,8 @@ class Tables:
             len(keys),
             self.code.extend(keys),
             reach.end,
-            kernels.NONE if reach.window_us is None else reach.window_us,
-            kernels.NONE if reach.start is None else reach.start,
+            layout.NONE if reach.window_us is None else reach.window_us,
+            layout.NONE if reach.start is None else reach.start,
             len(conditions),
             self.code.extend(conditions),
         ]
@@ -266,15 +272,15 @@ class Tables:
         for guard in guards:
             lookup = self.code.extend(self._lookup(plan, guard.lookup))
             if isinstance(guard, Absence):
-                words += [kernels.ABSENCE, lookup, 0, 0, 0, 0, kernels.NONE]
+                words += [layout.ABSENCE, lookup, 0, 0, 0, 0, layout.NONE]
                 continue
-            argument, double = kernels.NONE, False
+            argument, double = layout.NONE, False
             if isinstance(guard.argument, Field):
                 name, double = guard.argument.attribute, guard.argument.kind == Kind.DOUBLE
                 type = plan.types[guard.argument.place]
                 argument = _NO_SLOT[name] if name in _NO_SLOT else self.slots[type][name][0]
-            test = kernels.NONE if guard.test is None else self._program(plan.types, guard.test)
-            words += [kernels.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
+            test = layout.NONE if guard.test is None else self._program(plan.types, guard.test)
+            words += [layout.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
         return self.code.extend(words)
 
     # ---- programs
@@ -283,24 +289,24 @@ class Tables:
         words: list[int] = []
         self._emit(types, expression, words)
         if kind == Kind.INT and expression.kind != Kind.INT:
-            words += [kernels.TO_INT, 0, 0]
-        if len(words) > 3 * kernels.MAX_STACK:
-            raise RuleError(f"an expression has more than {kernels.MAX_STACK} operations")
+            words += [layout.TO_INT, 0, 0]
+        if len(words) > 3 * layout.MAX_STACK:
+            raise RuleError(f"an expression has more than {layout.MAX_STACK} operations")
         return self.code.extend([len(words) // 3, *words])
 
     def _emit(self, types: Sequence[str], expression: Typed, words: list[int]) -> None:
         if isinstance(expression, Constant):
-            words += [kernels.LOAD_CONSTANT, self._constant(expression), 0]
+            words += [layout.LOAD_CONSTANT, self._constant(expression), 0]
         elif isinstance(expression, Computed):
-            words += [kernels.LOAD_COMPUTED, expression.index, 0]
+            words += [layout.LOAD_COMPUTED, expression.index, 0]
         elif isinstance(expression, Field):
             if expression.attribute == "ts":
-                words += [kernels.LOAD_TS, expression.place, 0]
+                words += [layout.LOAD_TS, expression.place, 0]
             elif expression.attribute == "seq":
-                words += [kernels.LOAD_SEQ, expression.place, 0]
+                words += [layout.LOAD_SEQ, expression.place, 0]
             else:
                 slot = self.slots[types[expression.place]][expression.attribute][0]
-                words += [kernels.LOAD, expression.place, slot]
+                words += [layout.LOAD, expression.place, slot]
         else:
             self._emit_operator(types, expression, words)
 
@@ -309,13 +315,13 @@ class Tables:
         kinds = {operand.kind for operand in operands} - {None}
         if operator in _LOGIC:
             number = _LOGIC[operator]
-        elif operator in RELATIONS:
-            relation = RELATIONS[operator]
+        elif operator in layout.RELATIONS:
+            relation = layout.RELATIONS[operator]
             if Kind.STRING in kinds and relation >= 2:
-                number = kernels.LESS_TEXT + relation - 2
+                number = layout.LESS_TEXT + relation - 2
                 self.uses_ranks = True
             else:
-                number = (kernels.EQUAL_DOUBLE if Kind.DOUBLE in kinds else kernels.EQUAL) + relation
+                number = (layout.EQUAL_DOUBLE if Kind.DOUBLE in kinds else layout.EQUAL) + relation
         elif expression.kind == Kind.DOUBLE:
             number = _DOUBLE[operator]
         else:

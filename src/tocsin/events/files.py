@@ -23,8 +23,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
+from tocsin.events.batches import ARROW
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
-from tocsin.events.lines import ARROW, BadLine, Counts, blocks, decide, parse, tally
+from tocsin.events.lines import BadLine, Counts, blocks, decide, parse, tally
 from tocsin.events.types import Kind
 
 FORMATS = {

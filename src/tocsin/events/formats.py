@@ -20,6 +20,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from tocsin.errors import EventError
+from tocsin.events.batches import ARROW
 from tocsin.events.notation import read_events
 from tocsin.events.types import Kind
 
@@ -81,7 +82,8 @@ class Ndjson:
         return table.select([field.name for field in table.schema if not pa.types.is_nested(field.type)])
 
     def table(self, data: bytes, kinds: Kinds) -> pa.Table | None:
-        schema = pa.schema([(name, JSON[kind]) for name, kind in kinds.items() if kind is not None])
+        read_as = {**ARROW, Kind.TIMESTAMP: pa.string()}
+        schema = pa.schema([(name, read_as[kind]) for name, kind in kinds.items() if kind is not None])
         options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         return _read_json(data, options)
 
@@ -188,15 +190,6 @@ class Notation:
 
     def kind(self, value: object) -> Kind | None:
         return _kind(value)
-
-
-JSON: Mapping[Kind, pa.DataType] = {
-    Kind.STRING: pa.string(),
-    Kind.LONG: pa.int64(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BOOL: pa.bool_(),
-    Kind.TIMESTAMP: pa.string(),
-}
 
 
 def _read_json(data: bytes, options: pa_json.ParseOptions) -> pa.Table:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import EventError
+from tocsin.events.batches import ARROW
 from tocsin.events.formats import LONGS, WORDS, Cells, Format, Kinds, Microseconds
 from tocsin.events.types import Kind
 
@@ -30,13 +31,6 @@ SAMPLE = 1_000
 CERTAIN = 0.9
 """From this share of its cells on, a column is of a kind, and the other cells are bad. Below, it is text."""
 
-ARROW: Mapping[Kind, pa.DataType] = {
-    Kind.STRING: pa.string(),
-    Kind.LONG: pa.int64(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BOOL: pa.bool_(),
-    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
-}
 NAMES = {
     Kind.LONG: "a whole number",
     Kind.DOUBLE: "a number",

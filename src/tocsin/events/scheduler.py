@@ -34,8 +34,11 @@ class Scheduler:
 
     @property
     def waiting(self) -> pa.Table | None:
-        """What is held back, in order."""
-        return _sorted(concat(self._runs)) if self._runs else None
+        """What is held back and needed, in order."""
+        if not self._runs:
+            return None
+        joined = concat(self._runs)
+        return _sorted(joined.filter(pa.array(joined["type"].to_numpy() >= 0)))
 
     def wait(self, batch: pa.Table) -> None:
         """Takes over events that waited elsewhere."""
@@ -55,15 +58,16 @@ class Scheduler:
             return batch, np.zeros(0, np.int64)
         if self.ordered:
             return self._push_ordered(batch, ts)
-        before = np.empty(len(ts), np.int64)
-        before[0] = self.largest
-        np.maximum.accumulate(ts[:-1], out=before[1:])
-        np.maximum(before, self.largest, out=before)
-        late = np.nonzero(ts < np.maximum(before - self.delay_us, self.watermark))[0]
-        self.largest = max(int(before[-1]), int(ts[-1]))
+        late = np.zeros(0, np.int64)
+        if ts[0] < self.watermark or not _ascending(ts):
+            before = np.maximum.accumulate(np.concatenate([[self.largest], ts[:-1]]))
+            late = np.nonzero(ts < np.maximum(before - self.delay_us, self.watermark))[0]
+            self.largest = max(int(before[-1]), int(ts[-1]))
+        else:
+            self.largest = max(self.largest, int(ts[-1]))
         needed = batch["type"].to_numpy() >= 0
         needed[late] = False
-        if not needed.all():
+        if len(late) or 2 * np.count_nonzero(needed) < len(needed):
             batch = batch.filter(pa.array(needed))
         self.wait(batch)
         self.watermark = max(self.watermark, self.largest - self.delay_us)
@@ -116,11 +120,15 @@ class Scheduler:
         return ready[0] if len(ready) == 1 else _sorted(concat(ready))
 
 
+def _ascending(ts: Array) -> bool:
+    return not (ts[1:] < ts[:-1]).any()
+
+
 def _in_order(ts: Array, seq: Array) -> bool:
-    step = np.diff(ts)
-    if (step < 0).any():
+    if not _ascending(ts):
         return False
-    return not ((step == 0) & (np.diff(seq) < 0)).any()
+    back = seq[1:] < seq[:-1]
+    return not (back.any() and (back & (ts[1:] == ts[:-1])).any())
 
 
 def _sorted(batch: pa.Table) -> pa.Table:

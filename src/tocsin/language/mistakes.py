@@ -1,7 +1,7 @@
 """What is wrong where the parser cannot go on, and what was expected there?
 
-Lark knows the terminals that would have fitted. Here they become words, a few at most. Where a word looks like a slip
-of one that fits, or where the word before is the likelier mistake, the error says so.
+The parser's table has the terminals that would have fitted. Here they become words, a few at most. Where a word looks
+like a slip of one that fits, or where the word before is the likelier mistake, the error says so.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tocsin.errors import RuleError, Span, nearest
+from tocsin.errors import RuleError, nearest
 from tocsin.events.types import UNITS_US
 from tocsin.language.rules import Function
-from tocsin.language.tokens import IDENTIFIER, NAMES, SPELLINGS, Token
+from tocsin.language.tokens import END, IDENTIFIER, NAMES, SPELLINGS, Token
 
 _VALUES = {"ATTRIBUTE", "ROLE", "PARAMETER", "INT", "DOUBLE", "STRING", "BOOLEAN", "TIMESTAMP", "LPAR", "MINUS"}
 _CLAUSES = _VALUES | {"NTH", "POLICY", "NOT", "TYPE", "FUNCTION"}
 _OPERATORS = {"COMPARE", "EQUAL", "ADD", "MINUS", "MULTIPLY", "OR"}
-_NEXT_RULE = {"DEFINE", "RULE", "EVENT", "SEMICOLON", "$END"}
+_NEXT_RULE = {"DEFINE", "RULE", "EVENT", "SEMICOLON", END}
 
 _KEYWORDS = ("as", "and", "or", "not", "within", "between", "from", "where", "consuming", "define", "rule", "event")
 _NEVER_NAMES = set(_KEYWORDS) - {"rule", "event"}
+
+_CONDITION = "A comparison or a condition stands in parentheses here."
 
 _WORDS = {
     "TYPE": "a type name",
@@ -42,12 +44,10 @@ _WORDS = {
 """Terminals in words, in the order in which they are listed."""
 
 
-def unexpected(token: Any, fitting: Iterable[str], stack: Sequence[Any]) -> RuleError:
+def unexpected(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleError:
     """The error for a token that does not fit, given the terminals that would and what the parser had read."""
-    terminals = set(fitting)
-    if token.type == "$END":
-        end = token.end_pos or 0
-        return RuleError(f"the text ends too early; expected {expectation(terminals)}", span=Span(end, end))
+    if token.type == END:
+        return RuleError(f"the text ends too early; expected {expectation(terminals)}", span=token.span)
     before = stack[-1] if stack and isinstance(stack[-1], Token) and stack[-1].type in NAMES else None
     return (
         _unknown_function(token, stack)
@@ -55,7 +55,7 @@ def unexpected(token: Any, fitting: Iterable[str], stack: Sequence[Any]) -> Rule
         or (before and _wrong_before(before, token))
         or RuleError(
             f"unexpected {_shown(token)}; expected {expectation(terminals)}",
-            span=Span(token.start_pos, token.end_pos),
+            span=token.span,
             hint=_slip(token.value, _fitting_words(terminals)) or _parentheses(token, terminals),
         )
     )
@@ -81,13 +81,13 @@ def expectation(terminals: set[str]) -> str:
     if "SEMICOLON" in left:
         last = ["the next rule"]
         left -= _NEXT_RULE
-    elif "$END" in left and "DEFINE" not in left:
+    elif END in left and "DEFINE" not in left:
         last = ["the end"]
     words += [text for terminal, text in _WORDS.items() if terminal in left] + last
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
-def _unknown_function(token: Any, stack: Sequence[Any]) -> RuleError | None:
+def _unknown_function(token: Token, stack: Sequence[Any]) -> RuleError | None:
     """`Average(Temp().value …)` or `45 < Average(…)`, which the grammar takes for a type or an attribute."""
     names = [item for item in stack[-5:] if isinstance(item, Token) and item.type in NAMES]
     called = next((name for name in names if name.type == "TYPE" and _slip(name.value, Function)), None)
@@ -101,8 +101,8 @@ def _unknown_function(token: Any, stack: Sequence[Any]) -> RuleError | None:
     return RuleError(f"unknown function '{called.value}'", span=called.span, hint=hint)
 
 
-def _unknown_word(token: Any, terminals: set[str]) -> RuleError | None:
-    word, span = token.value, Span(token.start_pos, token.end_pos)
+def _unknown_word(token: Token, terminals: set[str]) -> RuleError | None:
+    word, span = token.value, token.span
     if not IDENTIFIER.fullmatch(word) or word.lower() in _NEVER_NAMES:
         return None
     if terminals == {"UNIT"}:
@@ -112,25 +112,22 @@ def _unknown_word(token: Any, terminals: set[str]) -> RuleError | None:
     return None
 
 
-def _wrong_before(before: Token, token: Any) -> RuleError | None:
+def _wrong_before(before: Token, token: Token) -> RuleError | None:
     """A keyword that had to be read as a name, as in `each within`, or a slip of a policy, as in `lst Temp()`."""
     word = before.value.lower()
+    if word == "not":
+        return RuleError("unexpected 'not'; expected a value", span=before.span, hint=_CONDITION)
     if word in _NEVER_NAMES:
-        hint = _CONDITION if word == "not" else None
-        return RuleError(f"unexpected '{word}'; expected {_WORDS[before.type]}", span=before.span, hint=hint)
+        return RuleError(f"unexpected '{word}'; expected {_WORDS[before.type]}", span=before.span)
     hint = _slip(word, (*SPELLINGS["POLICY"], "not"))
     if before.type == "TYPE" and hint and IDENTIFIER.fullmatch(token.value):
         return RuleError(f"unexpected '{before.value}'", span=before.span, hint=hint)
     return None
 
 
-_CONDITION = "A comparison or a condition stands in parentheses here."
-
-
-def _parentheses(token: Any, terminals: set[str]) -> str | None:
-    if "ADD" in terminals and "OR" not in terminals and (token.type in ("COMPARE", "EQUAL") or token.value == "or"):
-        return _CONDITION
-    return None
+def _parentheses(token: Token, terminals: set[str]) -> str | None:
+    condition = token.type in ("COMPARE", "EQUAL") or token.value.lower() == "or"
+    return _CONDITION if condition and "ADD" in terminals and "OR" not in terminals else None
 
 
 def _fitting_words(terminals: set[str]) -> list[str]:
@@ -144,6 +141,6 @@ def _slip(word: str, known: Iterable[str]) -> str | None:
     return hint if hint and hint.startswith("Did you mean") else None
 
 
-def _shown(token: Any) -> str:
-    text: str = token.value if len(token.value) <= 30 else token.value[:29] + "…"
+def _shown(token: Token) -> str:
+    text = token.value if len(token.value) <= 30 else token.value[:29] + "…"
     return text if token.type == "STRING" else f"'{text}'"

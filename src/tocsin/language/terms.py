@@ -24,6 +24,10 @@ from tocsin.language.rules import (
     Or,
 )
 
+INTS = range(-(1 << 31), 1 << 31)
+LONGS = range(-(1 << 63), 1 << 63)
+"""What 32 and 64 bits can hold."""
+
 DEPTH_MAX = 100
 """How deep an expression can be nested: what reads expressions may call itself for each level."""
 
@@ -52,14 +56,9 @@ _ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", r
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
 
 
-def fits(value: int, bits: int) -> bool:
-    """Whether a signed integer of that many bits can hold the value."""
-    return -(1 << bits - 1) <= value < 1 << bits - 1
-
-
 def integer(value: int, span: Span | None = None) -> Literal:
     """An integer in its kind. `checked` looks at its range: 2⁶³ is allowed as long as a minus can come."""
-    return Literal(value, Kind.INT if -0x8000_0000 <= value <= 0x7FFF_FFFF else Kind.LONG, span=span)
+    return Literal(value, Kind.INT if value in INTS else Kind.LONG, span=span)
 
 
 def double(value: float, span: Span | None = None) -> Literal:
@@ -148,7 +147,7 @@ def checked_window(window_us: int, span: Span | None = None) -> int:
     """The window, if it is longer than nothing and fits 64 bits."""
     if window_us <= 0:
         raise RuleError("a window must be longer than nothing", span=span)
-    if not fits(window_us, 64):
+    if window_us not in LONGS:
         raise RuleError("this window does not fit 64 bits of microseconds", span=span)
     return window_us
 
@@ -210,7 +209,7 @@ def checked(expression: Expression) -> Expression:
     if expression.span and expression.span.end - expression.span.start < _LENGTH_DANGEROUS:
         return expression
     for node in walk(expression):
-        if isinstance(node, Literal) and node.kind.integral and not fits(int(node.value), 64):
+        if isinstance(node, Literal) and node.kind.integral and node.value not in LONGS:
             raise RuleError("this number does not fit 64 bits", span=node.span)
     level = [expression]
     for _ in range(DEPTH_MAX):

@@ -1,6 +1,6 @@
 """What does a TESLA text say? `parse` reads rules and event declarations, `parse_pattern` a subscription.
 
-Lark runs the grammar of tesla.lark over the tokens of tokens.py and calls a method of `_Reader` for each production as
+The automaton of tesla.lark runs over the tokens of tokens.py and calls a method of `_Reader` for each production as
 soon as it is complete, so that no tree is built in between.
 """
 
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import EventType, Kind
 from tocsin.language import terms
+from tocsin.language.automaton import Automaton
 from tocsin.language.chains import comparison_of, constraints_of, expression_of
-from tocsin.language.mistakes import unexpected
 from tocsin.language.rules import (
     Aggregate,
     Attribute,
@@ -38,10 +38,7 @@ from tocsin.language.rules import (
     Test,
     Within,
 )
-from tocsin.language.tokens import RuleLexer, Token
-
-if TYPE_CHECKING:
-    from lark import Lark
+from tocsin.language.tokens import Token
 
 _FUNCTIONS = {function.lower(): function for function in Function}
 
@@ -78,28 +75,17 @@ def parse_expression(text: str) -> Expression:
 
 
 def _read(text: str, start: str) -> Any:
-    from lark.exceptions import UnexpectedToken
-
     try:
         with _collector_paused():
-            return _parser().parse(text, start=start)
-    except UnexpectedToken as mistake:
-        cursor: Any = mistake.interactive_parser
-        error = unexpected(mistake.token, cursor.accepts(), cursor.parser_state.value_stack)
-    except RuleError as mistake:
-        error = mistake
-    raise error.within(text)
+            return _automaton().read(text, start)
+    except RuleError as error:
+        raise error.within(text) from None
 
 
 @cache
-def _parser() -> Lark:
-    from lark import Lark
-    from lark.lexer import Lexer
-
-    Lexer.register(RuleLexer)
+def _automaton() -> Automaton:
     grammar = resources.files(__package__).joinpath("tesla.lark").read_text("utf-8")
-    starts = ["program", "role", "expression"]
-    return Lark(grammar, parser="lalr", lexer=RuleLexer, start=starts, transformer=_Reader(), maybe_placeholders=False)
+    return Automaton(grammar, _Reader(), ("program", "role", "expression"))
 
 
 @contextmanager
@@ -183,7 +169,7 @@ class _Reader:
         attributes: dict[str, Kind] = {}
         for name, kind in children[0] if children else ():
             if name.value in attributes:
-                raise RuleError(f"the attribute '{name.value}' stands here twice", span=name.span)
+                raise RuleError(f"the attribute '{name.value}' is declared twice", span=name.span)
             attributes[name.value] = kind
         return tuple(attributes.items())
 
@@ -338,8 +324,8 @@ def _policy(token: Token) -> tuple[Policy, int]:
         return Policy(word), 0 if word == Policy.EACH else 1
     policy = Policy.FIRST if word.endswith("first") else Policy.LAST
     count = terms.whole(word[: len(word) - len(word.lstrip("0123456789"))], token.span)
-    if not count or not terms.fits(count, 32):
-        raise RuleError(f"'{policy}' can pick from 1 to {2**31 - 1} events", span=token.span)
+    if not count or count not in terms.INTS:
+        raise RuleError(f"'{policy}' can pick from 1 to {terms.INTS[-1]} events", span=token.span)
     return policy, count
 
 
@@ -349,7 +335,7 @@ def _aggregate(parts: list[Any]) -> Aggregate:
     calls = [index for index, part in enumerate(parts) if isinstance(part, _Call)]
     if len(calls) != 1:
         raise RuleError(
-            "a comparison between clauses tests one aggregate",
+            "a comparison among the clauses must test one aggregate",
             span=span,
             hint="Write 45 < Avg(Temp(…).value within 5 min from Smoke), or put the comparison into an event's (…).",
         )

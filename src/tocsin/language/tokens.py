@@ -1,4 +1,4 @@
-"""What are the words of a rule text? Lark's parser gets its tokens from here.
+"""What are the words of a rule text? The parser gets its tokens from here.
 
 One regular expression finds the next token. What a word *is* depends on what the parser can use at that place: `first`
 is a policy where a clause begins and an attribute inside `B(first > 3)`. So each state of the parser has a `_Place`,
@@ -8,16 +8,16 @@ made when it is first met, which says what a word can be there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import Kind
 from tocsin.language.rules import Function, Policy
 from tocsin.language.terms import UNITS
 
-if TYPE_CHECKING:
-    from lark.common import LexerConf
+END = "$END"
+"""The terminal at the end of a text, by the name that Lark gives it."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -74,11 +74,9 @@ _ADVICE = {
 
 
 class Token:
-    """A word or a symbol and its place; what Lark needs of a token, at a quarter of the cost of its own."""
+    """A word or a symbol and its place in the text."""
 
     __slots__ = ("end_pos", "start_pos", "type", "value")
-
-    line = column = end_line = end_column = None
 
     def __init__(self, type: str, value: str, start_pos: int, end_pos: int) -> None:
         self.type = type
@@ -101,22 +99,18 @@ class _Place(NamedTuple):
     has_nth: bool
 
 
-class RuleLexer:
-    """Gives Lark the tokens of a text: a `lark.lexer.Lexer`, which tesla.py says to Lark once Lark is loaded."""
+class Lexer:
+    """Finds the tokens of a text for a parser whose table is `steps`; `spelled` are the grammar's own terminals."""
 
-    __future_interface__ = 2
-
-    def __init__(self, conf: LexerConf) -> None:
-        self._spellings = SPELLINGS | {
-            item.name: (item.pattern.value,) for item in conf.terminals if item.pattern.type == "str"
-        }
+    def __init__(self, spelled: Mapping[str, tuple[str, ...]], steps: Mapping[int, Container[str]]) -> None:
+        self._spellings = SPELLINGS | dict(spelled)
         self._symbols = {word: terminal for terminal, words in self._spellings.items() for word in words}
+        self._steps = steps
         self._places: dict[int, _Place] = {}
 
-    def lex(self, lexer_state: Any, parser_state: Any) -> Iterator[Token]:
-        source = lexer_state.text
-        text: str = source if isinstance(source, str) else source.text  # from Lark 1.3 on it is a slice of the text
-        symbols, places, states = self._symbols, self._places, parser_state.state_stack
+    def tokens(self, text: str, states: Sequence[int]) -> Iterator[Token]:
+        """The tokens and `END`, each found when the last of `states` is where the parser then stands."""
+        symbols, places = self._symbols, self._places
         end = 0
         while match := _TOKEN.match(text, end):
             terminal = match.lastgroup or ""
@@ -124,8 +118,7 @@ class RuleLexer:
             if terminal == "SYMBOL":
                 terminal = symbols[value]
             elif terminal == "WORD":
-                state = states[-1]
-                place = places.get(state) or self._place(state, parser_state)
+                place = places.get(states[-1]) or self._place(states[-1])
                 if place.has_role and _DOT.match(text, end):
                     terminal = "ROLE"
                 else:
@@ -133,15 +126,15 @@ class RuleLexer:
                     if place.has_name and terminal in _FOLLOWED and not _FOLLOWED[terminal].match(text, end):
                         terminal = place.name
             elif terminal == "INT":
-                state = states[-1]
-                place = places.get(state) or self._place(state, parser_state)
+                place = places.get(states[-1]) or self._place(states[-1])
                 if place.has_nth and (nth := _NTH.match(text, end - len(value))):
                     terminal, value, end = "NTH", nth[0], nth.end()
             yield Token(terminal, value, end - len(value), end)
         _expect_end(text, end)
+        yield Token(END, "", end, end)
 
-    def _place(self, state: int, parser_state: Any) -> _Place:
-        accepted = parser_state.parse_conf.states[state]
+    def _place(self, state: int) -> _Place:
+        accepted = self._steps[state]
         keywords = {
             word: terminal for terminal, words in self._spellings.items() if terminal in accepted for word in words
         }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tocsin.errors import RuleError
@@ -28,6 +28,18 @@ class Plan:
     rules: tuple[RulePlan, ...]
     levels: Mapping[str, int]
     """The level of each rule, by name."""
+    _latest: Plan | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def sources(self) -> tuple[Rule, ...]:
+        """The rules as they were written."""
+        return tuple(plan.rule for plan in self.rules)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The event types that rules read, numbered in the order of the rules."""
+        types = dict.fromkeys(type for plan in self.rules for type in plan.types)
+        return {type: number for number, type in enumerate(types)}
 
     @cached_property
     def buffers(self) -> dict[Buffer, int]:
@@ -62,11 +74,19 @@ class Plan:
         """The types that rules define."""
         return {plan.rule.emits.name: plan.rule.emits for plan in self.rules}
 
+    def bound_to(self, catalog: Catalog) -> Plan:
+        """The same rules bound to what is known now. The last such plan is kept, for the next detector of these rules."""
+        if self.given == catalog:
+            return self
+        if self._latest is None or self._latest.given != catalog:
+            object.__setattr__(self, "_latest", plan(self.sources, catalog))
+        assert self._latest is not None
+        return self._latest
+
     def extended(self, rules: Sequence[Rule]) -> Plan:
         """This plan with more rules. The old ones are not bound again."""
-        old = [plan.rule for plan in self.rules]
-        emitted = emitted_types([*old, *rules])
-        levels = order([*old, *rules])
+        emitted = emitted_types([*self.sources, *rules])
+        levels = order([*self.sources, *rules])
         catalog = self.given.with_types(emitted)
         return Plan(self.given, (*self.rules, *(bind(rule, catalog) for rule in rules)), levels)
 

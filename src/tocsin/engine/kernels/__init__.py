@@ -1,0 +1,46 @@
+"""The loops: everything that is done once for each event, candidate or match, over primitive arrays, compiled once and kept on disk.
+
+Rules are tables here, never code: `layout` says what their words mean, `expressions` and `detection` interpret them. Numba is used nowhere else.
+"""
+
+from __future__ import annotations
+
+from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
+from tocsin.engine.kernels.detection import detect, project
+from tocsin.engine.kernels.hashing import (
+    fold_start,
+    fold_texts,
+    fold_words,
+    hexadecimal,
+    match_identities,
+    text_identities,
+)
+from tocsin.engine.kernels.intake import classify, fill_axis, load_column
+from tocsin.engine.kernels.layout import NONE, Filters, Lists
+from tocsin.engine.kernels.memory import Array, Scratch, environment
+
+__all__ = [
+    "NONE",
+    "Array",
+    "Filters",
+    "Lists",
+    "Scratch",
+    "append",
+    "assign_lists",
+    "classify",
+    "detect",
+    "environment",
+    "fill_axis",
+    "fold_start",
+    "fold_texts",
+    "fold_words",
+    "hexadecimal",
+    "load_column",
+    "match_identities",
+    "project",
+    "rebuild",
+    "rehash",
+    "room_needed",
+    "text_identities",
+    "trim",
+]

@@ -1,0 +1,83 @@
+"""What the words of the tables mean. `code` is one array of 64-bit words; a record is a run of words and refers to other records by their offset."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+NONE = -1
+MAX_PLACES = 64
+MAX_COMPUTED = 64
+MAX_STACK = 128
+MAX_PARTIALS = 128
+
+# A program: its number of instructions, then three words for each: (operation, a, b).
+LOAD, LOAD_TS, LOAD_SEQ, LOAD_COMPUTED, LOAD_CONSTANT = range(5)
+ADD, SUBTRACT, MULTIPLY, NEGATIVE = range(10, 14)
+ADD_DOUBLE, SUBTRACT_DOUBLE, MULTIPLY_DOUBLE, DIVIDE_DOUBLE, NEGATIVE_DOUBLE, TO_DOUBLE = range(20, 26)
+EQUAL, EQUAL_DOUBLE, LESS_TEXT = 30, 40, 52
+"""Comparisons: EQUAL + relation, EQUAL_DOUBLE + relation, and for the order of texts LESS_TEXT + relation - 2."""
+AND, OR, NOT = range(60, 63)
+TO_INT = 70
+
+RELATIONS = {"=": 0, "!=": 1, "<": 2, "<=": 3, ">": 4, ">=": 5}
+
+# A lookup: where candidates for a place are searched.
+L_PLACE, L_BUFFER, L_KEY_COUNT, L_KEYS, L_END, L_WINDOW, L_START, L_CONDITION_COUNT, L_CONDITIONS = range(9)
+
+# A guard: an absence or a reduction.
+G_KIND, G_LOOKUP, G_FUNCTION, G_ARGUMENT, G_DOUBLE, G_INDEX, G_TEST = range(7)
+GUARD_WORDS = 7
+ABSENCE, REDUCTION = range(2)
+AVG, SUM, MIN, MAX, COUNT = range(5)
+ARGUMENT_TS, ARGUMENT_SEQ = -2, -3
+
+# A step: a selected role.
+S_LOOKUP, S_POLICY, S_COUNT, S_GUARD_COUNT, S_GUARDS, S_CONSUMED = range(6)
+STEP_WORDS = 6
+EACH, FIRST, LAST = range(3)
+
+# A rule.
+R_SINCE, R_STEP_COUNT, R_STEPS, R_GUARD_COUNT, R_GUARDS, R_COMPUTED_COUNT, R_CONSUMES = range(7)
+
+
+class Lists(NamedTuple):
+    """Rows of each (buffer, key), in canonical order: the hash table, the lists, and the pool that holds them."""
+
+    hash_buffer: Array
+    hash_key: Array
+    hash_list: Array
+    offset: Array
+    capacity: Array
+    length: Array
+    buffer: Array
+    pool_row: Array
+    pool_ts: Array
+
+
+class Filters(NamedTuple):
+    """The filter index: for each type a chain of blocks of filters, for each block the attributes that it tests.
+
+    An axis holds the sorted constants that an attribute is compared with; the position of a value among them selects
+    a row of bits, one for each filter of the block: those that this attribute does not rule out.
+    """
+
+    first_block: Array
+    next_block: Array
+    block_axes: Array
+    block_axis_count: Array
+    block_filters: Array
+    block_filter_count: Array
+    axis_slot: Array
+    axis_double: Array
+    axis_constants: Array
+    axis_constant_count: Array
+    axis_bits: Array
+    constants: Array
+    constants_doubles: Array
+    bits: Array
+    filter_ids: Array
+    residual: Array
