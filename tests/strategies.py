@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -60,11 +60,11 @@ MATCHES_MAX = 1000
 
 VALUES: dict[str, list[Value]] = {
     "k": [None, "x", "x", "x", "y", "y", "", "Z", "é"],
-    "n": [None, 0, 1, 2, 3, 0, 1, 2, 3, 1, 2, -1, 2**53 + 1, 2**62],
-    "v": [None, 0.5, 1.0, 1.5, 2.5, 0.5, 1.0, 1.5, 0.1, 0.2, -0.5, 2.0**53, 1e16, -1e16],
+    "n": [None, 0, 1, 2, 3, 0, 1, 2, 3, -1, 2**53 + 1, 2**62, 2**62],
+    "v": [None, 0.5, 1.0, 1.5, 2.5, 0.5, 1.0, -0.5, 0.1, 0.2, 2.0**53, 1e16, -1e16, 1e308],
     "f": [None, False, True, True],
     "at": [None, *range(0, LAST_TS, 3)],
-    "i": [None, 0, 1, 2, 3, 0, 1, 2, 3, -1, 2**31 - 1],
+    "i": [None, 0, 1, 2, 3, 0, 1, 2, 2**31 - 1, -(2**31)],
 }
 LITERALS: dict[Kind, list[str | int | float | bool]] = {
     Kind.STRING: ["x", "y", "", "Z"],
@@ -84,14 +84,18 @@ class Case:
     events: tuple[Event, ...]
     types: tuple[EventType, ...] = TYPES
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis prints of a failing case: rules and events as one would write them."""
+        printer.text(repr(self))
+
     def __repr__(self) -> str:
         try:
             from tocsin.language.printing import print_rule
         except ImportError:
             print_rule = repr
-        lines = [f"    {line}" for rule in self.rules for line in print_rule(rule).splitlines()]
-        lines += [f"    {write_event(event)}" for event in self.events]
-        return "\n".join(["Case(", *lines, ")"])
+        lines = [line for rule in self.rules for line in [*print_rule(rule).splitlines(), ""]]
+        lines += [write_event(event) for event in self.events]
+        return "\n".join(["Case(", *(f"    {line}".rstrip() for line in lines), ")"])
 
 
 @st.composite
@@ -112,16 +116,16 @@ def streams(draw: st.DrawFn, alphabet: str = "ABCDE", events_max: int = 40, *, i
 
     Ids are unique; with `ids_shared` different events often have the same.
     """
-    contents = draw(st.lists(_CONTENTS, min_size=1, max_size=8))
-    events_min = min(pick(draw, [0, 5, 10, 15, 20, 25]), events_max)
-    places = (
+    contents = draw(st.lists(_CONTENTS, max_size=8)) or [{}]
+    row = st.tuples(
         st.sampled_from(alphabet),
         _integers(LAST_TS),
         st.sampled_from([0, 0, 0, 1, 2]),
         _integers(len(contents) - 1),
         st.sampled_from(_LETTERS),
     )
-    rows = draw(st.lists(st.tuples(*places), min_size=events_min, max_size=events_max))
+    # A list of lists is longer than a list, and shrinks as well.
+    rows = [row for some in draw(st.lists(st.lists(row, max_size=12), max_size=10)) for row in some][:events_max]
     named = draw(st.booleans())
     return [
         Event(type, ts, contents[content], seq, f"{letter}{number * (not ids_shared)}" if named else None)
@@ -242,7 +246,7 @@ class _Draft:
         return Within(self.one_of([10, 5, 15, 20, 3, 40, 1]), self.one_of(list(self.roles)))
 
     def aggregate(self, scope: Scope) -> Aggregate:
-        function = self.one_of(list(Function))
+        function = self.one_of([*Function, Function.SUM, Function.COUNT])
         pattern = self.pattern(named=False)
         attributes = self.attributes(self.types[pattern.type])
         if function in (Function.AVG, Function.SUM):
@@ -328,7 +332,7 @@ class _Draft:
 
     def expression(self, kind: Kind, leaves: list[Leaf], depth: int) -> Expression:
         """Something of that kind, or an integer where a number is needed."""
-        if depth and self.one_of([False, False, False, True]):
+        if depth and self.one_of([False, False, True]):
             computed = self.arithmetic(kind, leaves, depth - 1)
             if computed is not None:
                 return computed

@@ -79,7 +79,9 @@ class RuleSet:
         dead = detector.dead_letters()
         if dead.num_rows:
             first = f"{dead['reason'][0].as_py()}: {dead['event'][0].as_py()}"
-            warnings.warn(f"{dead.num_rows} events could not be used; the first: {first}", DeadLetterWarning, stacklevel=2)
+            warnings.warn(
+                f"{dead.num_rows} events could not be used; the first: {first}", DeadLetterWarning, stacklevel=2
+            )
         return found[1]
 
     def detector(

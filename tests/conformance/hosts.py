@@ -30,7 +30,9 @@ def cut(rules: Sequence[Rule], types: dict[str, EventType], events: list[Event],
     return _run(Detector(rules, types, delay_us=delay_us), rules, types, arrival, chance)
 
 
-def ordered(rules: Sequence[Rule], types: dict[str, EventType], events: list[Event], chance: random.Random) -> list[dict]:
+def ordered(
+    rules: Sequence[Rule], types: dict[str, EventType], events: list[Event], chance: random.Random
+) -> list[dict]:
     """Random batches of events in canonical order, released at once."""
     return _run(Detector(rules, types, ordered=True), rules, types, sorted(events, key=canonical_key), chance)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.hosts import HOSTS, expected
 from tests.strategies import TYPES, Case, cases
 from tocsin.engine import reference
 
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 DECLARED = {type.name: type for type in TYPES}
 
 
 @pytest.mark.parametrize("host", HOSTS)
-@settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(case=cases(), seed=st.integers(0, 999))
 def test_host_gives_the_answer_of_the_reference(host: str, case: Case, seed: int) -> None:
     right = expected(reference.detect(case.rules, case.events), case.rules)

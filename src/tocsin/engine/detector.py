@@ -50,6 +50,7 @@ class Detector:
         self._ordered = ordered
         self._scheduler = Scheduler(delay_us, ordered=ordered)
         self._times: bool | None = None
+        self._outputs: tuple[Plan, bool | None, output.Output] | None = None
         self._letters: list[tuple[str, str | None, int | None, str]] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
 
@@ -57,6 +58,14 @@ class Detector:
     def _machine(self) -> Machine:
         """What runs; not made before it is needed, as the first events may tell more about their types."""
         return Machine(self._plan, self._since, ordered=self._ordered)
+
+    @property
+    def _output(self) -> output.Output:
+        """What makes tables of matches; made again when the rules change."""
+        if self._outputs is None or self._outputs[0] is not self._plan or self._outputs[1] != self._times:
+            schema = output.schema(self._plan, times=bool(self._times))
+            self._outputs = self._plan, self._times, output.Output(self._machine, schema)
+        return self._outputs[2]
 
     # ---- what goes in and comes out
 
@@ -112,12 +121,14 @@ class Detector:
         since = earliest if at is None else int(at)
         if since < earliest:
             raise RuleError(f"a rule cannot be added at {since}: events up to {earliest - 1} have been seen")
-        self._plan = self._plan.extended(rules)
+        old, new = self._plan, self._plan.extended(rules)
         self._since.update((rule.name, since) for rule in rules)
+        if any(new.levels[name] != level for name, level in old.levels.items()):
+            self._rebuild((*old.sources, *rules), old.given)
+            return since
+        self._plan = new
         if "_machine" in self.__dict__:
-            for bound in self._plan.rules[len(self._plan.rules) - len(rules) :]:
-                self._machine.add(bound, self._plan.levels[bound.rule.name], since)
-            self._machine.relevel(self._plan)
+            self._machine.add(new, new.rules[len(old.rules) :], self._since)
         return since
 
     def remove(self, names: Iterable[str]) -> None:
@@ -212,7 +223,7 @@ class Detector:
     # ---- within
 
     def _process(self, released: pa.Table | None) -> pa.Table:
-        schema = output.schema(self._plan, times=bool(self._times))
+        columns = self._output
         scheduler = self._scheduler
         closed: Instant = (scheduler.watermark, scheduler.last_seq if self._ordered else BEGINNING)
         pieces: list[pa.Table] = []
@@ -221,7 +232,7 @@ class Detector:
         for found, late in self._machine.process(released, closed):
             for row in late:
                 self._late(released, row, "late among events of its instant: give them a seq, or ids in order")
-            pieces.append(output.table(found, self._machine, schema))
+            pieces.append(columns.table(found))
         table = pa.concat_tables(pieces) if len(pieces) != 1 else pieces[0]
         self._counts["matches"] += table.num_rows
         return table
@@ -276,7 +287,9 @@ class Detector:
             attribute, _, kind = name.rpartition(":")
             value = batch[name][row]
             if attribute and value.is_valid:
-                attributes[attribute] = value.cast(pa.int64()).as_py() if value.type == ARROW[Kind.TIMESTAMP] else value.as_py()
+                attributes[attribute] = (
+                    value.cast(pa.int64()).as_py() if value.type == ARROW[Kind.TIMESTAMP] else value.as_py()
+                )
             del kind
         event = Event(names[values["type"]], values["ts"], attributes, values["seq"], values.get("id"))
         self._counts["late"] += 1

@@ -42,8 +42,9 @@ def words_of(column: pa.Array, kind: Kind, texts: Texts | None) -> tuple[Array, 
         return texts.encode(column), present
     if kind == Kind.DOUBLE:
         doubles = (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False) + 0.0
-        if not np.isfinite(doubles.sum()):
-            present &= np.isfinite(doubles)
+        finite = np.isfinite(doubles)
+        if not finite.all():
+            present &= finite
         return doubles.view(np.int64), present
     if kind == Kind.BOOL:
         return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64), present
@@ -67,12 +68,8 @@ def load(batch: pa.Table, tables: Tables, texts: Texts, store: Store) -> tuple[i
         if ":" not in name:
             continue
         attribute, _, kind = name.rpartition(":")
-        slots = np.full(max(len(tables.types), 1), kernels.NONE, np.int64)
-        for type, number in tables.types.items():
-            slot, wanted = tables.slots[type].get(attribute, (kernels.NONE, None))
-            if wanted == kind:
-                slots[number] = slot
-        if (slots >= 0).any():
+        slots = tables.slots_of(attribute, Kind(kind))
+        if slots is not None:
             columns[name] = words_of(whole(batch[name]), Kind(kind), texts)
             kernels.load_column(store.words, store.present, base, *columns[name], types, slots)
     return base, columns
@@ -101,33 +98,43 @@ class Intake:
         return kernels.environment(self._scratch, tables.code.data, *columns, ranks, lists)
 
     def batch(self, batch: pa.Table) -> tuple[Passed, list[int]]:
-        """Takes in a batch in order of (ts, seq). Returns what passed, and the events that came behind an equal one in canonical order."""
-        store, size = self._store, batch.num_rows
+        """Takes in a batch in order of (ts, seq).
+
+        Returns what passed, and which events came behind an equal one that canonically follows them.
+        """
         given = whole(batch["id"]) if "id" in batch.column_names else None
+        if given is None and self._reads_ids:
+            return self._identified_first(batch)
+        store = self._store
         base, columns = load(batch, self._tables, self._texts, store)
-        if given is not None or not self._reads_ids:
-            if given is not None and self._reads_ids:
-                self._load_ids(base, words_of(given, Kind.STRING, self._texts))
-            passed, source = self._classify(base, size)
-            store.size = base + len(source)
-            self._identify(batch, columns, given, base, source)
-            late, passed = self._settle(batch, columns, given, base, source, passed)
-            if late:
-                gone = np.isin(passed.rows, late)
-                passed = Passed(passed.filters[~gone], passed.rows[~gone])
-                late = [int(source[row - base]) for row in late]
-            return passed, late
-        everything = np.arange(size)
-        self._identify(batch, columns, None, base, everything)
-        late, _ = self._settle(batch, columns, None, base, everything, None)
+        if given is not None and self._reads_ids:
+            self._load_ids(base, words_of(given, Kind.STRING, self._texts))
+        passed, source = self._classify(base, batch.num_rows)
+        store.size = base + len(source)
+        self._identify(batch, columns, given, base, source)
+        late, passed = self._settle(batch, columns, given, base, source, passed)
+        if late:
+            gone = np.isin(passed.rows, late)
+            passed = Passed(passed.filters[~gone], passed.rows[~gone])
+        return passed, [int(source[row - base]) for row in late]
+
+    def _identified_first(self, batch: pa.Table) -> tuple[Passed, list[int]]:
+        """Takes in a batch for rules that read computed ids: these must be known before filters are tried."""
+        store = self._store
+        needed = np.nonzero(batch["type"].to_numpy() >= 0)[0]
+        batch = batch.take(needed)
+        base, columns = load(batch, self._tables, self._texts, store)
+        source = np.arange(len(needed))
+        self._identify(batch, columns, None, base, source)
+        late, _ = self._settle(batch, columns, None, base, source, None)
         store.type[late] = kernels.NONE
-        rows = slice(base, base + size)
+        rows = slice(base, base + len(needed))
         first, second = store.first[rows].copy(), store.second[rows].copy()
         self._load_ids(base, words_of(hexadecimal(first, second), Kind.STRING, self._texts))
-        passed, source = self._classify(base, size)
-        kept = slice(base, base + len(source))
-        store.first[kept], store.second[kept], store.size = first[source], second[source], kept.stop
-        return passed, [int(everything[row - base]) for row in late]
+        passed, kept = self._classify(base, len(needed))
+        rows = slice(base, base + len(kept))
+        store.first[rows], store.second[rows], store.size = first[kept], second[kept], rows.stop
+        return passed, [int(needed[source[row - base]]) for row in late]
 
     def identified(
         self,
@@ -183,14 +190,11 @@ class Intake:
 
     @property
     def _reads_ids(self) -> bool:
-        return any("id" in slots for slots in self._tables.slots.values())
+        return self._tables.slots_of("id", Kind.STRING) is not None
 
     def _load_ids(self, base: int, ids: tuple[Array, Array]) -> None:
         """Lets rules read ids like any other attribute."""
-        tables, store = self._tables, self._store
-        slots = np.full(len(tables.types), kernels.NONE, np.int64)
-        for type, number in tables.types.items():
-            slots[number] = tables.slots[type].get("id", (kernels.NONE, None))[0]
+        store, slots = self._store, self._tables.slots_of("id", Kind.STRING)
         kernels.load_column(store.words, store.present, base, *ids, store.type[base : base + len(ids[0])], slots)
 
     def _identify(
@@ -204,7 +208,9 @@ class Intake:
         """Writes the identities of the rows from `base` on, which were at `source` in the batch."""
         store, rows = self._store, slice(base, base + len(source))
         if given is None:
-            store.first[rows], store.second[rows] = self._content(batch, columns, source, np.arange(*rows.indices(rows.stop)))
+            store.first[rows], store.second[rows] = self._content(
+                batch, columns, source, np.arange(*rows.indices(rows.stop))
+            )
             return
         offsets, data, _ = text_buffers(given)
         kernels.text_identities(store.first[rows], store.second[rows], offsets, data, source)
@@ -216,7 +222,7 @@ class Intake:
         """The identities of the content of events: those at `source` in the batch, which are `rows` of the store."""
         store = self._store
         first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
-        types = self._tables.type_words()
+        types = self._tables.type_words
         kernels.fold_start(first, second, types, store.type[rows], store.ts[rows], store.seq[rows])
         for name in sorted(name for name in batch.column_names if ":" in name):
             attribute, _, kind = name.rpartition(":")
@@ -278,7 +284,9 @@ class Intake:
     ) -> Array:
         store = self._store
         if given is None:
-            return np.lexsort((store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows]))
+            return np.lexsort(
+                (store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows])
+            )
         first, second = self._content(batch, columns, source, rows)
         keys = pa.table(
             {

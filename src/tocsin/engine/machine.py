@@ -8,7 +8,7 @@ canonical order however the input is cut.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,27 +72,20 @@ class Machine:
         self.pending: dict[str, Composites] = {}
         self.emits: dict[str, EventType] = {}
         self._handed: dict[int, list[str]] = {}
+        """The composite types that rules use, by the level at which they are complete."""
         self.levels = 0
-        for rule in plan.rules:
-            self.add(rule, plan.levels[rule.rule.name], since.get(rule.rule.name, FOREVER))
-        self.relevel(plan)
+        self.add(plan, plan.rules, since)
 
-    def add(self, rule: RulePlan, level: int, since: int) -> Loaded:
-        """Loads one more rule."""
-        self.emits[rule.rule.emits.name] = rule.rule.emits
-        return self.tables.load(rule, level, since)
-
-    def relevel(self, plan: Plan) -> None:
-        """Notes at which level the composite types that rules use are complete."""
-        complete: dict[str, int] = {}
-        for rule in plan.rules:
-            name = rule.rule.emits.name
-            complete[name] = max(complete.get(name, 0), plan.levels[rule.rule.name] + 1)
+    def add(self, plan: Plan, rules: Iterable[RulePlan], since: Mapping[str, int]) -> None:
+        """Loads rules of the plan that are not loaded yet; the levels of the others are what they were."""
+        for rule in rules:
+            name = rule.rule.name
+            self.emits[rule.rule.emits.name] = rule.rule.emits
+            self.tables.load(rule, plan.levels[name], since.get(name, FOREVER))
         self._handed = defaultdict(list)
-        for name, level in complete.items():
-            if name in self.tables.types:
-                self._handed[level].append(name)
-        self.levels = 1 + max(plan.levels.values(), default=0)
+        for name in self.emits.keys() & self.tables.types.keys():
+            self._handed[plan.complete[name]].append(name)
+        self.levels = max(plan.complete.values(), default=0)
 
     # ---- one batch
 
@@ -139,10 +132,8 @@ class Machine:
         self.buffers.add(tables, self.store, passed.filters, passed.rows)
         if not len(passed.filters):
             return
-        count = len(tables.buffer_chains[0])
-        anchored = np.zeros(count, bool)
-        anchored[list(tables.anchored)] = True
-        mine = anchored[passed.filters]
+        count = len(tables.is_anchor)
+        mine = tables.is_anchor[passed.filters] != 0
         filters, rows = (passed.filters, passed.rows) if mine.all() else (passed.filters[mine], passed.rows[mine])
         order = np.argsort(filters.astype(np.uint16) if count < 65536 else filters, kind="stable")
         filters, rows = filters[order], rows[order]

@@ -10,7 +10,7 @@ from tocsin.engine.intake import hexadecimal
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Found, Machine
 from tocsin.events.batches import ARROW
-from tocsin.events.types import EventType, Kind
+from tocsin.events.types import Kind
 from tocsin.plans.plan import Plan
 
 
@@ -33,62 +33,94 @@ def schema(plan: Plan, *, times: bool) -> pa.Schema:
     )
 
 
-def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
-    """The matches as a table of that schema."""
-    if not len(found.rules):
-        return columns.empty_table()
-    store = machine.store
-    rules = machine.tables.rules
-    anchors = found.parts[:, 0]
-    names = [rule.plan.rule.name for rule in rules]
-    ts, seq = store.ts[anchors], store.seq[anchors]
-    order = _order(found.rules, ts, seq, names)
-    if order is not None:
-        found = Found(
-            found.rules[order], found.parts[order], found.words[:, order], found.known[:, order],
-            found.first[order], found.second[order],
-        )  # fmt: skip
-        ts = ts[order]
-    values: dict[str, pa.Array] = {
-        "rule": pa.array(names).take(pa.array(found.rules)),
-        "type": pa.array([rule.plan.rule.emits.name for rule in rules]).take(pa.array(found.rules)),
-        "ts": _times(ts, columns.field("ts").type),
-        "id": hexadecimal(found.first, found.second),
-    }
-    emits = [rule.plan.rule.emits for rule in rules]
-    for field in columns:
-        if field.name not in values and field.name != "parts":
-            values[field.name] = _attribute(field.name, field.type, found, emits, machine)
-    values["parts"] = _parts(found, machine, columns.field("ts").type)
-    return pa.table([values[field.name] for field in columns], schema=columns)
+class Output:
+    """Turns what a machine found into tables, for the rules that it has now."""
+
+    def __init__(self, machine: Machine, columns: pa.Schema) -> None:
+        self._machine = machine
+        self.schema = columns
+        rules = [loaded.plan.rule for loaded in machine.tables.rules]
+        names = [rule.name for rule in rules]
+        self._names = pa.array(names, pa.string())
+        self._types = pa.array([rule.emits.name for rule in rules], pa.string())
+        self._ranks = np.empty(len(names), np.int64)
+        self._ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        self._roles = pa.array([pattern.role for rule in rules for pattern in rule.roles], pa.string())
+        self._role_types = pa.array([pattern.type for rule in rules for pattern in rule.roles], pa.string())
+        self._role_starts = np.concatenate([[0], np.cumsum(machine.tables.role_counts)])
+        self._kinds: dict[str, Kind] = {}
+        self._which: dict[str, Array] = {}
+        for number, rule in enumerate(rules):
+            for k, (attribute, kind) in enumerate(rule.emits.attributes):
+                self._kinds[attribute] = kind
+                self._which.setdefault(attribute, np.full(len(rules), -1, np.int64))[number] = k
+
+    def table(self, found: Found) -> pa.Table:
+        """The matches as a table."""
+        if not len(found.rules):
+            return self.schema.empty_table()
+        store, ts_type = self._machine.store, self.schema.field("ts").type
+        anchors = found.parts[:, 0]
+        ts, seq = store.ts[anchors], store.seq[anchors]
+        order = _order(self._ranks[found.rules], ts, seq)
+        if order is not None:
+            found = Found(
+                found.rules[order], found.parts[order], found.words[:, order], found.known[:, order],
+                found.first[order], found.second[order],
+            )  # fmt: skip
+            ts = ts[order]
+        header = {
+            "rule": _labels(self._names, found.rules),
+            "type": _labels(self._types, found.rules),
+            "ts": _times(ts, ts_type),
+            "id": hexadecimal(found.first, found.second),
+            "parts": self._parts(found, ts_type),
+        }
+        columns = [
+            header[field.name] if field.name in header else self._attribute(field.name, found) for field in self.schema
+        ]
+        return pa.table(columns, schema=self.schema)
+
+    def _attribute(self, name: str, found: Found) -> pa.Array:
+        k = self._which[name][found.rules]
+        if (k == k[0]).all() and k[0] >= 0:
+            words, known = found.words[k[0]], found.known[k[0]]
+        else:
+            at = np.arange(len(k))
+            words, known = found.words[k, at], found.known[k, at] & (k >= 0)
+        return column_of(words, known, self._kinds[name], self._machine)
+
+    def _parts(self, found: Found, ts_type: pa.DataType) -> pa.Array:
+        counts = self._machine.tables.role_counts[found.rules]
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        places = found.parts.shape[1]
+        if (counts == places).all():
+            rows = found.parts.reshape(-1)
+        else:
+            rows = found.parts[np.arange(places) < counts[:, None]]
+        labels = np.repeat(self._role_starts[found.rules] - offsets[:-1], counts) + np.arange(len(rows))
+        children = {
+            "role": _labels(self._roles, labels),
+            "type": _labels(self._role_types, labels),
+            "ts": _times(self._machine.store.ts[rows], ts_type),
+            "id": ids_of(self._machine, rows),
+        }
+        structs = pa.StructArray.from_arrays(list(children.values()), names=list(children))
+        return pa.ListArray.from_arrays(pa.array(offsets), structs)
 
 
-def _order(rules: Array, ts: Array, seq: Array, names: list[str]) -> Array | None:
-    """How to sort; matches of one rule are in order already."""
-    rank = np.empty(len(names), np.int64)
-    rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    ranks = rank[rules]
+def _labels(texts: pa.Array, numbers: Array) -> pa.Array:
+    return pa.repeat(texts[0], len(numbers)) if len(texts) == 1 else texts.take(pa.array(numbers))
+
+
+def _order(ranks: Array, ts: Array, seq: Array) -> Array | None:
+    """How to sort by (ts, seq, rule); matches of one rule are in order already."""
     before, after = slice(None, -1), slice(1, None)
-    same_ts, same_seq = ts[before] == ts[after], seq[before] == seq[after]
-    wrong = (ts[after] < ts[before]) | (same_ts & (seq[after] < seq[before]))
-    wrong |= same_ts & same_seq & (ranks[after] < ranks[before])
+    same = ts[before] == ts[after]
+    wrong = (ts[after] < ts[before]) | (same & (seq[after] < seq[before]))
+    wrong |= same & (seq[before] == seq[after]) & (ranks[after] < ranks[before])
     return np.lexsort((ranks, seq, ts)) if wrong.any() else None
-
-
-def _attribute(name: str, type: pa.DataType, found: Found, emits: list[EventType], machine: Machine) -> pa.Array:
-    which = np.full(len(emits), -1, np.int64)
-    kind = None
-    for number, event_type in enumerate(emits):
-        for k, (attribute, attribute_kind) in enumerate(event_type.attributes):
-            if attribute == name:
-                which[number], kind = k, attribute_kind
-    k = which[found.rules]
-    if (k == k[0]).all() and k[0] >= 0:
-        words, known = found.words[k[0]], found.known[k[0]]
-    else:
-        at = np.arange(len(k))
-        words, known = found.words[k, at], found.known[k, at] & (k >= 0)
-    return column_of(words, known, kind or Kind.LONG, machine).cast(type)
 
 
 def column_of(words: Array, known: Array, kind: Kind, machine: Machine) -> pa.Array:
@@ -109,31 +141,6 @@ def column_of(words: Array, known: Array, kind: Kind, machine: Machine) -> pa.Ar
 def _times(ts: Array, type: pa.DataType) -> pa.Array:
     times = pa.array(ts, pa.int64())
     return times.cast(type) if pa.types.is_timestamp(type) else times
-
-
-def _parts(found: Found, machine: Machine, ts_type: pa.DataType) -> pa.Array:
-    tables, store = machine.tables, machine.store
-    counts = tables.role_counts[found.rules]
-    offsets = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    places = found.parts.shape[1]
-    if (counts == places).all():
-        rows = found.parts.reshape(-1)
-    else:
-        rows = found.parts[np.arange(places) < counts[:, None]]
-    starts = np.zeros(len(tables.rules) + 1, np.int64)
-    np.cumsum(tables.role_counts, out=starts[1:])
-    labels = np.repeat(starts[found.rules] - offsets[:-1], counts) + np.arange(len(rows))
-    roles = [pattern.role for rule in tables.rules for pattern in rule.plan.rule.roles]
-    types = [pattern.type for rule in tables.rules for pattern in rule.plan.rule.roles]
-    children = {
-        "role": pa.array(roles).take(pa.array(labels)),
-        "type": pa.array(types).take(pa.array(labels)),
-        "ts": _times(store.ts[rows], ts_type),
-        "id": ids_of(machine, rows),
-    }
-    structs = pa.StructArray.from_arrays(list(children.values()), names=list(children))
-    return pa.ListArray.from_arrays(pa.array(offsets), structs)
 
 
 def ids_of(machine: Machine, rows: Array) -> pa.Array:

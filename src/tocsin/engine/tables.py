@@ -101,6 +101,9 @@ class Tables:
         self.buffer_ids: dict[Buffer, int] = {}
         self._buffers_of = Words()
         self._fan_out = Words()
+        self._is_anchor = Words()
+        self._type_words = Words()
+        self._slots_of: dict[tuple[str, Kind], Array | None] = {}
         self._buffer_next = Words()
         self._buffer_keys = Words()
         self._horizons = Words()
@@ -142,9 +145,26 @@ class Tables:
         """The programs of the rules' attributes: where each rule's begin, and their offsets."""
         return self._program_starts.view, self._programs.view
 
+    @property
     def type_words(self) -> Array:
         """The identity words of type names."""
-        return np.array([text_words(name) for name in self.types], np.uint64).reshape(-1, 2)
+        return self._type_words.view.view(np.uint64).reshape(-1, 2)
+
+    @property
+    def is_anchor(self) -> Array:
+        """Whether a filter is that of some rule's anchor."""
+        return self._is_anchor.view
+
+    def slots_of(self, attribute: str, kind: Kind) -> Array | None:
+        """Where each type keeps an attribute of that kind (-1: nowhere); None if no rule reads it."""
+        if (attribute, kind) not in self._slots_of:
+            slots = np.full(len(self.types), layout.NONE, np.int64)
+            for type, number in self.types.items():
+                slot, wanted = self.slots[type].get(attribute, (layout.NONE, None))
+                if wanted == kind:
+                    slots[number] = slot
+            self._slots_of[attribute, kind] = slots if (slots >= 0).any() else None
+        return self._slots_of[attribute, kind]
 
     # ---- loading
 
@@ -152,8 +172,11 @@ class Tables:
         """Appends a rule; it sees events from `since` on."""
         if len(plan.names) > layout.MAX_PLACES:
             raise RuleError(f"{plan.rule.name} has more than {layout.MAX_PLACES} clauses", span=plan.rule.span)
+        self._slots_of.clear()
         for type in plan.types:
-            self.types.setdefault(type, len(self.types))
+            if type not in self.types:
+                self.types[type] = len(self.types)
+                self._type_words.extend(_signed(text_words(type)))
         for type, columns in needed_columns(plan).items():
             self._columns(type, columns)
         guards = self._guards(plan, plan.guards)
@@ -177,9 +200,10 @@ class Tables:
         self._program_starts.extend([self._programs.size])
         self.outputs = max(self.outputs, len(programs))
         self.anchored.setdefault(anchor, []).append(loaded)
+        self._is_anchor.data[anchor] = 1
         self.places = max(self.places, 1 + len(plan.steps))
         self.computed = max(self.computed, computed)
-        self._rule_words.extend([word - (1 << 64) if word >> 63 else word for word in text_words(plan.rule.name)])
+        self._rule_words.extend(_signed(text_words(plan.rule.name)))
         self._role_counts.extend([1 + len(plan.steps)])
         return loaded
 
@@ -205,6 +229,7 @@ class Tables:
             number = self._filter_ids[node] = len(self._filter_ids)
             self._buffers_of.extend([layout.NONE])
             self._fan_out.extend([0])
+            self._is_anchor.extend([0])
             tests: list[tuple[int, bool, int, int]] = []
             rest: list[Typed] = []
             for condition in node.conditions:
@@ -339,3 +364,7 @@ class Tables:
         if constant.kind == Kind.DOUBLE:
             return int(struct.unpack("<q", struct.pack("<d", constant.value + 0.0))[0])
         return int(constant.value)
+
+
+def _signed(words: Iterable[int]) -> list[int]:
+    return [word - (1 << 64) if word >> 63 else word for word in words]

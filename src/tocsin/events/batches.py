@@ -138,7 +138,9 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
     for name, what in ((columns.ts, "ts"), *(() if type else ((columns.type, "type"),))):
         if name not in names:
             hint = nearest(name, names) or ""
-            raise EventError(f"the events have no column '{name}'; say {what}=… if it is called otherwise. {hint}".rstrip())
+            raise EventError(
+                f"the events have no column '{name}'; say {what}=… if it is called otherwise. {hint}".rstrip()
+            )
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise EventError(f"the events have two columns called '{min(repeated)}'")
@@ -240,9 +242,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(target)
 
 
-def _times(
-    column: pa.ChunkedArray, unit: str | None, first: bool, reasons: dict[int, str]
-) -> tuple[bool, Array]:
+def _times(column: pa.ChunkedArray, unit: str | None, first: bool, reasons: dict[int, str]) -> tuple[bool, Array]:
     """`ts` as int64 microseconds, and whether it came as timestamps."""
     kind = kind_of(column.type)
     if kind in (Kind.TIMESTAMP, Kind.STRING):
@@ -359,7 +359,11 @@ def _dead(
 
 
 def _value(value: object) -> Value:
-    return value if isinstance(value, str | int | bool) else (value if isinstance(value, float) and value == value and abs(value) != float("inf") else str(value))
+    return (
+        value
+        if isinstance(value, str | int | bool)
+        else (value if isinstance(value, float) and value == value and abs(value) != float("inf") else str(value))
+    )
 
 
 def _read_events(events: Sequence[Event], known: Known, first: bool) -> Seen:
@@ -395,7 +399,13 @@ def _read_events(events: Sequence[Event], known: Known, first: bool) -> Seen:
 
 
 def _event_column(type: str, name: str, values: list[Value]) -> pa.Array:
-    kinds = {builtin for value in values if value is not None for builtin in (bool, int, float, str) if isinstance(value, builtin)}
+    kinds = {
+        builtin
+        for value in values
+        if value is not None
+        for builtin in (bool, int, float, str)
+        if isinstance(value, builtin)
+    }
     kinds -= {int} if bool in kinds else set()
     if kinds == {int, float}:
         values = [None if value is None else float(value) for value in values]
@@ -403,7 +413,9 @@ def _event_column(type: str, name: str, values: list[Value]) -> pa.Array:
         raise EventError(f"{type}.{name} is of several kinds: " + ", ".join(sorted(kind.__name__ for kind in kinds)))
     target = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
     try:
-        return pa.array(values, target[max(kinds, key=str)] if len(kinds) == 1 else pa.float64() if kinds else pa.null())
+        return pa.array(
+            values, target[max(kinds, key=str)] if len(kinds) == 1 else pa.float64() if kinds else pa.null()
+        )
     except (pa.ArrowInvalid, OverflowError) as error:
         raise EventError(f"{type}.{name} is out of range: {error}") from error
 
@@ -432,6 +444,6 @@ def concat(batches: Sequence[pa.Table]) -> pa.Table:
 def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:
     """Dead letters as a table."""
     columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
-    return pa.table([pa.array(column, type.type) for column, type in zip(columns, DEAD_LETTERS, strict=True)], DEAD_LETTERS)
-
-
+    return pa.table(
+        [pa.array(column, type.type) for column, type in zip(columns, DEAD_LETTERS, strict=True)], DEAD_LETTERS
+    )

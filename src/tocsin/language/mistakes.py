@@ -7,6 +7,7 @@ like a slip of one that fits, or where the word before is the likelier mistake, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from tocsin.errors import RuleError, nearest
@@ -50,7 +51,7 @@ def unexpected(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleE
         return RuleError(f"the text ends too early; expected {expectation(terminals)}", span=token.span)
     before = stack[-1] if stack and isinstance(stack[-1], Token) and stack[-1].type in NAMES else None
     return (
-        _unknown_function(token, stack)
+        _unknown_function(token, before, stack)
         or _unknown_word(token, terminals)
         or (before and _wrong_before(before, token))
         or RuleError(
@@ -87,18 +88,17 @@ def expectation(terminals: set[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
-def _unknown_function(token: Token, stack: Sequence[Any]) -> RuleError | None:
+def _unknown_function(token: Token, before: Token | None, stack: Sequence[Any]) -> RuleError | None:
     """`Average(Temp().value …)` or `45 < Average(…)`, which the grammar takes for a type or an attribute."""
-    names = [item for item in stack[-5:] if isinstance(item, Token) and item.type in NAMES]
-    called = next((name for name in names if name.type == "TYPE" and _slip(name.value, Function)), None)
-    if token.value == "(" and names and stack[-1] is names[-1]:
-        called = called or names[-1]
-    elif token.value.lower() not in ("within", "between"):
-        called = None
+    called = before if token.value == "(" else None
+    if token.value.lower() in ("(", "within", "between"):
+        for word, name in pairwise(stack[-6:]):
+            opens = isinstance(word, Token) and word.type == "AND" and isinstance(name, Token)
+            if opens and name.type == "TYPE" and _slip(name.value, Function):
+                called = name
     if called is None:
         return None
-    hint = nearest(called.value, Function)
-    return RuleError(f"unknown function '{called.value}'", span=called.span, hint=hint)
+    return RuleError(f"unknown function '{called.value}'", span=called.span, hint=nearest(called.value, Function))
 
 
 def _unknown_word(token: Token, terminals: set[str]) -> RuleError | None:

@@ -92,14 +92,20 @@ def _rule(
         lines.append(f"    {name} = {show(value, rule.names)}")
     ways = keys(rule)
     if ways:
-        attributes = [f"{name or type}.{key}" for name, type, key in zip(rule.names, rule.types, ways[0].attributes, strict=True)]
+        attributes = [
+            f"{name or type}.{key}" for name, type, key in zip(rule.names, rule.types, ways[0].attributes, strict=True)
+        ]
         lines.append("    can be partitioned by " + " = ".join(attributes))
     elif rule.lookups:
         lines.append("    cannot be partitioned: no equality joins all of its events")
     cost = rule_cost(rule, statistics)
     many = any(step.policy == Policy.EACH for step in rule.steps)
-    lines.append(f"    looks back {print_window(rule.horizon_us)}" if rule.lookups else "    looks at one event at a time")
-    lines[-1] += f", {cost.candidates:,.1f} candidates/s" + (", a product of choices" if many and len(rule.steps) > 1 else "")
+    lines.append(
+        f"    looks back {print_window(rule.horizon_us)}" if rule.lookups else "    looks at one event at a time"
+    )
+    lines[-1] += f", {cost.candidates:,.1f} candidates/s" + (
+        ", a product of choices" if many and len(rule.steps) > 1 else ""
+    )
     return lines
 
 

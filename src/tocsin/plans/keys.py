@@ -37,7 +37,9 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
                 links.append(((lookup.place, here.attribute), (there.place, there.attribute)))
     found: list[Key] = []
     for members in _classes(links):
-        attributes = [min((name for place, name in members if place == p), default=None) for p in range(len(plan.types))]
+        attributes = [
+            min((name for place, name in members if place == p), default=None) for p in range(len(plan.types))
+        ]
         if all(name is not None for name in attributes):
             outputs = tuple(
                 name
@@ -60,7 +62,9 @@ def common_key(plans: Iterable[RulePlan]) -> Mapping[str, str] | None:
         emits = plan.rule.emits.name
         for key in options:
             wanted = dict(chosen)
-            if any(wanted.setdefault(type, name) != name for type, name in zip(plan.types, key.attributes, strict=True)):
+            if any(
+                wanted.setdefault(type, name) != name for type, name in zip(plan.types, key.attributes, strict=True)
+            ):
                 continue
             for output in key.outputs:
                 if wanted.get(emits, output) == output:

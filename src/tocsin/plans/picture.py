@@ -79,7 +79,7 @@ def _draw(
     height = HEAD + rows * (HEIGHT + GAP_Y) + MARGIN
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
-        f"<style>{STYLE}</style><rect width=\"{width}\" height=\"{height}\" fill=\"#fff\" style=\"stroke:none\"/>"
+        f'<style>{STYLE}</style><rect width="{width}" height="{height}" fill="#fff" style="stroke:none"/>'
         + "".join(lines)
         + "".join(boxes)
         + "</svg>\n"

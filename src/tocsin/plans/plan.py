@@ -70,9 +70,23 @@ class Plan:
         return needed
 
     @cached_property
-    def defined(self) -> dict[str, EventType]:
+    def emitted(self) -> Emitted:
+        """What the rules define."""
+        return Emitted().with_rules(self.sources)
+
+    @property
+    def defined(self) -> Mapping[str, EventType]:
         """The types that rules define."""
-        return {plan.rule.emits.name: plan.rule.emits for plan in self.rules}
+        return self.emitted.types
+
+    @cached_property
+    def complete(self) -> dict[str, int]:
+        """The level at which all events of a composite type are there: one more than the last rule that defines it."""
+        complete: dict[str, int] = {}
+        for rule in self.sources:
+            name = rule.emits.name
+            complete[name] = max(complete.get(name, 0), self.levels[rule.name] + 1)
+        return complete
 
     def bound_to(self, catalog: Catalog) -> Plan:
         """The same rules bound to what is known now. The last such plan is kept, for the next detector of these rules."""
@@ -85,10 +99,42 @@ class Plan:
 
     def extended(self, rules: Sequence[Rule]) -> Plan:
         """This plan with more rules. The old ones are not bound again."""
-        emitted = emitted_types([*self.sources, *rules])
-        levels = order([*self.sources, *rules])
-        catalog = self.given.with_types(emitted)
+        emitted = self.emitted.with_rules(rules)
+        if any(rule.emits.name in self.numbers for rule in rules):
+            levels = order([*self.sources, *rules])
+        else:
+            levels = {**self.levels, **order(rules, self.complete)}
+        catalog = self.given.with_types(emitted.types)
         return Plan(self.given, (*self.rules, *(bind(rule, catalog) for rule in rules)), levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What rules define, by name: types, kinds of attributes, and the rules themselves."""
+
+    types: Mapping[str, EventType] = field(default_factory=dict)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+
+    def with_rules(self, rules: Iterable[Rule]) -> Emitted:
+        """This and what more rules define: one shape for each type, one kind for each attribute name, unique rule names."""
+        types, kinds, names = dict(self.types), dict(self.kinds), set(self.names)
+        for rule in rules:
+            if rule.name in names:
+                message = f"two rules are called {rule.name}"
+                raise located(RuleError(message, span=rule.span, hint="Name one: rule OtherName"), rule)
+            names.add(rule.name)
+            known = types.setdefault(rule.emits.name, rule.emits)
+            if known != rule.emits:
+                hint = "Rules that define one type give it the same attributes."
+                message = f"another rule defines {known}, here it is {rule.emits}"
+                raise located(RuleError(message, span=rule.span, hint=hint), rule)
+            for attribute, kind in rule.emits.attributes:
+                if kinds.setdefault(attribute, kind) != kind:
+                    hint = "Matches share one table: call one of them otherwise."
+                    message = f"{attribute} is a {kind} here and a {kinds[attribute]} in another rule"
+                    raise located(RuleError(message, span=rule.span, hint=hint), rule)
+        return Emitted(types, kinds, frozenset(names))
 
 
 def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
@@ -96,38 +142,18 @@ def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
 
     Time linear in the rules: sharing is by hashing.
     """
-    emitted = emitted_types(rules)
+    emitted = Emitted().with_rules(rules)
+    for rule in rules:
+        if rule.emits.name in catalog.types:
+            message = f"{rule.emits.name} is declared as an event from outside, a rule cannot define it"
+            raise located(RuleError(message, span=rule.span), rule)
     levels = order(rules)
-    bound = catalog.with_types(emitted)
+    bound = catalog.with_types(emitted.types)
     return Plan(catalog, tuple(bind(rule, bound) for rule in rules), levels)
 
 
-def emitted_types(rules: Iterable[Rule]) -> dict[str, EventType]:
-    """The composite types, checked: one shape for each type, one kind for each attribute name, unique rule names."""
-    types: dict[str, tuple[EventType, Rule]] = {}
-    kinds: dict[str, tuple[Kind, Rule]] = {}
-    names: set[str] = set()
-    for rule in rules:
-        if rule.name in names:
-            error = RuleError(f"two rules are called {rule.name}", span=rule.span, hint="Name one: rule OtherName")
-            raise located(error, rule)
-        names.add(rule.name)
-        known = types.setdefault(rule.emits.name, (rule.emits, rule))
-        if known[0] != rule.emits:
-            message = f"{known[1].name} defines {known[0]}, here it is {rule.emits}"
-            hint = "Rules that define one type give it the same attributes."
-            raise located(RuleError(message, span=rule.span, hint=hint), rule)
-        for attribute, kind in rule.emits.attributes:
-            other, where = kinds.setdefault(attribute, (kind, rule))
-            if other != kind:
-                message = f"{attribute} is a {kind} here and a {other} in {where.emits.name}"
-                hint = "Matches share one table: call one of them otherwise."
-                raise located(RuleError(message, span=rule.span, hint=hint), rule)
-    return {name: type for name, (type, _) in types.items()}
-
-
-def order(rules: Sequence[Rule]) -> dict[str, int]:
-    """The level of each rule by name; a cycle is an error that shows it."""
+def order(rules: Sequence[Rule], ready: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The level of each rule by name; `ready` says from which level on other rules' types are there. A cycle is an error."""
     producers: dict[str, list[Rule]] = defaultdict(list)
     for rule in rules:
         producers[rule.emits.name].append(rule)
@@ -141,7 +167,8 @@ def order(rules: Sequence[Rule]) -> dict[str, int]:
             message = "a composite event cannot be made from itself: " + " ← ".join(circle)
             raise located(RuleError(message, span=rule.span), rule)
         highest = 0
-        for type in _types(rule):
+        for type in (rule.anchor.type, *(clause.pattern.type for clause in rule.clauses)):
+            highest = max(highest, ready.get(type, 0) if ready else 0)
             for producer in producers.get(type, ()):
                 highest = max(highest, 1 + level(producer, (*path, rule)))
         levels[rule.name] = highest
@@ -171,7 +198,3 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
             read(expression for expression in (guard.argument, guard.test) if expression is not None)
     read(value for _, _, value in rule.outputs)
     return needed
-
-
-def _types(rule: Rule) -> list[str]:
-    return [rule.anchor.type, *(clause.pattern.type for clause in rule.clauses)]

@@ -45,7 +45,8 @@ def typed(expression: Expression, resolve: Resolve) -> Typed:
         case Negative():
             operand = typed(expression.operand, resolve)
             _need_number(operand, expression.span, "-")
-            return Apply("negative", (operand,), operand.kind)
+            integral = operand.kind is not None and operand.kind.integral
+            return Apply("negative", (operand,), Kind.LONG if integral else operand.kind)
         case Arithmetic():
             return _arithmetic(expression, typed(expression.left, resolve), typed(expression.right, resolve))
 

@@ -5,19 +5,22 @@ Rules are tables here, never code: `layout` says what their words mean, `express
 
 from __future__ import annotations
 
-from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
-from tocsin.engine.kernels.detection import detect, project
-from tocsin.engine.kernels.hashing import (
-    fold_start,
-    fold_texts,
-    fold_words,
-    hexadecimal,
-    match_identities,
-    text_identities,
-)
-from tocsin.engine.kernels.intake import classify, fill_axis, load_column
+from tocsin.engine.kernels.cache import compiled_kernels
 from tocsin.engine.kernels.layout import NONE, Filters, Lists
-from tocsin.engine.kernels.memory import Array, Scratch, environment
+
+with compiled_kernels():
+    from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
+    from tocsin.engine.kernels.detection import detect, project
+    from tocsin.engine.kernels.hashing import (
+        fold_start,
+        fold_texts,
+        fold_words,
+        hexadecimal,
+        match_identities,
+        text_identities,
+    )
+    from tocsin.engine.kernels.intake import classify, fill_axis, load_column
+    from tocsin.engine.kernels.memory import Array, Scratch, environment
 
 __all__ = [
     "NONE",

@@ -8,6 +8,7 @@ import numpy as np
 from tocsin.engine.kernels.hashing import mix
 from tocsin.engine.kernels.memory import jit, small
 
+
 @small
 def key_of(code, at, count, words, present, row):
     """The chain that a row belongs to, from the slots at `at`: the value itself if there is one, else a mixture.
@@ -52,7 +53,25 @@ def rehash(old, new):
 
 
 @jit
-def assign_lists(lists, count, limit, start, code, words, present, pair_filter, pair_row, fan_out, buffers_of, buffer_next, buffer_keys, entries, out_list, out_row, added):
+def assign_lists(
+    lists,
+    count,
+    limit,
+    start,
+    code,
+    words,
+    present,
+    pair_filter,
+    pair_row,
+    fan_out,
+    buffers_of,
+    buffer_next,
+    buffer_keys,
+    entries,
+    out_list,
+    out_row,
+    added,
+):
     """For each pair and buffer of its filter, the list that the row goes to; new lists are made.
 
     Goes from pair `start` until there may be more than `limit` lists. Returns (next pair, entries, lists). `added[list]` counts what comes to each.

@@ -292,13 +292,12 @@ def _reduce(env, at, since):
     else:
         high += low >> 32
         low &= 0xFFFFFFFF
-        if high > 2147483647 or high < -2147483648:
-            known = np.uint8(0)
-        whole = (high << 32) | low
-        if function == AVG:
-            put_double(out, index, np.float64(whole) / count)
+        if function == AVG:  # both terms are exact, so the sum is rounded once
+            put_double(out, index, (np.float64(high) * 4294967296.0 + np.float64(low)) / count)
         else:
-            put(out, index, whole)
+            if high > 2147483647 or high < -2147483648:
+                known = np.uint8(0)
+            put(out, index, (high << 32) | low)
     put_byte(get(env, COMPUTED_KNOWN), index, known)
 
 

@@ -143,14 +143,15 @@ def _calculate(op, stack, known, top):
             put_byte(known, top, 0)
         return
     a, b = get(stack, top), get(stack, top + 1)
+    # Unsigned words wrap around; the compiler takes it for granted that signed ones do not.
     if op == ADD:
-        c = a + b
+        c = np.int64(np.uint64(a) + np.uint64(b))
         beyond = ((a ^ c) & (b ^ c)) < 0
     elif op == SUBTRACT:
-        c = a - b
+        c = np.int64(np.uint64(a) - np.uint64(b))
         beyond = ((a ^ b) & (a ^ c)) < 0
     else:
-        c = a * b
+        c = np.int64(np.uint64(a) * np.uint64(b))
         if a == 0:
             beyond = False
         elif a == -1:

@@ -75,7 +75,14 @@ class Scratch:
 
 
 def environment(
-    scratch: Scratch, code: Array, ts: Array, seq: Array, words: Array, present: Array, ranks: Array, lists: Lists | None
+    scratch: Scratch,
+    code: Array,
+    ts: Array,
+    seq: Array,
+    words: Array,
+    present: Array,
+    ranks: Array,
+    lists: Lists | None,
 ) -> Array:
     """The environment of these arrays. They must live, and not move, as long as it is used."""
     table = np.zeros(25, np.int64)
