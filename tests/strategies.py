@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tocsin.events.notation import write_event
 from tocsin.events.types import HEADER, Event, EventType, Kind, Value
+from tocsin.language.printing import print_rule
 from tocsin.language.rules import (
     Aggregate,
     And,
@@ -89,10 +90,6 @@ class Case:
         printer.text(repr(self))
 
     def __repr__(self) -> str:
-        try:
-            from tocsin.language.printing import print_rule
-        except ImportError:
-            print_rule = repr
         lines = [line for rule in self.rules for line in [*print_rule(rule).splitlines(), ""]]
         lines += [write_event(event) for event in self.events]
         return "\n".join(["Case(", *(f"    {line}".rstrip() for line in lines), ")"])
@@ -194,13 +191,17 @@ class _Draft:
         where = tuple((attribute, self.output(kind)) for attribute, kind in emits.attributes)
         selected = list(self.roles)[1:]
         consuming: list[str] = []
-        if selected and self.one_of([False, False, True]):
+        if selected and self.one_in(3):
             # The anchor may be consumed too, to no effect.
             consuming = self.draw(st.lists(st.sampled_from([*selected, anchor.role]), unique=True, min_size=1))
         return Rule(name, emits, anchor, clauses, where, tuple(consuming))
 
     def one_of(self, choices: Sequence[T]) -> T:
         return pick(self.draw, choices)
+
+    def one_in(self, number: int) -> bool:
+        """True once in that number of times; shrinks towards False."""
+        return self.one_of(range(number)) == number - 1
 
     def enter(self, pattern: Pattern, before: set[str], after: set[str]) -> None:
         """Makes the pattern a role that comes before some roles, and after some."""
@@ -235,14 +236,12 @@ class _Draft:
         return Selection(policy, pattern, scope, count)
 
     def scope(self) -> Scope:
-        known = [(x, y) for y in self.roles for x in self.earlier[y]]
-        open = [(x, y) for y in self.roles for x in self.roles if x != y and y not in self.earlier[x]]
-        if known and self.one_of([False, True]):
-            x, y = self.one_of(sorted(known))
-            return Between(x, y)
-        if open and self.one_of([False] * 7 + [True]):
-            x, y = self.one_of(sorted(open))
-            return Between(x, y)
+        known = sorted((x, y) for y in self.roles for x in self.earlier[y])
+        possible = sorted((x, y) for y in self.roles for x in self.roles if x != y and y not in self.earlier[x])
+        if known and self.one_in(2):
+            return Between(*self.one_of(known))
+        if possible and self.one_in(8):
+            return Between(*self.one_of(possible))
         return Within(self.one_of([10, 5, 15, 20, 3, 40, 1]), self.one_of(list(self.roles)))
 
     def aggregate(self, scope: Scope) -> Aggregate:
@@ -263,11 +262,11 @@ class _Draft:
         elif function == Function.SUM and kind == Kind.INT:
             kind = Kind.LONG
         test = None
-        if self.one_of([False, True]):
+        if self.one_in(2):
             bound = self.expression(kind, self.bound(), 1)
             test = Test(bound, self.one_of(["<", "<=", ">", ">=", "!=", "="]))
         parameter = None
-        if self.one_of([True, True, False]):
+        if not self.one_in(3):
             parameter = self.fresh(kind)
         return Aggregate(function, pattern, name, scope, parameter, test)
 
@@ -275,10 +274,10 @@ class _Draft:
         """A pattern; one that is to be named binds parameters, and has an alias where its type is a role already."""
         type = self.one_of([*self.types, *(name for name in self.types if name in LEVELS)])
         alias = None
-        if named and (type in self.roles or self.one_of([False] * 5 + [True])):
+        if named and (type in self.roles or self.one_in(6)):
             alias = f"{type.lower()}{len(self.roles) + 1}"
         constraints = [self.constraint(self.types[type], binds=named) for _ in range(self.one_of([0, 0, 1, 1, 2]))]
-        if named and self.one_of([False, True]):
+        if named and self.one_in(2):
             constraints.append(self.binding(self.types[type]))
         return Pattern(type, tuple(constraints), alias)
 
@@ -304,19 +303,19 @@ class _Draft:
     def comparison(self, type: EventType) -> Expression:
         leaves = self.attributes(type)
         attribute, kind = self.one_of(leaves)
-        if kind.numeric and self.one_of([False, False, True]):
+        if kind.numeric and self.one_in(3):
             attribute = self.arithmetic(kind, [(attribute, kind)], 0) or attribute
-        if kind.integral and self.one_of([False, False, True]):
+        if kind.integral and self.one_in(3):
             kind = Kind.DOUBLE
         other = self.expression(kind, leaves + self.bound(), 1)
         return self.turned(self.operator(kind), attribute, other)
 
     def logic(self, type: EventType, depth: int = 1) -> Expression:
         def operand() -> Expression:
-            if depth and self.one_of([False, False, True]):
+            if depth and self.one_in(3):
                 return self.logic(type, depth - 1)
             booleans = [leaf for leaf, kind in self.attributes(type) + self.bound() if kind == Kind.BOOL]
-            if booleans and self.one_of([False, False, True]):
+            if booleans and self.one_in(3):
                 return self.one_of(booleans)
             return self.comparison(type)
 
@@ -332,12 +331,12 @@ class _Draft:
 
     def expression(self, kind: Kind, leaves: list[Leaf], depth: int) -> Expression:
         """Something of that kind, or an integer where a number is needed."""
-        if depth and self.one_of([False, False, True]):
+        if depth and self.one_in(3):
             computed = self.arithmetic(kind, leaves, depth - 1)
             if computed is not None:
                 return computed
         fitting = [leaf for leaf, other in leaves if other == kind or (kind.numeric and other.integral)]
-        if fitting and self.one_of([True, True, False]):
+        if fitting and not self.one_in(3):
             return self.one_of(fitting)
         literal = Kind.INT if kind.integral else kind
         return Literal(self.one_of(LITERALS[literal]), literal)
@@ -351,7 +350,7 @@ class _Draft:
         if kind == Kind.BOOL:
             compared = self.one_of([Kind.DOUBLE, Kind.STRING, Kind.TIMESTAMP])
             return Comparison(self.operator(compared), operand(compared), operand(compared))
-        if kind.integral and self.one_of([False, False, True]):
+        if kind.integral and self.one_in(3):
             return Arithmetic("-", operand(Kind.TIMESTAMP), operand(Kind.TIMESTAMP))
         if not kind.numeric:
             return None
@@ -366,7 +365,7 @@ class _Draft:
 
     def turned(self, operator: str, left: Expression, right: Expression) -> Expression:
         """The comparison, or the same the other way round."""
-        if self.one_of([False, False, False, True]):
+        if self.one_in(4):
             return Comparison({"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator), right, left)
         return Comparison(operator, left, right)
 
@@ -379,7 +378,7 @@ class _Draft:
     def output(self, kind: Kind) -> Expression:
         """What `where` gives to an attribute of that kind."""
         leaves = self.bound()
-        if self.one_of([False, True]):
+        if self.one_in(2):
             leaves += [
                 (Attribute(name, role), kind)
                 for role, type in self.roles.items()
@@ -409,10 +408,13 @@ def _matches_max(rules: Sequence[Rule], events: Sequence[Event]) -> int:
         choices: list[tuple[Counter[int], int, int]] = []
         for clause in rule.clauses:
             if isinstance(clause, Selection):
-                scope, role = clause.scope, clause.pattern.role
-                within = isinstance(scope, Within)
-                horizons[role] = horizons[scope.origin] + scope.window_us if within else horizons[scope.start]
-                choices.append((counts.get(clause.pattern.type, Counter()), horizons[role], clause.count))
+                scope = clause.scope
+                if isinstance(scope, Within):
+                    horizon = horizons[scope.origin] + scope.window_us
+                else:
+                    horizon = horizons[scope.start]
+                horizons[clause.pattern.role] = horizon
+                choices.append((counts.get(clause.pattern.type, Counter()), horizon, clause.count))
         composites = counts.setdefault(rule.emits.name, Counter())
         for ts, anchors in counts.get(rule.anchor.type, Counter()).items():
             number = anchors

@@ -1,4 +1,7 @@
-"""Tocsin: complex event processing. Say in a few lines which combination of events matters; it rings once for each time that happens."""
+"""Tocsin: complex event processing.
+
+Say in a few lines which combination of events matters; it rings once for each time that happens.
+"""
 
 from tocsin.api import DeadLetterWarning, RuleSet, rules
 from tocsin.engine.detector import Detector

@@ -95,7 +95,8 @@ class RuleSet:
         id: str = "id",
         ts_unit: str | None = None,
     ) -> Detector:
-        """A detector for a stream. `delay`: how much later than the newest an event may come (µs, "5 s" or a timedelta).
+        """A detector for a stream. `delay`: how much later than the newest an event may come (µs, "5 s" or a
+        timedelta).
 
         `ordered`: events come in canonical order (ts, seq, type, id), so that nothing waits.
         """
@@ -119,7 +120,8 @@ class RuleSet:
 
 
 def rules(source: str | Path | Iterable[Rule], language: str | None = None) -> RuleSet:
-    """Rules from their text or from a file (a `Path`, or a string that names a file), or from rules made by the builder.
+    """Rules from their text or from a file (a `Path`, or a string that names a file), or from rules made by the
+    builder.
 
     >>> len(rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke"))
     1

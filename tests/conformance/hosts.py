@@ -1,4 +1,7 @@
-"""Ways to run rules over events. Each must give the reference's answer; a new host of the engine is one more function here."""
+"""Ways to run rules over events.
+
+Each must give the reference's answer; a new host of the engine is one more function here.
+"""
 
 from __future__ import annotations
 

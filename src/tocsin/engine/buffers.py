@@ -1,6 +1,7 @@
 """Where rules look back: the rows of each (buffer, key), in canonical order, one behind the other.
 
-A list that is full moves to the end of a common pool with as much room again, so appending costs a constant on the average and a list can be searched by halving.
+A list that is full moves to the end of a common pool with as much room again, so appending costs a constant on the
+average and a list can be searched by halving.
 """
 
 from __future__ import annotations

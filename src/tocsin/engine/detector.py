@@ -1,7 +1,7 @@
 """Rules at work on a stream: events in any order and any form in, matches out as soon as they are certain.
 
-A detector reads what it is given, learns the kinds of attributes from it where they were not declared, puts events in order, and lets the machine find the
-matches. What cannot be used is set aside with the reason.
+A detector reads what it is given, learns the kinds of attributes from it where they were not declared, puts events in
+order, and lets the machine find the matches. What cannot be used is set aside with the reason.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class Detector:
     # ---- rules that come and go
 
     def add(self, rules: Iterable[Rule] | str, *, at: int | None = None) -> int:
-        """Adds rules, or their text, that see events from time `at` on (µs; default: just behind the latest event). Returns that time.
+        """Adds rules, or their text, that see events from time `at` on (µs; default: just behind the latest event).
+        Returns that time.
 
         Binds only the new rules; nothing of the state is touched.
         """
@@ -181,7 +182,10 @@ class Detector:
 
     @classmethod
     def restore(cls, data: bytes, rules: Sequence[Rule], types: Mapping[str, EventType]) -> Detector:
-        """A detector that goes on where the snapshot was taken. A rule that is new or changed sees events from there on."""
+        """A detector that goes on where the snapshot was taken.
+
+        A rule that is new or changed sees events from there on.
+        """
         snapshot = snapshots.decode(data)
         header, numbers = snapshot.header, snapshot.numbers
         exact = {

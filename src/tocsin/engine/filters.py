@@ -1,8 +1,9 @@
 """Which filters does an event pass? An index over the filters of all rules, so that they are not tried one by one.
 
-The filters of a type are cut into blocks of at most 512. In a block each attribute that some filter compares with a constant is an *axis*: the sorted
-constants, and for each position a value can have among them one bit for each filter. The filters that an event passes are the bits left when the rows of
-all axes are put together. What a filter asks beyond that (`or`, arithmetic, two attributes) is a program, run only where its bit is left.
+The filters of a type are cut into blocks of at most 512. In a block each attribute that some filter compares with a
+constant is an *axis*: the sorted constants, and for each position a value can have among them one bit for each
+filter. The filters that an event passes are the bits left when the rows of all axes are put together. What a filter
+asks beyond that (`or`, arithmetic, two attributes) is a program, run only where its bit is left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""From a batch to rows: loads the columns that rules read, keeps the events that pass some filter, says who they are and puts equals in order.
+"""From a batch to rows: loads the columns that rules read, keeps the events that pass some filter, says who they are
+and puts equals in order.
 
 What comes out is the store's new rows and the pairs (filter, row), in canonical order.
 """
@@ -299,7 +300,7 @@ class Intake:
             }
         )
         order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
-        return order.to_numpy().astype(np.int64)
+        return np.asarray(order, np.int64)
 
 
 def number_occurrences(store: Store, rows: Array) -> None:
@@ -336,19 +337,21 @@ class Tail:
             return []
         ts, seq = store.ts[base : base + count], store.seq[base : base + count]
         ends = (int(ts[-1]), int(seq[-1]))
-        begin = base + np.nonzero((ts == ts[0]) & (seq == seq[0]))[0] if self.key == (ts[0], seq[0]) else []
-        end = base + np.nonzero((ts == ends[0]) & (seq == ends[1]))[0]
-        content = {int(row): self._content(store, row) for row in {*begin, *end}}
+        begin = (base + np.nonzero((ts == ts[0]) & (seq == seq[0]))[0]).tolist()
+        if self.key != (ts[0], seq[0]):
+            begin = []
+        end = (base + np.nonzero((ts == ends[0]) & (seq == ends[1]))[0]).tolist()
+        content = {row: self._content(store, row) for row in {*begin, *end}}
         if not given:
             number_occurrences(store, tied)
             for row in begin:
-                earlier = self.counts.get(content[int(row)], 0)
+                earlier = self.counts.get(content[row], 0)
                 add_to_identities(store, np.array([row]), np.array([earlier]))
         mark = {row: self._mark(store, row, given, texts) for row in content}
-        late = [int(row) for row in begin if mark[int(row)] < self.last.get(content[int(row)][0], ("", 0, 0))]
+        late = [row for row in begin if mark[row] < self.last.get(content[row][0], ("", 0, 0))]
         if ends != self.key:
             self.key, self.counts, self.last = ends, {}, {}
-        for row in map(int, end):
+        for row in end:
             if row not in late:
                 type = content[row][0]
                 self.counts[content[row]] = self.counts.get(content[row], 0) + 1

@@ -1,8 +1,8 @@
 """One partition's detection: batches of events in order go in, matches come out, and what is needed later is kept.
 
-For each batch: take in the events, then, level by level, take in the composite events that the next rules use, run the rules over their new anchors and
-compute the attributes of what they found. A composite event is handed on only when its instant is closed, so that composites of one instant are seen in
-canonical order however the input is cut.
+For each batch: take in the events, then, level by level, take in the composite events that the next rules use, run
+the rules over their new anchors and compute the attributes of what they found. A composite event is handed on only
+when its instant is closed, so that composites of one instant are seen in canonical order however the input is cut.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -90,8 +91,10 @@ class Machine:
     # ---- one batch
 
     def process(self, batch: pa.Table, closed: Instant) -> Iterator[tuple[Found, list[int]]]:
-        """Takes a batch in order; no event before `closed` will come any more. Yields matches piece by piece, each valid until the next,
-        with the numbers of events that were late among their equals."""
+        """Takes a batch in order; no event before `closed` will come any more.
+
+        Yields matches piece by piece, each valid until the next, with the events that were late among their equals.
+        """
         at, size = 0, batch.num_rows
         ts, seq = (batch[name].to_numpy() for name in ("ts", "seq")) if size else (np.zeros(0), np.zeros(0))
         while True:
@@ -138,11 +141,11 @@ class Machine:
         order = np.argsort(filters.astype(np.uint16) if count < 65536 else filters, kind="stable")
         filters, rows = filters[order], rows[order]
         base = sum(map(len, anchors))
-        starts = np.nonzero(np.concatenate([[True], filters[1:] != filters[:-1]]))[0] if len(filters) else []
-        ends = [*starts[1:], len(filters)]
-        for start, end in zip(starts, ends, strict=False):
+        changes = np.nonzero(filters[1:] != filters[:-1])[0] + 1
+        bounds = [0, *changes.tolist(), len(filters)]
+        for start, end in pairwise(bounds if len(filters) else []):
             for rule in tables.anchored[int(filters[start])]:
-                jobs[rule.level].append((rule, base + int(start), base + int(end)))
+                jobs[rule.level].append((rule, base + start, base + end))
         anchors.append(rows)
 
     def _detect(self, jobs: list[tuple[Loaded, int, int]], anchors: Array) -> list[Found]:

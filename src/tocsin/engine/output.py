@@ -1,4 +1,4 @@
-"""Matches as an Arrow table: rule, type, ts, id, the attributes, and the parts that made them, ordered by (ts, seq, rule, parts)."""
+"""Matches as an Arrow table: rule, type, ts, id, the attributes and the parts, ordered by (ts, seq, rule, parts)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """What do the rules mean? The TESLA semantics as plain Python: short, slow, and open to checking sentence by sentence.
 
 Every other way of running rules must give the answers of `detect`. Rules are taken in an order in which a composite
-event is found before it is used. For each anchor event, in canonical order, the clauses are resolved from left to right,
-by searching all events anew each time. Nothing is shared with the engine but the classes of rules and the identities of
-events. Rules must be checked, and an event must hold values of its declared kinds: a double is a Python float.
+event is found before it is used. For each anchor event, in canonical order, the clauses are resolved from left to
+right, by searching all events anew each time. Nothing is shared with the engine but the classes of rules and the
+identities of events. Rules must be checked, and an event must hold values of its declared kinds: a double is a Python
+float.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     TOCSIN  version (2)  CRC-32 of the rest (4)  length (8)  header as JSON  { length (8)  Arrow stream }*
 
-The header names what the streams are. Numbers that grow stand in a stream of their own, so that the length says how much is remembered and nothing else.
+The header names what the streams are. Numbers that grow stand in a stream of their own, so that the length says how
+much is remembered and nothing else.
 """
 
 from __future__ import annotations

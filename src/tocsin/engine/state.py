@@ -1,7 +1,8 @@
-"""What a machine remembers, as plain tables: it can be written down, carried elsewhere, and loaded by a machine with other rules.
+"""What a machine remembers, as plain tables: it can be written down, carried elsewhere, and loaded by a machine with
+other rules.
 
-Filters and buffers are not part of it: they follow from the rules, and are filled again from the rows. Only buffers of consumed roles, which lose events on
-the way, say which rows are left in them.
+Filters and buffers are not part of it: they follow from the rules, and are filled again from the rows. Only buffers
+of consumed roles, which lose events on the way, say which rows are left in them.
 """
 
 from __future__ import annotations
@@ -82,10 +83,9 @@ def load(machine: Machine, state: State) -> None:
                 slots[slot] = words_of(whole(table[f"{attribute}:{kind}"]), kind, texts)
         given, known = words_of(whole(table["given"]), Kind.STRING, texts)
         base = machine.store.size
-        header = (table[name].to_numpy() for name in ("ts", "seq", "first", "second"))
-        passed, source = machine.intake.identified(
-            tables.types[type], *header, np.where(known != 0, given, kernels.NONE), slots
-        )
+        ts, seq, first, second = (table[name].to_numpy() for name in ("ts", "seq", "first", "second"))
+        given = np.where(known != 0, given, kernels.NONE)
+        passed, source = machine.intake.identified(tables.types[type], ts, seq, first, second, given, slots)
         machine.buffers.add(tables, machine.store, passed.filters, passed.rows)
         row = np.full(table.num_rows, kernels.NONE, np.int64)
         row[source] = base + np.arange(len(source))
@@ -124,5 +124,5 @@ def _pending(name: str, table: pa.Table, machine: Machine) -> Composites:
     for k, (attribute, kind) in enumerate(attributes):
         if f"{attribute}:{kind}" in table.column_names:
             words[k], known[k] = words_of(whole(table[f"{attribute}:{kind}"]), kind, machine.texts)
-    header = (table[column].to_numpy() for column in ("ts", "seq", "first", "second"))
-    return Composites(*header, words, known)
+    ts, seq, first, second = (table[column].to_numpy() for column in ("ts", "seq", "first", "second"))
+    return Composites(ts, seq, first, second, words, known)

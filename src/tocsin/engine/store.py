@@ -1,7 +1,8 @@
 """The events that some rule may still need, in columns.
 
-One table for all types: an attribute of a type has a slot, and types share slots. Rows of one type stand in canonical order. Rows that no buffer holds any
-more are squeezed out when they outnumber the others, so that an event is moved a constant number of times on the average.
+One table for all types: an attribute of a type has a slot, and types share slots. Rows of one type stand in canonical
+order. Rows that no buffer holds any more are squeezed out when they outnumber the others, so that an event is moved a
+constant number of times on the average.
 """
 
 from __future__ import annotations

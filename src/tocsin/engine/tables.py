@@ -1,6 +1,7 @@
 """Rules as tables: turns bound rules into the words that the kernels interpret.
 
-Loading a rule appends to the tables; what an earlier rule brought (a filter, a buffer, a column) is found by hashing and used again. Nothing is compiled.
+Loading a rule appends to the tables; what an earlier rule brought (a filter, a buffer, a column) is found by hashing
+and used again. Nothing is compiled.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.engine.kernels import layout
 from tocsin.engine.filters import FilterIndex
-from tocsin.engine.kernels import Array
+from tocsin.engine.kernels import Array, layout
 from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words

@@ -1,4 +1,4 @@
-"""Strings as small numbers: equal strings have equal numbers, and numbers of strings that nobody holds any more are given out again."""
+"""Strings as small numbers: equal strings have equal numbers, and numbers that nobody holds any more are used again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class Texts:
         return number
 
     def encode(self, column: pa.Array) -> Array:
-        """A column of strings as numbers; what a null becomes has no meaning. Linear, with a look-up for each distinct string."""
+        """A column of strings as numbers; what a null becomes has no meaning.
+
+        Linear, with a look-up for each distinct string.
+        """
         coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         if len(coded.dictionary) == 0:
             return np.zeros(len(column), np.int64)
@@ -58,7 +61,7 @@ class Texts:
             (0 if text is None else self.number(text) for text in coded.dictionary.to_pylist()), np.int64
         )
         indices = coded.indices.fill_null(0) if coded.indices.null_count else coded.indices
-        return numbers[indices.to_numpy(zero_copy_only=False)]
+        return np.asarray(numbers[indices.to_numpy(zero_copy_only=False)])
 
     def decode(self, numbers: Array, known: Array | None = None) -> pa.Array:
         """The strings behind numbers; null where not known."""

@@ -1,7 +1,9 @@
-"""From what a user has to what the engine reads: tables, mappings and events become one shape, and bad rows are set aside.
+"""From what a user has to what the engine reads: tables, mappings and events become one shape, and bad rows are set
+aside.
 
-A *batch* is an Arrow table with `type` (int32, the number of a type that some rule needs, or -1), `ts` and `seq` (int64), `id` (string, if the source names ids),
-and a column `name:kind` for each attribute: two types may give one name different kinds.
+A *batch* is an Arrow table with `type` (int32, the number of a type that some rule needs, or -1), `ts` and `seq`
+(int64), `id` (string, if the source names ids), and a column `name:kind` for each attribute: two types may give one
+name different kinds.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +20,7 @@ from tocsin.errors import EventError, nearest
 from tocsin.events.notation import write_event
 from tocsin.events.types import Event, Kind, Value
 
-Data = pa.Table | pa.RecordBatch | Mapping[str, pa.Table] | Iterable[Event]
+Data: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table] | Iterable[Event]
 Array = np.ndarray[Any, Any]
 
 ARROW: dict[Kind, pa.DataType] = {
@@ -48,7 +50,7 @@ class Columns:
 
 @dataclass(slots=True)
 class Known:
-    """What the reader is told: the numbers of the types that rules need or define, and the kinds that attributes must have."""
+    """What the reader is told: numbers of the types that rules need or define, and the kinds of attributes."""
 
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Number by type; `DEFINED` for a type that rules define."""
@@ -100,7 +102,10 @@ def kind_of(type: pa.DataType) -> Kind | None:
 
 
 def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
-    """Brings any input into the shape of a batch. `first`: nothing came before, so look whether the times make sense."""
+    """Brings any input into the shape of a batch.
+
+    `first`: nothing came before, so look whether the times make sense.
+    """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
@@ -120,8 +125,8 @@ def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
         events = [data]
     for event in events:
         if not isinstance(event, Event):
-            message = f"events come as an Arrow table, a mapping of type to table, or Event objects, not as {type(event).__name__}"
-            raise EventError(message)
+            forms = "an Arrow table, a mapping of type to table, or Event objects"
+            raise EventError(f"events come as {forms}, not as {type(event).__name__}")
     return _read_events(events, known, first)
 
 
@@ -276,7 +281,7 @@ def _times(column: pa.ChunkedArray, unit: str | None, first: bool, reasons: dict
 
 
 def _check_unit(words: Array) -> None:
-    """Fails when integer times are most likely not microseconds: read as such, all fall into a corner of 1970, or far off."""
+    """Fails when integer times are most likely not microseconds: all would fall into a corner of 1970, or far off."""
     least, most = int(words.min()), int(words.max())
     for unit, low, name in (("s", 10**9, "seconds"), ("ms", 10**12, "milliseconds"), ("ns", 10**18, "nanoseconds")):
         if 0.9 * low <= least and most <= 5 * low:
@@ -320,7 +325,7 @@ def _seq(table: pa.Table, columns: Columns) -> Array:
             return np.zeros(table.num_rows, np.int64)
         raise EventError(f"seq must hold whole numbers, it is {column.type}")
     array, _ = convert(column, Kind.LONG)
-    return array.fill_null(0).to_numpy(zero_copy_only=False)
+    return np.asarray(array.fill_null(0))
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:
@@ -332,7 +337,7 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
 def _where_null(array: pa.Array) -> list[int]:
     if not array.null_count:
         return []
-    return np.nonzero(array.is_null().to_numpy(zero_copy_only=False))[0].tolist()  # type: ignore[no-any-return]
+    return np.nonzero(array.is_null().to_numpy(zero_copy_only=False))[0].tolist()
 
 
 def _dead(
@@ -443,7 +448,7 @@ def concat(batches: Sequence[pa.Table]) -> pa.Table:
 
 def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:
     """Dead letters as a table."""
-    columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
+    columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
     return pa.table(
         [pa.array(column, type.type) for column, type in zip(columns, DEAD_LETTERS, strict=True)], DEAD_LETTERS
     )

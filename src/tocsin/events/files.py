@@ -209,7 +209,8 @@ def iso(table: pa.Table) -> pa.Table:
 
 def records(table: pa.Table) -> list[dict[str, Any]]:
     """The rows as plain dicts that JSON can hold."""
-    return iso(table).to_pylist()
+    rows: list[dict[str, Any]] = iso(table).to_pylist()
+    return rows
 
 
 class TableWriter:

@@ -1,8 +1,8 @@
 """Which event is it? Stable 128-bit identities, the same on every host.
 
-An identity is two 64-bit words. Words are *folded* into a pair of 64-bit lanes by SplitMix64's finaliser; text is folded as its UTF-8
-bytes in little-endian words of eight, zero-padded, then its length in bytes. This module says the meaning in plain Python, one event at
-a time; `engine.kernels` does the same over columns.
+An identity is two 64-bit words. Words are *folded* into a pair of 64-bit lanes by SplitMix64's finaliser; text is
+folded as its UTF-8 bytes in little-endian words of eight, zero-padded, then its length in bytes. This module says the
+meaning in plain Python, one event at a time; `engine.kernels` does the same over columns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def text_words(text: str) -> Words:
 
 
 def value_words(value: str | int | float | bool) -> tuple[int, ...]:
-    """The words that stand for a value: two for text, one for anything else (two's complement, or the bits of a double)."""
+    """The words that stand for a value: two for text, else one (two's complement, or the bits of a double)."""
     if isinstance(value, str):
         return text_words(value)
     if isinstance(value, float):

@@ -1,7 +1,8 @@
 """When is an event's turn? Puts what arrives in any order back into order, as far as the allowed delay goes.
 
-The watermark W is the largest `ts` seen minus the delay (EPS's scheduler time). An event is late iff its `ts` is below W when it arrives; events below W are
-released in order of (ts, seq). Waiting events stand in a few sorted runs; runs of like size are merged, so that an event is moved a logarithmic number of times.
+The watermark W is the largest `ts` seen minus the delay (EPS's scheduler time). An event is late iff its `ts` is
+below W when it arrives; events below W are released in order of (ts, seq). Waiting events stand in a few sorted runs;
+runs of like size are merged, so that an event is moved a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ BEGINNING = -(2**62)
 
 
 class Scheduler:
-    """Holds events back until their turn. `ordered`: the source is in order, so nothing waits, and what is out of order is late."""
+    """Holds events back until their turn.
+
+    `ordered`: the source is in order, so nothing waits, and what is out of order is late.
+    """
 
     def __init__(self, delay_us: int = 0, *, ordered: bool = False) -> None:
         self.delay_us = delay_us
@@ -52,7 +56,10 @@ class Scheduler:
         self.wait(waiting.set_column(0, "type", pa.array(types)).filter(pa.array(types >= 0)))
 
     def push(self, batch: pa.Table) -> tuple[pa.Table, Array]:
-        """Takes a batch in the order of arrival. Returns what is released, in order, and which rows of the batch came late."""
+        """Takes a batch in the order of arrival.
+
+        Returns what is released, in order, and which rows of the batch came late.
+        """
         ts = batch["ts"].to_numpy()
         if not len(ts):
             return batch, np.zeros(0, np.int64)

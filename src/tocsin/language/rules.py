@@ -1,7 +1,7 @@
 """What a rule says, whichever language said it: frozen data with no behaviour but printing.
 
-A rule binds a composite event to one *anchor* event and looks back from it. `Span`s point into the rule's text for error
-messages and take no part in equality, so that a parsed, a printed-and-parsed and a built rule are equal.
+A rule binds a composite event to one *anchor* event and looks back from it. `Span`s point into the rule's text for
+error messages and take no part in equality, so that a parsed, a printed-and-parsed and a built rule are equal.
 """
 
 from __future__ import annotations
@@ -212,7 +212,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All that one text says: declared event types and rules. An empty `types` declares nothing and allows everything."""
+    """All that one text says: declared event types and rules.
+
+    An empty `types` declares nothing and allows everything.
+    """
 
     types: tuple[EventType, ...] = ()
     rules: tuple[Rule, ...] = ()

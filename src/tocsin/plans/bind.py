@@ -1,8 +1,9 @@
 """Binds a rule to what is known of its events: names become places, constraints are sorted by who can test them.
 
-Clauses are read from left to right. A constraint that needs only its own event goes into a filter; one that equates an attribute with something known
-before becomes a key of the buffer; the rest is tested on each candidate. A negation or an aggregate goes to the step of the latest role that it mentions.
-Every mistake that is not one of spelling is found here.
+Clauses are read from left to right. A constraint that needs only its own event goes into a filter; one that equates
+an attribute with something known before becomes a key of the buffer; the rest is tested on each candidate. A negation
+or an aggregate goes to the step of the latest role that it mentions. Every mistake that is not one of spelling is
+found here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from tocsin.events.types import Kind
 from tocsin.language.rules import (
     Aggregate,
     Attribute,
-    Between,
     Comparison,
     Expression,
     Function,
@@ -77,7 +77,8 @@ class _Binding:
         roles = rule.roles
         for pattern in roles:
             if pattern.role in self.places:
-                hint = f"Name one of them: {pattern.type}(…) as {pattern.type.lower()}{len(self.places) + 1}."
+                name = f"{pattern.type.lower()}{len(self.places) + 1}"
+                hint: str | None = f"Name one of them: {pattern.type}(…) as {name}."
                 raise RuleError(f"two events of this rule are called {pattern.role}", span=pattern.span, hint=hint)
             self.places[pattern.role] = len(self.places)
         for role in rule.consuming:

@@ -1,7 +1,8 @@
 """What is known of event types when a rule is bound: declared, read off tables, or not yet seen.
 
-A type is *exact* when it was declared, came as a table of its own, or is defined by a rule. All other types share the columns of the tables with a
-type column that were seen. Before any data, nothing is known: rules are checked as far as that goes, and bound again later.
+A type is *exact* when it was declared, came as a table of its own, or is defined by a rule. All other types share the
+columns of the tables with a type column that were seen. Before any data, nothing is known: rules are checked as far
+as that goes, and bound again later.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Catalog:
     def learned(
         self, shared: Mapping[str, Kind], by_type: Mapping[str, Mapping[str, Kind]], *, complete: bool
     ) -> Catalog:
-        """This catalog with what a batch showed: columns that all types share, and columns by type. The same one, if that is no news.
+        """This catalog with what a batch showed: columns that all types share, and columns by type. The same one, if
+        that is no news.
 
         What was known before stays: later batches are converted to it.
         """

@@ -1,7 +1,8 @@
-"""What will it take? Estimates of a rule's state and work from the rates of its events, for `explain` and for placing rules.
+"""What will it take? Estimates of a rule's state and work from the rates of its events, for `explain` and for placing
+rules.
 
-Work is counted in candidates looked at. Without statistics every type is taken to come once a second, an equality to let one event in ten pass, any other
-test one in three, and a chain to hold one in a hundred of its buffer.
+Work is counted in candidates looked at. Without statistics every type is taken to come once a second, an equality to
+let one event in ten pass, any other test one in three, and a chain to hold one in a hundred of its buffer.
 """
 
 from __future__ import annotations

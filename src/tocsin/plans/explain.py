@@ -22,7 +22,7 @@ def explain(plan: Plan, statistics: Statistics | None = None) -> str:
     statistics = statistics or Statistics()
     filters, buffers = names(plan)
     users = users_of(plan)
-    shared = sum(len(users[node]) > 1 for node in (*filters, *buffers))
+    shared = sum(len(rules) > 1 for rules in users.values())
     cost = plan_cost(plan, statistics)
     lines = [
         f"{_count(len(plan.rules), 'rule')}, {_count(len(filters), 'filter')}, {_count(len(buffers), 'buffer')}, "

@@ -1,7 +1,8 @@
 """Typed expressions over the events of one match.
 
-A match is a row of *places*: the anchor is place 0, the selected roles follow, then one place for each negated or aggregated pattern. Operands
-are put in canonical order as nodes are made (`5 < v` becomes `v > 5`, `b = a` becomes `a = b`), so that equal meanings are equal nodes.
+A match is a row of *places*: the anchor is place 0, the selected roles follow, then one place for each negated or
+aggregated pattern. Operands are put in canonical order as nodes are made (`5 < v` becomes `v > 5`, `b = a` becomes `a
+= b`), so that equal meanings are equal nodes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     type ─► filter ─► buffer ─► rule ─► composite type ─► …
 
-Every node is frozen data, equal when its meaning is equal, so that what two rules share exists once: a *filter* is the tests that one event can meet by
-itself, a *buffer* the events that passed a filter, kept in time order and chained by the attributes that equality joins, a *rule* an anchor filter,
-then one step for each selected role with the guards that belong to it.
+Every node is frozen data, equal when its meaning is equal, so that what two rules share exists once: a *filter* is
+the tests that one event can meet by itself, a *buffer* the events that passed a filter, kept in time order and
+chained by the attributes that equality joins, a *rule* an anchor filter, then one step for each selected role with
+the guards that belong to it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Candidates for a place: the buffer's events under the key, in reach, that meet the conditions with earlier places."""
+    """Candidates for a place: the buffer's events under the key, in reach, that meet conditions with earlier places."""
 
     place: int
     buffer: Buffer
@@ -90,7 +91,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RulePlan:
-    """One rule, bound to the kinds of its events. `names` are the places' names: roles first, then patterns without one."""
+    """One rule, bound to the kinds of its events.
+
+    `names` are the places' names: roles first, then patterns without one.
+    """
 
     rule: Rule
     anchor: Filter

@@ -1,7 +1,7 @@
 """By what can a rule be partitioned? By attributes that equality joins over all of its events.
 
-If every event that a rule looks at carries one and the same value, somewhere, then events with different values never meet in a match: they can be kept apart,
-and each part detected by itself.
+If every event that a rule looks at carries one and the same value, somewhere, then events with different values never
+meet in a match: they can be kept apart, and each part detected by itself.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
 
 
 def common_key(plans: Iterable[RulePlan]) -> Mapping[str, str] | None:
-    """One attribute for each event type by which rules that feed each other can be partitioned together, if there is one."""
+    """One attribute for each event type by which rules that feed each other can be partitioned, if there is one."""
     chosen: dict[str, str] = {}
 
     def fits(remaining: list[RulePlan], chosen: dict[str, str]) -> dict[str, str] | None:

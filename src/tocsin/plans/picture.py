@@ -1,4 +1,4 @@
-"""The operator graph as SVG: types, filters, buffers, rules and composite types from left to right, what is shared drawn bold."""
+"""The operator graph as SVG: types, filters, buffers, rules, composite types; what is shared is drawn bold."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """All rules of a deployment as one plan: checked against each other, put in order, with what they share counted.
 
-Rules that use other rules' composite events come after them: a rule's *level* is one more than the highest of the rules that define its types.
+Rules that use other rules' composite events come after them: a rule's *level* is one more than the highest of the
+rules that define its types.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ class Plan:
         return complete
 
     def bound_to(self, catalog: Catalog) -> Plan:
-        """The same rules bound to what is known now. The last such plan is kept, for the next detector of these rules."""
+        """The same rules bound to what is known now.
+
+        The last such plan is kept, for the next detector of these rules.
+        """
         if self.given == catalog:
             return self
         if self._latest is None or self._latest.given != catalog:
@@ -117,7 +121,7 @@ class Emitted:
     names: frozenset[str] = frozenset()
 
     def with_rules(self, rules: Iterable[Rule]) -> Emitted:
-        """This and what more rules define: one shape for each type, one kind for each attribute name, unique rule names."""
+        """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
         types, kinds, names = dict(self.types), dict(self.kinds), set(self.names)
         for rule in rules:
             if rule.name in names:
@@ -153,7 +157,10 @@ def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
 
 
 def order(rules: Sequence[Rule], ready: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The level of each rule by name; `ready` says from which level on other rules' types are there. A cycle is an error."""
+    """The level of each rule by name;
+
+    `ready` says from which level on other rules' types are there. A cycle is an error.
+    """
     producers: dict[str, list[Rule]] = defaultdict(list)
     for rule in rules:
         producers[rule.emits.name].append(rule)

@@ -1,6 +1,8 @@
-"""The loops: everything that is done once for each event, candidate or match, over primitive arrays, compiled once and kept on disk.
+"""The loops: everything that is done once for each event, candidate or match, over primitive arrays, compiled once
+and kept on disk.
 
-Rules are tables here, never code: `layout` says what their words mean, `expressions` and `detection` interpret them. Numba is used nowhere else.
+Rules are tables here, never code: `layout` says what their words mean, `expressions` and `detection` interpret them.
+Numba is used nowhere else.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def assign_lists(
 ):
     """For each pair and buffer of its filter, the list that the row goes to; new lists are made.
 
-    Goes from pair `start` until there may be more than `limit` lists. Returns (next pair, entries, lists). `added[list]` counts what comes to each.
+    Goes from pair `start` until there may be more than `limit` lists. Returns (next pair, entries, lists).
+    `added[list]` counts what comes to each.
     """
     for p in range(start, len(pair_filter)):
         if count + fan_out[pair_filter[p]] > limit:
@@ -122,7 +123,10 @@ def room_needed(lists, out_list, entries, added):
 
 @jit
 def append(lists, used, out_list, out_row, entries, added, ts):
-    """Puts the rows at the ends of their lists; a list that is full moves to the end of the pool, with as much room again. Clears `added`."""
+    """Puts the rows at the ends of their lists, and clears `added`.
+
+    A list that is full moves to the end of the pool, with as much room again.
+    """
     for e in range(entries):
         n = out_list[e]
         if added[n] > 0:
@@ -145,7 +149,8 @@ def append(lists, used, out_list, out_row, entries, added, ts):
 
 @jit
 def trim(lists, count, horizon, now, live):
-    """Drops from every list what is too old for its buffer at time `now` and what was consumed; marks the rows that stay.
+    """Drops from every list what is too old for its buffer at time `now` and what was consumed; marks the rows that
+    stay.
 
     Returns (lists that stay, entries that stay).
     """
@@ -170,7 +175,10 @@ def trim(lists, count, horizon, now, live):
 
 @jit
 def rebuild(old, hash_size, new, new_row):
-    """Moves the lists that are not empty into fresh tables, with rows under their new numbers. Returns (lists, pool used)."""
+    """Moves the lists that are not empty into fresh tables, with rows under their new numbers.
+
+    Returns (lists, pool used).
+    """
     count, used = 0, 0
     for h in range(hash_size):
         n = old.hash_list[h]

@@ -1,5 +1,5 @@
-"""Where compiled kernels are kept. Numba looks only at the file of a function to see whether it changed, not at what that calls, so the folder is
-named by the sources of all kernels: what was compiled from others is never used.
+"""Where compiled kernels are kept. Numba looks only at the file of a function to see whether it changed, not at what
+that calls, so the folder is named by the sources of all kernels: what was compiled from others is never used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def compiled_kernels() -> Iterator[None]:
 def _folder() -> Path:
     here = Path(__file__).parent
     sources = hashlib.sha256(b"".join(source.read_bytes() for source in sorted(here.glob("*.py")))).hexdigest()[:16]
-    places = [here / "__pycache__", Path.home() / ".cache" / "tocsin", Path(tempfile.gettempdir()) / f"tocsin-{os.getuid()}"]
+    places = [
+        here / "__pycache__",
+        Path.home() / ".cache" / "tocsin",
+        Path(tempfile.gettempdir()) / f"tocsin-{os.getuid()}",
+    ]
     for place in places:
         folder = place / f"kernels-{sources}"
         try:

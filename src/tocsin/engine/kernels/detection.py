@@ -259,7 +259,7 @@ def _reduce(env, at, since):
             value = get(get(env, TS), row)
         elif slot == ARGUMENT_SEQ:
             value = get(get(env, SEQ), row)
-        if function == AVG or function == SUM:
+        if function in (AVG, SUM):
             if double:
                 parts = _add_exactly(partials, parts, x)
             else:
@@ -279,7 +279,7 @@ def _reduce(env, at, since):
         put(out, index, count)
     elif count == 0:
         known = np.uint8(0)
-    elif function == MIN or function == MAX:
+    elif function in (MIN, MAX):
         if double:
             put_double(out, index, best_double)
         else:
@@ -390,7 +390,8 @@ def _consume(env, first_step, steps, positions, before, matches):
 
 @jit
 def detect(env, jobs, anchors, first_job, first_anchor, out_job, out_rows, out_position, out_words, out_known):
-    """Finds the matches of each job (rule, first anchor, last anchor) in anchor order, places compared from left to right.
+    """Finds the matches of each job (rule, first anchor, last anchor) in anchor order, places compared from left to
+    right.
 
     Stops when the output is full, before an anchor whose matches do not all fit. Returns (job, anchor, matches): where
     to go on, the job being the number of jobs when all is done, and how many matches were written.

@@ -25,10 +25,11 @@ def load_column(words, present, base, column, has, types, slot_of_type):
 
 @jit
 def classify(f, env, ts, seq, words_of, doubles, present, types, base, start, count, to, source, pair_filter, pair_row):
-    """Tests the batch's events, loaded at `base`, against all filters of their types, and moves those that pass any down to `base`.
+    """Tests the batch's events, loaded at `base`, against all filters of their types, and moves those that pass any
+    down to `base`.
 
-    Goes from event `start` until the pairs (filter, row) are full. Returns (next event, rows kept, pairs). For one event: a binary search for
-    each attribute that some filter tests, and one word for every 64 filters of its type.
+    Goes from event `start` until the pairs (filter, row) are full. Returns (next event, rows kept, pairs). For one
+    event: a binary search for each attribute that some filter tests, and one word for every 64 filters of its type.
     """
     (
         first_block,
@@ -150,8 +151,8 @@ def bit_number(bit):
 def fill_axis(bits, at, words, positions, filters, starts, relations, ranks_):
     """Writes an axis's rows of bits: at each position, the filters whose conditions on it all hold there.
 
-    Condition c of filter k (`starts[k] <= c < starts[k+1]`) relates the value to constant `ranks_[c]`. Positions: 2r below constant r and
-    above r-1, 2r+1 at constant r, the last one for null.
+    Condition c of filter k (`starts[k] <= c < starts[k+1]`) relates the value to constant `ranks_[c]`. Positions: 2r
+    below constant r and above r-1, 2r+1 at constant r, the last one for null.
     """
     for position in range(positions):
         null = position == positions - 1

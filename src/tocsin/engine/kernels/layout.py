@@ -1,4 +1,7 @@
-"""What the words of the tables mean. `code` is one array of 64-bit words; a record is a run of words and refers to other records by their offset."""
+"""What the words of the tables mean.
+
+`code` is one array of 64-bit words; a record is a run of words and refers to other records by their offset.
+"""
 
 from __future__ import annotations
 

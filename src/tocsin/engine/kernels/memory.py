@@ -1,8 +1,9 @@
-"""How kernels reach memory. Detection calls many small functions, and handing arrays to each would cost more than what they do: Numba counts references.
-So they get one number, the address of an *environment*: a table of the addresses of all arrays. The caller keeps the arrays alive.
+"""How kernels reach memory. Detection calls many small functions, and handing arrays to each would cost more than
+what they do: Numba counts references. So they get one number, the address of an *environment*: a table of the
+addresses of all arrays. The caller keeps the arrays alive.
 
-Values of every kind are 64-bit words (a double by its bits, a string by its number in the dictionary, a boolean as 0 or 1), with a byte beside that says
-whether there is a value.
+Values of every kind are 64-bit words (a double by its bits, a string by its number in the dictionary, a boolean as 0
+or 1), with a byte beside that says whether there is a value.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ put_byte = _access(ir.IntType(8), types.uint8, writes=True)
 
 
 class Scratch:
-    """What one evaluation uses: the rows at the places, aggregates, the stack of the expression machine, the search at each place."""
+    """What one evaluation uses: the rows at the places, aggregates, the stack, the search at each place."""
 
     def __init__(self) -> None:
         self.arrays: dict[int, Array] = {
