@@ -262,7 +262,7 @@ class _Draft:
         elif function == Function.SUM and kind == Kind.INT:
             kind = Kind.LONG
         test = None
-        if self.one_in(2):
+        if self.one_in(3):
             bound = self.expression(kind, self.bound(), 1)
             test = Test(bound, self.one_of(["<", "<=", ">", ">=", "!=", "="]))
         parameter = None
@@ -276,7 +276,7 @@ class _Draft:
         alias = None
         if named and (type in self.roles or self.one_in(6)):
             alias = f"{type.lower()}{len(self.roles) + 1}"
-        constraints = [self.constraint(self.types[type], binds=named) for _ in range(self.one_of([0, 0, 1, 1, 2]))]
+        constraints = [self.constraint(self.types[type], binds=named) for _ in range(self.one_of([0, 0, 0, 1, 1, 2]))]
         if named and self.one_in(2):
             constraints.append(self.binding(self.types[type]))
         return Pattern(type, tuple(constraints), alias)

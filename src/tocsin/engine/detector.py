@@ -50,7 +50,7 @@ class Detector:
         self._ordered = ordered
         self._scheduler = Scheduler(delay_us, ordered=ordered)
         self._times: bool | None = None
-        self._outputs: tuple[Plan, bool | None, output.Output] | None = None
+        self._knowing: tuple[Plan, Known] | None = None
         self._letters: list[tuple[str, str | None, int | None, str]] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
 
@@ -58,14 +58,6 @@ class Detector:
     def _machine(self) -> Machine:
         """What runs; not made before it is needed, as the first events may tell more about their types."""
         return Machine(self._plan, self._since, ordered=self._ordered)
-
-    @property
-    def _output(self) -> output.Output:
-        """What makes tables of matches; made again when the rules change."""
-        if self._outputs is None or self._outputs[0] is not self._plan or self._outputs[1] != self._times:
-            schema = output.schema(self._plan, times=bool(self._times))
-            self._outputs = self._plan, self._times, output.Output(self._machine, schema)
-        return self._outputs[2]
 
     # ---- what goes in and comes out
 
@@ -124,7 +116,8 @@ class Detector:
             raise RuleError(f"a rule cannot be added at {since}: events up to {earliest - 1} have been seen")
         old, new = self._plan, self._plan.extended(rules)
         self._since.update((rule.name, since) for rule in rules)
-        if any(new.levels[name] != level for name, level in old.levels.items()):
+        feeds = any(rule.emits.name in old.numbers for rule in rules)
+        if feeds and any(new.levels[name] != level for name, level in old.levels.items()):
             self._rebuild((*old.sources, *rules), old.given)
             return since
         self._plan = new
@@ -168,6 +161,7 @@ class Detector:
             "times": self._times,
             "shared": dict(given.shared),
             "complete": given.complete,
+            "empty": sorted(given.empty),
             "exact": {name: dict(type.attributes) for name, type in given.types.items()},
             "seen": {name: dict(kinds) for name, kinds in given.seen.items()},
             "closed": given.closed,
@@ -203,6 +197,7 @@ class Detector:
                 for name, kinds in header["seen"].items()
             },
             complete=header["complete"],
+            empty=frozenset(header["empty"]),
             closed=bool(types),
         )
         columns, ordered = Columns(**header["columns"]), header["ordered"]
@@ -227,7 +222,7 @@ class Detector:
     # ---- within
 
     def _process(self, released: pa.Table | None) -> pa.Table:
-        columns = self._output
+        columns = output.schema(self._plan, times=bool(self._times))
         scheduler = self._scheduler
         closed: Instant = (scheduler.watermark, scheduler.last_seq if self._ordered else BEGINNING)
         pieces: list[pa.Table] = []
@@ -236,22 +231,26 @@ class Detector:
         for found, late in self._machine.process(released, closed):
             for row in late:
                 self._late(released, row, "late among events of its instant: give them a seq, or ids in order")
-            pieces.append(columns.table(found))
+            pieces.append(output.table(found, self._machine, columns))
         table = pa.concat_tables(pieces) if len(pieces) != 1 else pieces[0]
         self._counts["matches"] += table.num_rows
         return table
 
     def _known(self) -> Known:
+        """What the reader must know; the same as long as the plan is."""
+        if self._knowing is not None and self._knowing[0] is self._plan:
+            return self._knowing[1]
         given = self._plan.given
         numbers = {**self._plan.numbers, **dict.fromkeys(self._plan.defined, DEFINED)}
         exact = {name: dict(type.attributes) for name, type in given.types.items()}
-        return Known(numbers, exact, given.shared, given.seen)
+        self._knowing = self._plan, Known(numbers, exact, given.shared, given.seen)
+        return self._knowing[1]
 
     def _learn(self, seen: Seen) -> None:
         """Notes what the events say about types, and binds the rules again if that is news to them."""
         if self._times is None and seen.rows:
             self._times = seen.times
-        catalog = self._plan.given.learned(seen.shared, seen.by_type, complete=seen.complete)
+        catalog = self._plan.given.learned(seen.shared, seen.by_type, seen.empty, complete=seen.complete)
         if catalog is not self._plan.given:
             self._rebuild(self._plan.sources, catalog)
 

@@ -11,6 +11,7 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Found, Machine
 from tocsin.events.batches import ARROW
 from tocsin.events.types import Kind
+from tocsin.language.rules import Rule
 from tocsin.plans.plan import Plan
 
 
@@ -18,100 +19,95 @@ def schema(plan: Plan, *, times: bool) -> pa.Schema:
     """The columns of the matches of these rules. `times`: ts are timestamps, not integers."""
     ts = ARROW[Kind.TIMESTAMP] if times else pa.int64()
     part = pa.struct([("role", pa.string()), ("type", pa.string()), ("ts", ts), ("id", pa.string())])
-    attributes: dict[str, Kind] = {}
-    for rule in plan.rules:
-        attributes.update(rule.rule.emits.attributes)
     return pa.schema(
         [
             ("rule", pa.string()),
             ("type", pa.string()),
             ("ts", ts),
             ("id", pa.string()),
-            *((name, ARROW[kind]) for name, kind in attributes.items()),
+            *((name, ARROW[kind]) for name, kind in plan.emitted.kinds.items()),
             ("parts", pa.list_(part)),
         ]
     )
 
 
-class Output:
-    """Turns what a machine found into tables, for the rules that it has now."""
-
-    def __init__(self, machine: Machine, columns: pa.Schema) -> None:
-        self._machine = machine
-        self.schema = columns
-        rules = [loaded.plan.rule for loaded in machine.tables.rules]
-        names = [rule.name for rule in rules]
-        self._names = pa.array(names, pa.string())
-        self._types = pa.array([rule.emits.name for rule in rules], pa.string())
-        self._ranks = np.empty(len(names), np.int64)
-        self._ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-        self._roles = pa.array([pattern.role for rule in rules for pattern in rule.roles], pa.string())
-        self._role_types = pa.array([pattern.type for rule in rules for pattern in rule.roles], pa.string())
-        self._role_starts = np.concatenate([[0], np.cumsum(machine.tables.role_counts)])
-        self._kinds: dict[str, Kind] = {}
-        self._which: dict[str, Array] = {}
-        for number, rule in enumerate(rules):
-            for k, (attribute, kind) in enumerate(rule.emits.attributes):
-                self._kinds[attribute] = kind
-                self._which.setdefault(attribute, np.full(len(rules), -1, np.int64))[number] = k
-
-    def table(self, found: Found) -> pa.Table:
-        """The matches as a table."""
-        if not len(found.rules):
-            return self.schema.empty_table()
-        store, ts_type = self._machine.store, self.schema.field("ts").type
-        anchors = found.parts[:, 0]
-        ts, seq = store.ts[anchors], store.seq[anchors]
-        order = _order(self._ranks[found.rules], ts, seq)
-        if order is not None:
-            found = Found(
-                found.rules[order], found.parts[order], found.words[:, order], found.known[:, order],
-                found.first[order], found.second[order],
-            )  # fmt: skip
-            ts = ts[order]
-        header = {
-            "rule": _labels(self._names, found.rules),
-            "type": _labels(self._types, found.rules),
-            "ts": _times(ts, ts_type),
-            "id": hexadecimal(found.first, found.second),
-            "parts": self._parts(found, ts_type),
-        }
-        columns = [
-            header[field.name] if field.name in header else self._attribute(field.name, found) for field in self.schema
-        ]
-        return pa.table(columns, schema=self.schema)
-
-    def _attribute(self, name: str, found: Found) -> pa.Array:
-        k = self._which[name][found.rules]
-        if (k == k[0]).all() and k[0] >= 0:
-            words, known = found.words[k[0]], found.known[k[0]]
-        else:
-            at = np.arange(len(k))
-            words, known = found.words[k, at], found.known[k, at] & (k >= 0)
-        return column_of(words, known, self._kinds[name], self._machine)
-
-    def _parts(self, found: Found, ts_type: pa.DataType) -> pa.Array:
-        counts = self._machine.tables.role_counts[found.rules]
-        offsets = np.zeros(len(counts) + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
-        places = found.parts.shape[1]
-        if (counts == places).all():
-            rows = found.parts.reshape(-1)
-        else:
-            rows = found.parts[np.arange(places) < counts[:, None]]
-        labels = np.repeat(self._role_starts[found.rules] - offsets[:-1], counts) + np.arange(len(rows))
-        children = {
-            "role": _labels(self._roles, labels),
-            "type": _labels(self._role_types, labels),
-            "ts": _times(self._machine.store.ts[rows], ts_type),
-            "id": ids_of(self._machine, rows),
-        }
-        structs = pa.StructArray.from_arrays(list(children.values()), names=list(children))
-        return pa.ListArray.from_arrays(pa.array(offsets), structs)
+def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
+    """The matches as a table of that schema. Looks only at the rules that have matches."""
+    if not len(found.rules):
+        return columns.empty_table()
+    numbers, which = np.unique(found.rules, return_inverse=True)
+    rules = [machine.tables.rules[number].plan.rule for number in numbers]
+    anchors = found.parts[:, 0]
+    ts, seq = machine.store.ts[anchors], machine.store.seq[anchors]
+    order = _order(_ranks([rule.name for rule in rules])[which], ts, seq)
+    if order is not None:
+        found = Found(
+            found.rules[order], found.parts[order], found.words[:, order], found.known[:, order],
+            found.first[order], found.second[order],
+        )  # fmt: skip
+        ts, which = ts[order], which[order]
+    ts_type = columns.field("ts").type
+    header = {
+        "rule": _labels([rule.name for rule in rules], which),
+        "type": _labels([rule.emits.name for rule in rules], which),
+        "ts": _times(ts, ts_type),
+        "id": hexadecimal(found.first, found.second),
+        "parts": _parts(found, rules, which, machine, ts_type),
+    }
+    values = [
+        header[field.name] if field.name in header else _attribute(field, found, rules, which, machine)
+        for field in columns
+    ]
+    return pa.table(values, schema=columns)
 
 
-def _labels(texts: pa.Array, numbers: Array) -> pa.Array:
-    return pa.repeat(texts[0], len(numbers)) if len(texts) == 1 else texts.take(pa.array(numbers))
+def _ranks(names: list[str]) -> Array:
+    ranks = np.empty(len(names), np.int64)
+    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    return ranks
+
+
+def _attribute(field: pa.Field, found: Found, rules: list[Rule], which: Array, machine: Machine) -> pa.Array:
+    places = np.full(len(rules), -1, np.int64)
+    kind: Kind | None = None
+    for number, rule in enumerate(rules):
+        for k, (attribute, attribute_kind) in enumerate(rule.emits.attributes):
+            if attribute == field.name:
+                places[number], kind = k, attribute_kind
+    if kind is None:
+        return pa.nulls(len(which), field.type)
+    if (places == places[0]).all():
+        return column_of(found.words[places[0]], found.known[places[0]], kind, machine)
+    chosen, at = places[which], np.arange(len(which))
+    return column_of(found.words[chosen, at], found.known[chosen, at] & (chosen >= 0), kind, machine)
+
+
+def _parts(found: Found, rules: list[Rule], which: Array, machine: Machine, ts_type: pa.DataType) -> pa.Array:
+    role_counts = np.array([len(rule.roles) for rule in rules], np.int64)
+    counts = role_counts[which]
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    places = found.parts.shape[1]
+    if (role_counts == places).all():
+        rows = found.parts.reshape(-1)
+    else:
+        rows = found.parts[np.arange(places) < counts[:, None]]
+    starts = np.cumsum(role_counts) - role_counts
+    labels = np.repeat(starts[which] - offsets[:-1], counts) + np.arange(len(rows))
+    children = {
+        "role": _labels([pattern.role for rule in rules for pattern in rule.roles], labels),
+        "type": _labels([pattern.type for rule in rules for pattern in rule.roles], labels),
+        "ts": _times(machine.store.ts[rows], ts_type),
+        "id": ids_of(machine, rows),
+    }
+    structs = pa.StructArray.from_arrays(list(children.values()), names=list(children))
+    return pa.ListArray.from_arrays(pa.array(offsets), structs)
+
+
+def _labels(texts: list[str], numbers: Array) -> pa.Array:
+    if len(texts) == 1:
+        return pa.repeat(pa.scalar(texts[0], pa.string()), len(numbers))
+    return pa.array(texts, pa.string()).take(pa.array(numbers))
 
 
 def _order(ranks: Array, ts: Array, seq: Array) -> Array | None:

@@ -76,6 +76,8 @@ class Seen:
     times: bool
     """Whether `ts` came as timestamps."""
     rows: int
+    empty: frozenset[str] = frozenset()
+    """Columns that hold no value at all, so that their kinds are not known."""
     complete: bool = True
     """Whether the columns are all that there are: single events do not show every attribute of their type."""
 
@@ -178,7 +180,8 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
         keep = np.ones(size, bool)
         keep[list(reasons)] = False
         batch = batch.filter(pa.array(keep))
-    return Seen(batch, dead, {} if type else shared, {type: shared} if type else {}, times, size)
+    empty = frozenset(name for name in names if name not in header and pa.types.is_null(table.schema.field(name).type))
+    return Seen(batch, dead, {} if type else shared, {type: shared} if type else {}, times, size, empty)
 
 
 def _convert(
@@ -436,7 +439,9 @@ def _together(parts: Sequence[Seen]) -> Seen:
         raise EventError("some types have ids and some have none: give all events an id, or none")
     batch = pa.concat_tables([part.batch for part in parts], promote_options="default").combine_chunks()
     dead = [letter for part in parts for letter in part.dead]
-    return Seen(batch, dead, {}, by_type, any(part.times for part in parts), sum(part.rows for part in parts))
+    empty = frozenset[str]().union(*(part.empty for part in parts))
+    times, rows = any(part.times for part in parts), sum(part.rows for part in parts)
+    return Seen(batch, dead, {}, by_type, times, rows, empty)
 
 
 def concat(batches: Sequence[pa.Table]) -> pa.Table:

@@ -22,6 +22,8 @@ class Catalog:
     shared: Mapping[str, Kind] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     """What single events showed of their types, which may not be all."""
+    empty: frozenset[str] = frozenset()
+    """Columns without any value so far, so that their kinds are not known."""
     complete: bool = False
     """Whether `shared` names every column, so that another name is a mistake and not merely unseen."""
     closed: bool = False
@@ -40,17 +42,24 @@ class Catalog:
             kind = exact.kind(attribute)
             if kind is None:
                 names = [name for name, _ in exact.attributes]
+                if attribute in self.empty:
+                    return None
                 hint = nearest(attribute, names) or f"{type} has no attributes."
                 raise RuleError(f"{type} has no attribute {attribute}", span=span, hint=hint)
             return kind
         kind = self.seen.get(type, {}).get(attribute) or self.shared.get(attribute)
-        if kind is None and self.complete:
+        if kind is None and self.complete and attribute not in self.empty:
             message = f"{type} has no attribute {attribute}: the events have no such column"
             raise RuleError(message, span=span, hint=nearest(attribute, self.shared))
         return kind
 
     def learned(
-        self, shared: Mapping[str, Kind], by_type: Mapping[str, Mapping[str, Kind]], *, complete: bool
+        self,
+        shared: Mapping[str, Kind],
+        by_type: Mapping[str, Mapping[str, Kind]],
+        empty: frozenset[str],
+        *,
+        complete: bool,
     ) -> Catalog:
         """This catalog with what a batch showed: columns that all types share, and columns by type. The same one, if
         that is no news.
@@ -67,10 +76,11 @@ class Catalog:
                 types[name] = EventType(name, tuple(known.items()))
             elif known != self.seen.get(name):
                 seen[name] = known
-        whole = self.complete or (complete and bool(shared))
-        if not new_shared and types == self.types and seen == self.seen and whole == self.complete:
+        whole = self.complete or (complete and not by_type)
+        empty |= self.empty
+        if not new_shared and (types, seen, empty, whole) == (self.types, self.seen, self.empty, self.complete):
             return self
-        return replace(self, types=types, shared={**self.shared, **new_shared}, seen=seen, complete=whole)
+        return replace(self, types=types, shared={**self.shared, **new_shared}, seen=seen, empty=empty, complete=whole)
 
     def with_types(self, types: Mapping[str, EventType]) -> Catalog:
         """This catalog with more exact types."""

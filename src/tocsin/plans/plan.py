@@ -39,8 +39,7 @@ class Plan:
     @cached_property
     def numbers(self) -> dict[str, int]:
         """The event types that rules read, numbered in the order of the rules."""
-        types = dict.fromkeys(type for plan in self.rules for type in plan.types)
-        return {type: number for number, type in enumerate(types)}
+        return _numbered({}, self.rules)
 
     @cached_property
     def buffers(self) -> dict[Buffer, int]:
@@ -83,11 +82,7 @@ class Plan:
     @cached_property
     def complete(self) -> dict[str, int]:
         """The level at which all events of a composite type are there: one more than the last rule that defines it."""
-        complete: dict[str, int] = {}
-        for rule in self.sources:
-            name = rule.emits.name
-            complete[name] = max(complete.get(name, 0), self.levels[rule.name] + 1)
-        return complete
+        return _completed({}, self.sources, self.levels)
 
     def bound_to(self, catalog: Catalog) -> Plan:
         """The same rules bound to what is known now.
@@ -106,10 +101,15 @@ class Plan:
         emitted = self.emitted.with_rules(rules)
         if any(rule.emits.name in self.numbers for rule in rules):
             levels = order([*self.sources, *rules])
+            complete = _completed({}, [*self.sources, *rules], levels)
         else:
             levels = {**self.levels, **order(rules, self.complete)}
+            complete = _completed(self.complete, rules, levels)
         catalog = self.given.with_types(emitted.types)
-        return Plan(self.given, (*self.rules, *(bind(rule, catalog) for rule in rules)), levels)
+        bound = tuple(bind(rule, catalog) for rule in rules)
+        numbers = _numbered(self.numbers, bound)
+        plan = Plan(self.given, (*self.rules, *bound), levels)
+        return _remembering(plan, emitted, (*self.sources, *rules), complete=complete, numbers=numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,28 @@ def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
             raise located(RuleError(message, span=rule.span), rule)
     levels = order(rules)
     bound = catalog.with_types(emitted.types)
-    return Plan(catalog, tuple(bind(rule, bound) for rule in rules), levels)
+    return _remembering(Plan(catalog, tuple(bind(rule, bound) for rule in rules), levels), emitted, tuple(rules))
+
+
+def _remembering(plan: Plan, emitted: Emitted, sources: tuple[Rule, ...], **more: dict[str, int]) -> Plan:
+    """The plan, with what is known about it already."""
+    plan.__dict__.update(emitted=emitted, sources=sources, **more)
+    return plan
+
+
+def _completed(before: Mapping[str, int], rules: Iterable[Rule], levels: Mapping[str, int]) -> dict[str, int]:
+    complete = dict(before)
+    for rule in rules:
+        complete[rule.emits.name] = max(complete.get(rule.emits.name, 0), levels[rule.name] + 1)
+    return complete
+
+
+def _numbered(before: Mapping[str, int], rules: Iterable[RulePlan]) -> dict[str, int]:
+    numbers = dict(before)
+    for rule in rules:
+        for type in rule.types:
+            numbers.setdefault(type, len(numbers))
+    return numbers
 
 
 def order(rules: Sequence[Rule], ready: Mapping[str, int] | None = None) -> dict[str, int]:
