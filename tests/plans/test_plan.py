@@ -52,10 +52,9 @@ def test_a_cycle_names_its_types(negated: str) -> None:
 
 def test_columns_are_those_that_rules_read() -> None:
     made = planned(
-        "define P(o: long) from A(k = $k, n > 2, ts > at) and last B(k = $k, v < $w) within 1 s from A "
+        "define P(o: long) from A(k = $k, w = $w, id = $i, n > 2, ts > at) and last B(k = $k, v < $w) within 1 s from A "
         "and 2 < $s = Sum(C(k = $k, id = $i).x within 1 s from A) and not D() within 1 s from A where o = B.y"
-        .replace("k = $k, n > 2", "k = $k, w = $w, id = $i, n > 2")
-    )  # fmt: skip
+    )
     assert {type: sorted(columns) for type, columns in made.columns.items()} == {
         "A": ["at", "id", "k", "n", "w"],
         "B": ["k", "v", "y"],
