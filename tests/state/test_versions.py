@@ -1,6 +1,7 @@
 """Snapshots of every released version still restore, and the detector goes on as if it had never stopped.
 
-`python tests/state/test_versions.py` writes the snapshot of this version; a new version adds a file, and none is ever written again.
+`python tests/state/test_versions.py` writes the snapshot of this version; a new version adds a file, and none is ever
+written again.
 """
 
 from __future__ import annotations

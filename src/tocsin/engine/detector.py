@@ -67,7 +67,7 @@ class Detector:
         self._learn(seen)
         self._counts["events"] += seen.rows
         self._bury(seen.dead)
-        batch = self._pruned(seen.batch)
+        batch = seen.batch
         released, late = self._scheduler.push(batch)
         for row in late.tolist():
             self._late(batch, row, "late")
@@ -271,14 +271,6 @@ class Detector:
             load(self._machine, state)
         if bound.numbers != names and (waiting := self._scheduler.waiting) is not None:
             self._scheduler.renumber(waiting, [bound.numbers.get(name, UNNEEDED) for name in names])
-
-    def _pruned(self, batch: pa.Table) -> pa.Table:
-        """Without the columns that nobody reads, if events are known by the ids that their source gave."""
-        if "id" not in batch.column_names:
-            return batch
-        columns = self._plan.columns.values()
-        needed = {f"{attribute}:{kind}" for mine in columns for attribute, kind in mine.items()}
-        return batch.select([name for name in batch.column_names if ":" not in name or name in needed])
 
     def _late(self, batch: pa.Table, row: int, reason: str) -> None:
         names = [*self._plan.numbers]

@@ -17,6 +17,7 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts
+from tocsin.events import ids
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 
@@ -104,7 +105,7 @@ class Intake:
         Returns what passed, and which events came behind an equal one that canonically follows them.
         """
         given = whole(batch["id"]) if "id" in batch.column_names else None
-        if given is None and self._reads_ids:
+        if self._reads_ids and (given is None or given.null_count):
             return self._identified_first(batch)
         store = self._store
         base, columns = load(batch, self._tables, self._texts, store)
@@ -113,7 +114,7 @@ class Intake:
         passed, source = self._classify(base, batch.num_rows)
         store.size = base + len(source)
         self._identify(batch, columns, given, base, source)
-        late, passed = self._settle(batch, columns, given, base, source, passed)
+        late, passed = self._settle(batch, columns, base, source, passed)
         if late:
             gone = np.isin(passed.rows, late)
             passed = Passed(passed.filters[~gone], passed.rows[~gone])
@@ -126,16 +127,24 @@ class Intake:
         batch = batch.take(needed)
         base, columns = load(batch, self._tables, self._texts, store)
         source = np.arange(len(needed))
-        self._identify(batch, columns, None, base, source)
-        late, _ = self._settle(batch, columns, None, base, source, None)
+        self._identify(batch, columns, whole(batch["id"]) if "id" in batch.column_names else None, base, source)
+        late, _ = self._settle(batch, columns, base, source, Passed(source[:0], source[:0]))
         store.type[late] = kernels.NONE
         rows = slice(base, base + len(needed))
-        first, second = store.first[rows].copy(), store.second[rows].copy()
-        self._load_ids(base, words_of(hexadecimal(first, second), Kind.STRING, self._texts))
+        first, second, given = store.first[rows].copy(), store.second[rows].copy(), store.given[rows].copy()
+        self._load_ids(base, self._id_words(first, second, given))
         passed, kept = self._classify(base, len(needed))
         rows = slice(base, base + len(kept))
-        store.first[rows], store.second[rows], store.size = first[kept], second[kept], rows.stop
+        store.first[rows], store.second[rows], store.given[rows] = first[kept], second[kept], given[kept]
+        store.size = rows.stop
         return passed, [int(needed[source[row - base]]) for row in late]
+
+    def _id_words(self, first: Array, second: Array, given: Array) -> tuple[Array, Array]:
+        """Ids as words, as rules read them."""
+        computed = given < 0
+        words = given.copy()
+        words[computed] = self._texts.encode(hexadecimal(first[computed], second[computed]))
+        return words, np.ones(len(words), np.uint8)
 
     def identified(
         self,
@@ -158,10 +167,7 @@ class Intake:
         for slot, (words, present) in slots.items():
             store.words[slot, rows], store.present[slot, rows] = words, present
         if self._reads_ids:
-            ids, texts = given.copy(), hexadecimal(first, second)
-            computed = given < 0
-            ids[computed] = self._texts.encode(texts.filter(pa.array(computed)))
-            self._load_ids(base, (ids, np.ones(size, np.uint8)))
+            self._load_ids(base, self._id_words(first, second, given))
         passed, source = self._classify(base, size)
         kept = slice(base, base + len(source))
         store.first[kept], store.second[kept], store.given[kept] = first[source], second[source], given[source]
@@ -208,14 +214,17 @@ class Intake:
     ) -> None:
         """Writes the identities of the rows from `base` on, which were at `source` in the batch."""
         store, rows = self._store, slice(base, base + len(source))
-        if given is None:
-            store.first[rows], store.second[rows] = self._content(
-                batch, columns, source, np.arange(*rows.indices(rows.stop))
+        unnamed = np.arange(len(source))
+        if given is not None:
+            offsets, data, present = text_buffers(given)
+            kernels.text_identities(store.first[rows], store.second[rows], offsets, data, source)
+            store.given[rows] = np.where(
+                present[source], self._texts.encode(given.take(pa.array(source))), kernels.NONE
             )
-            return
-        offsets, data, _ = text_buffers(given)
-        kernels.text_identities(store.first[rows], store.second[rows], offsets, data, source)
-        store.given[rows] = self._texts.encode(given.take(pa.array(source)))
+            unnamed = np.nonzero(present[source] == 0)[0]
+        if len(unnamed):
+            chosen = base + unnamed
+            store.first[chosen], store.second[chosen] = self._content(batch, columns, source[unnamed], chosen)
 
     def _content(
         self, batch: pa.Table, columns: dict[str, tuple[Array, Array]], source: Array, rows: Array
@@ -241,17 +250,15 @@ class Intake:
         self,
         batch: pa.Table,
         columns: dict[str, tuple[Array, Array]],
-        given: pa.Array | None,
         base: int,
         source: Array,
-        passed: Passed | None,
+        passed: Passed,
     ) -> tuple[list[int], Passed]:
         """Puts rows of equal (ts, seq) in order of (type, id, content) and numbers the occurrences of equal events.
 
         `source` and `passed` follow. Returns the rows that are late among their equals.
         """
         store, count = self._store, len(source)
-        passed = passed or Passed(np.zeros(0, np.int64), np.zeros(0, np.int64))
         ts, seq = store.ts[base : base + count], store.seq[base : base + count]
         same = (ts[1:] == ts[:-1]) & (seq[1:] == seq[:-1])
         rows = np.zeros(0, np.int64)
@@ -260,7 +267,7 @@ class Intake:
             tied[1:] |= same
             tied[:-1] |= same
             rows = base + np.nonzero(tied)[0]
-            order = self._canonical(batch, columns, given, source[rows - base], rows)
+            order = self._canonical(batch, columns, source[rows - base], rows)
             if (np.diff(order) != 1).any():
                 store.permute(rows, order)
                 source[rows - base] = source[rows[order] - base]
@@ -270,41 +277,35 @@ class Intake:
                 again = np.argsort(at, kind="stable")
                 passed = Passed(filters[again], at[again])
         if self.tail is not None:
-            return self.tail.follow(store, base, count, rows, given is not None, self._texts), passed
-        if given is None:
-            number_occurrences(store, rows)
+            return self.tail.follow(store, base, count, rows, self._texts), passed
+        number_occurrences(store, rows)
         return [], passed
 
-    def _canonical(
-        self,
-        batch: pa.Table,
-        columns: dict[str, tuple[Array, Array]],
-        given: pa.Array | None,
-        source: Array,
-        rows: Array,
-    ) -> Array:
+    def _canonical(self, batch: pa.Table, columns: dict[str, tuple[Array, Array]], source: Array, rows: Array) -> Array:
+        """How to sort tied rows by (ts, seq, type, id, content)."""
         store = self._store
-        if given is None:
-            return np.lexsort(
-                (store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows])
-            )
+        given = store.given[rows]
+        if (given < 0).all():
+            keys = (store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows])
+            return np.lexsort(keys)
         first, second = self._content(batch, columns, source, rows)
-        keys = pa.table(
+        texts = self._texts.decode(np.maximum(given, 0))
+        table = pa.table(
             {
                 "ts": store.ts[rows],
                 "seq": store.seq[rows],
                 "type": store.type[rows],
-                "id": given.take(pa.array(source)),
+                "id": pc.if_else(pa.array(given >= 0), texts, hexadecimal(first, second)),
                 "first": first,
                 "second": second,
             }
         )
-        order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
-        return np.asarray(order, np.int64)
+        return np.asarray(pc.sort_indices(table, [(name, "ascending") for name in table.column_names]), np.int64)
 
 
 def number_occurrences(store: Store, rows: Array) -> None:
-    """Adds to the identities of equal events, which stand behind each other, 0, 1, 2, …"""
+    """Adds to the computed identities of equal events, which stand behind each other, 0, 1, 2, …"""
+    rows = rows[store.given[rows] < 0]
     equal = np.ones(max(len(rows) - 1, 0), bool)
     for column in (store.ts, store.seq, store.type, store.first, store.second):
         equal &= column[rows[1:]] == column[rows[:-1]]
@@ -328,10 +329,10 @@ class Tail:
         self.key: tuple[int, int] | None = None
         self.counts: dict[tuple[int, int, int], int] = {}
         """How often each content (type, identity) occurred."""
-        self.last: dict[int, tuple[str, int, int]] = {}
+        self.last: dict[int, str] = {}
         """The last id of each type."""
 
-    def follow(self, store: Store, base: int, count: int, tied: Array, given: bool, texts: Texts) -> list[int]:
+    def follow(self, store: Store, base: int, count: int, tied: Array, texts: Texts) -> list[int]:
         """Goes on numbering occurrences; returns the rows that come before one of their type that is already out."""
         if count == 0:
             return []
@@ -341,31 +342,31 @@ class Tail:
         if self.key != (ts[0], seq[0]):
             begin = []
         end = (base + np.nonzero((ts == ends[0]) & (seq == ends[1]))[0]).tolist()
-        content = {row: self._content(store, row) for row in {*begin, *end}}
-        if not given:
-            number_occurrences(store, tied)
-            for row in begin:
+        content = {row: (int(store.type[row]), *_identity(store, row)) for row in {*begin, *end}}
+        number_occurrences(store, tied)
+        for row in begin:
+            if store.given[row] < 0:
                 earlier = self.counts.get(content[row], 0)
                 add_to_identities(store, np.array([row]), np.array([earlier]))
-        mark = {row: self._mark(store, row, given, texts) for row in content}
-        late = [row for row in begin if mark[row] < self.last.get(content[row][0], ("", 0, 0))]
+        mark = {row: _id_text(store, row, texts) for row in content}
+        late = [row for row in begin if mark[row] < self.last.get(content[row][0], "")]
         if ends != self.key:
             self.key, self.counts, self.last = ends, {}, {}
         for row in end:
             if row not in late:
                 type = content[row][0]
                 self.counts[content[row]] = self.counts.get(content[row], 0) + 1
-                self.last[type] = max(mark[row], self.last.get(type, mark[row]))
+                self.last[type] = max(mark[row], self.last.get(type, ""))
         return late
 
-    def _content(self, store: Store, row: int) -> tuple[int, int, int]:
-        return int(store.type[row]), int(store.first[row]), int(store.second[row])
 
-    def _mark(self, store: Store, row: int, given: bool, texts: Texts) -> tuple[str, int, int]:
-        """What orders rows of one type and instant: the id, as a text or as a number."""
-        if given:
-            return texts.text(int(store.given[row])), 0, 0
-        return "", int(store.first[row]), int(store.second[row])
+def _identity(store: Store, row: int) -> tuple[int, int]:
+    return int(store.first[row]), int(store.second[row])
+
+
+def _id_text(store: Store, row: int, texts: Texts) -> str:
+    given = int(store.given[row])
+    return texts.text(given) if given >= 0 else ids.hexadecimal(_identity(store, row))
 
 
 def hexadecimal(first: Array, second: Array) -> pa.Array:

@@ -30,7 +30,7 @@ class State:
     """For (rule, place): which rows of the role's type are not consumed."""
     tail: list[tuple[str, int, int, int]] = field(default_factory=list)
     tail_key: tuple[int, int] | None = None
-    tail_last: list[tuple[str, str, int, int]] = field(default_factory=list)
+    tail_last: list[tuple[str, str]] = field(default_factory=list)
 
 
 def extract(machine: Machine, now: int) -> State:
@@ -66,7 +66,7 @@ def extract(machine: Machine, now: int) -> State:
         names = list(tables.types)
         state.tail_key = tail.key
         state.tail = sorted((names[type], first, second, n) for (type, first, second), n in tail.counts.items())
-        state.tail_last = sorted((names[type], *mark) for type, mark in tail.last.items())
+        state.tail_last = sorted((names[type], id) for type, id in tail.last.items())
     return state
 
 
@@ -101,7 +101,7 @@ def load(machine: Machine, state: State) -> None:
         tail.key = state.tail_key
         known_types = tables.types
         tail.counts = {(known_types[t], a, b): n for t, a, b, n in state.tail if t in known_types}
-        tail.last = {known_types[t]: (text, a, b) for t, text, a, b in state.tail_last if t in known_types}
+        tail.last = {known_types[t]: id for t, id in state.tail_last if t in known_types}
 
 
 def _pending_table(name: str, held: Composites, machine: Machine) -> pa.Table:

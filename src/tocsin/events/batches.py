@@ -129,7 +129,7 @@ def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
         if not isinstance(event, Event):
             forms = "an Arrow table, a mapping of type to table, or Event objects"
             raise EventError(f"events come as {forms}, not as {type(event).__name__}")
-    return _read_events(events, known, first)
+    return _read_events(events, known, first and columns.ts_unit is None)
 
 
 def _as_table(data: object) -> pa.Table:
@@ -434,9 +434,6 @@ def _together(parts: Sequence[Seen]) -> Seen:
     by_type: dict[str, dict[str, Kind]] = {}
     for part in parts:
         by_type.update(part.by_type)
-    with_id = [part for part in parts if "id" in part.batch.column_names]
-    if with_id and len(with_id) < len(parts):
-        raise EventError("some types have ids and some have none: give all events an id, or none")
     batch = pa.concat_tables([part.batch for part in parts], promote_options="default").combine_chunks()
     dead = [letter for part in parts for letter in part.dead]
     empty = frozenset[str]().union(*(part.empty for part in parts))

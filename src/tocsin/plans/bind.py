@@ -118,6 +118,10 @@ class _Binding:
     def _select(self, clause: Selection, place: int) -> Lookup:
         reach, horizon_us, before = self._reach(clause.scope)
         self._enter(horizon_us, before)
+        if reach.start is not None:
+            for earlier in range(place):
+                if earlier == reach.start or reach.start in self.before[earlier]:
+                    self.before[earlier] |= {place}
         sorted_ = self._sort(clause.pattern, place, binds=True)
         owner = (self.rule.name, place) if clause.pattern.role in self.rule.consuming else None
         return self._lookup(sorted_, place, reach, horizon_us, owner)

@@ -63,6 +63,7 @@ from tocsin.engine.kernels.memory import (
     HASH_LIST,
     HASH_MASK,
     LEFT,
+    LIST_CAPACITY,
     LIST_LENGTH,
     LIST_OFFSET,
     NEXT,
@@ -137,6 +138,18 @@ def _first_after(env, lo, hi, ts, seq):
 
 
 @jit
+def _without_consumed(env, n, lo, hi):
+    """Drops consumed entries from the front of a list, so that a queue is not walked again and again."""
+    rows, front = get(env, POOL_ROW), lo
+    while lo < hi and get(rows, lo) < 0:
+        lo += 1
+    put(get(env, LIST_OFFSET), n, lo)
+    put(get(env, LIST_LENGTH), n, hi - lo)
+    put(get(env, LIST_CAPACITY), n, get(get(env, LIST_CAPACITY), n) - (lo - front))
+    return lo
+
+
+@jit
 def _reach(env, at, since):
     """Where in the pool candidates of the lookup at `at` stand: [lo, hi)."""
     code, frame, times = get(env, CODE), get(env, FRAME), get(env, TS)
@@ -156,6 +169,8 @@ def _reach(env, at, since):
         return np.int64(0), np.int64(0)
     lo = get(get(env, LIST_OFFSET), n)
     hi = lo + get(get(env, LIST_LENGTH), n)
+    if hi > lo and get(get(env, POOL_ROW), lo) < 0:
+        lo = _without_consumed(env, n, lo, hi)
     end = get(frame, get(code, at + L_END))
     end_ts = get(times, end)
     start = get(code, at + L_START)
@@ -234,6 +249,13 @@ def _rounded(partials, count):
 @jit
 def _reduce(env, at, since):
     """Computes the aggregate of the guard at `at` into its place. Linear in the candidates."""
+    if not _reduce_scaled(env, at, since, 1.0):  # a sum on the way was too large, though the whole may not be
+        _reduce_scaled(env, at, since, 2.0**-128)
+
+
+@jit
+def _reduce_scaled(env, at, since, scale):
+    """Computes the aggregate with doubles times a power of two; whether their sum could be computed so."""
     code = get(env, CODE)
     lookup, function = get(code, at + G_LOOKUP), get(code, at + G_FUNCTION)
     slot, double, index = get(code, at + G_ARGUMENT), get(code, at + G_DOUBLE) != 0, get(code, at + G_INDEX)
@@ -261,7 +283,7 @@ def _reduce(env, at, since):
             value = get(get(env, SEQ), row)
         if function in (AVG, SUM):
             if double:
-                parts = _add_exactly(partials, parts, x)
+                parts = _add_exactly(partials, parts, x * scale)
             else:
                 high += value >> 32
                 low += value & 0xFFFFFFFF
@@ -286,6 +308,9 @@ def _reduce(env, at, since):
             put(out, index, best)
     elif double:
         total = _rounded(partials, parts)
+        if not np.isfinite(total) and scale == 1.0:
+            return False
+        total /= scale
         if not np.isfinite(total):
             known = np.uint8(0)
         put_double(out, index, (total / count if function == AVG else total) + 0.0)
@@ -299,6 +324,7 @@ def _reduce(env, at, since):
                 known = np.uint8(0)
             put(out, index, (high << 32) | low)
     put_byte(get(env, COMPUTED_KNOWN), index, known)
+    return True
 
 
 @jit

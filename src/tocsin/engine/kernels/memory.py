@@ -26,7 +26,9 @@ small = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 # The environment: what stands at which place.
 CODE, TS, SEQ, WORDS, PRESENT, STRIDE, RANKS = range(7)
 FRAME, POSITION, COMPUTED, COMPUTED_KNOWN, STACK, STACK_KNOWN, PARTIALS, NEXT, END, LEFT = range(7, 17)
-HASH_BUFFER, HASH_KEY, HASH_LIST, HASH_MASK, LIST_OFFSET, LIST_LENGTH, POOL_ROW, POOL_TS = range(17, 25)
+HASH_BUFFER, HASH_KEY, HASH_LIST, HASH_MASK = range(17, 21)
+LIST_OFFSET, LIST_CAPACITY, LIST_LENGTH, POOL_ROW, POOL_TS = range(21, 26)
+PLACES = 26
 
 
 def _access(llvm_type: Any, numba_type: Any, *, writes: bool) -> Any:
@@ -86,7 +88,7 @@ def environment(
     lists: Lists | None,
 ) -> Array:
     """The environment of these arrays. They must live, and not move, as long as it is used."""
-    table = np.zeros(25, np.int64)
+    table = np.zeros(PLACES, np.int64)
     for place, address in scratch.addresses.items():
         table[place] = address
     arrays = {CODE: code, TS: ts, SEQ: seq, WORDS: words, PRESENT: present, RANKS: ranks}
@@ -96,6 +98,7 @@ def environment(
             HASH_KEY: lists.hash_key,
             HASH_LIST: lists.hash_list,
             LIST_OFFSET: lists.offset,
+            LIST_CAPACITY: lists.capacity,
             LIST_LENGTH: lists.length,
             POOL_ROW: lists.pool_row,
             POOL_TS: lists.pool_ts,
