@@ -27,31 +27,6 @@ from   Smoke(area = $a)
 where  area = $a, temp = Temp.value"""
 TYPES = "event Smoke(area: string)\nevent Temp(area: string, value: double)\n"
 
-UNMENDED = {
-    "advance_beyond_all_time": "an OverflowError at the next snapshot",
-    "advance_to_a_word": "a ValueError",
-    "column_with_a_blank_in_its_name": "a dead letter that cannot be written loses the whole batch",
-    "delay_that_is_none": "a TypeError",
-    "delay_that_is_not_finite": "a ValueError",
-    "event_that_a_rule_defines_as_an_event": "a dead letter that cannot be written loses the whole batch",
-    "event_that_a_rule_defines_in_a_mapping": "blames the rule for the event",
-    "id_of_some_events_of_a_type": "a dead letter that cannot be written loses the whole batch",
-    "not_a_snapshot_but_text": "a TypeError",
-    "not_rules": "a TypeError",
-    "not_rules_in_a_list": "an AttributeError",
-    "rule_added_at_a_word": "a ValueError",
-    "rules_removed_as_a_word": "the word is taken for its letters",
-    "ts_null_among_times_in_seconds": "one null hides that all other times are seconds",
-    "ts_of_an_event_is_a_word": "an ArrowInvalid",
-    "ts_out_of_range_of_an_event": "an OverflowError",
-    "type_null": "a dead letter that cannot be written loses the whole batch",
-    "value_of_the_wrong_kind_in_an_event": "a dead letter that cannot be written loses the whole batch",
-    "value_of_the_wrong_kind_later": "a dead letter that cannot be written loses the whole batch",
-    "value_that_is_no_attribute": "says nothing of what is wrong",
-    "warning_of_detect": "a dead letter that cannot be written loses the whole batch",
-}
-"""What is known to go wrong; the files of these say what should be answered."""
-
 NAMES = sorted(path.stem for path in (GOLDEN / "mistakes").glob("*.txt"))
 
 
@@ -59,14 +34,9 @@ NAMES = sorted(path.stem for path in (GOLDEN / "mistakes").glob("*.txt"))
 def test_a_mistake(
     name: str,
     golden: Callable[[str, str], None],
-    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if name in UNMENDED:
-        if request.config.getoption("--rewrite-goldens"):
-            pytest.skip("its file says what it should be")
-        request.applymarker(pytest.mark.xfail(reason=UNMENDED[name], strict=True))
     monkeypatch.chdir(tmp_path)
     written = (GOLDEN / "mistakes" / f"{name}.txt").read_text(encoding="utf-8").partition("\n---\n")[0]
     golden(f"mistakes/{name}.txt", f"{written}\n---\n{outcome(written)}\n")
@@ -74,7 +44,6 @@ def test_a_mistake(
 
 def test_there_are_many_mistakes() -> None:
     assert len(NAMES) >= 100
-    assert set(NAMES) >= UNMENDED.keys()
 
 
 def outcome(written: str) -> str:

@@ -132,7 +132,12 @@ def rules(source: str | Path | Iterable[Rule], language: str | None = None) -> R
         if not program.rules:
             raise RuleError("there is no rule here", hint="A rule starts with: define Name(…) from …")
         return RuleSet(replace(program, rules=tuple(replace(rule, source=text) for rule in program.rules)))
-    return RuleSet(Program((), tuple(source)))
+    given = tuple(source) if isinstance(source, Iterable) else (source,)
+    for rule in given:
+        if not isinstance(rule, Rule):
+            message = f"rules come as text, a file, or Rule objects, not as {type(rule).__name__}"
+            raise RuleError(message, hint="The builder's rules end with .build().")
+    return RuleSet(Program((), given))
 
 
 def duration_us(duration: Duration) -> int:
@@ -144,12 +149,14 @@ def duration_us(duration: Duration) -> int:
     if isinstance(duration, timedelta):
         micros = round(duration / timedelta(microseconds=1))
     elif isinstance(duration, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\.?\s*", duration.lower())
+        match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\.?\s*", duration.lower())
         if match is None or (match[2] or "us") not in UNITS_US:
             raise EventError(f"'{duration}' is not a duration; write 500 ms, 5 s, 2 min, 1 h or 1 d")
         micros = round(float(match[1]) * UNITS_US[match[2] or "us"])
+    elif isinstance(duration, int):
+        micros = duration
     else:
-        micros = int(duration)
+        raise EventError(f"{duration!r} is not a duration; write 500 ms, 5 s, 2 min, 1 h or 1 d")
     if micros < 0:
         raise EventError("a delay cannot be negative")
     return micros

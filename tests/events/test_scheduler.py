@@ -99,7 +99,7 @@ def test_advance_is_as_an_event_that_nobody_needs(rows: list[Row], delay_us: int
         largest = max(largest, row[0])
     released += numbers(scheduler.finish())
     assert late == wrong
-    assert released == sorted(set(range(len(rows))) - set(late), key=rows.__getitem__)
+    assert released == sorted((number for number in range(len(rows)) if number not in late), key=rows.__getitem__)
 
 
 def test_the_watermark_is_the_largest_time_minus_the_delay() -> None:

@@ -17,11 +17,22 @@ import pyarrow as pa
 from tocsin.engine import output, snapshots
 from tocsin.engine.machine import Instant, Machine
 from tocsin.engine.state import State, extract, load
-from tocsin.errors import RuleError, StateError
-from tocsin.events.batches import ARROW, DEFINED, UNNEEDED, Columns, Data, Known, Seen, letters, read
-from tocsin.events.notation import write_event
+from tocsin.errors import EventError, RuleError, StateError, nearest
+from tocsin.events.batches import (
+    ARROW,
+    DEFINED,
+    TS_LIMIT,
+    UNNEEDED,
+    Columns,
+    Data,
+    Known,
+    Seen,
+    describe,
+    letters,
+    read,
+)
 from tocsin.events.scheduler import BEGINNING, Scheduler
-from tocsin.events.types import Event, EventType, Kind
+from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
 from tocsin.language.printing import print_rule
 from tocsin.language.rules import Rule
@@ -75,7 +86,7 @@ class Detector:
 
     def advance(self, ts: int) -> pa.Table:
         """Says that time has reached `ts` (µs): no event before it will come any more."""
-        return self._process(self._scheduler.advance(int(ts)))
+        return self._process(self._scheduler.advance(_moment(ts)))
 
     def finish(self) -> pa.Table:
         """Says that no event will come any more; returns the last matches."""
@@ -109,9 +120,12 @@ class Detector:
 
         Binds only the new rules; nothing of the state is touched.
         """
-        rules = parse(rules).rules if isinstance(rules, str) else tuple(rules)
+        if isinstance(rules, str):
+            text = rules
+            rules = tuple(replace(rule, source=text) for rule in parse(text).rules)
+        rules = tuple(rules)
         earliest = self._scheduler.largest + 1 if self._scheduler.largest > BEGINNING else BEGINNING
-        since = earliest if at is None else int(at)
+        since = earliest if at is None else _moment(at)
         if since < earliest:
             raise RuleError(f"a rule cannot be added at {since}: events up to {earliest - 1} have been seen")
         old, new = self._plan, self._plan.extended(rules)
@@ -125,15 +139,16 @@ class Detector:
             self._machine.add(new, new.rules[len(old.rules) :], self._since)
         return since
 
-    def remove(self, names: Iterable[str]) -> None:
-        """Removes rules; what only they needed is forgotten. Takes time in proportion to the state."""
-        gone = set(names)
+    def remove(self, names: Iterable[str] | str) -> None:
+        """Removes rules by name; what only they needed is forgotten. Takes time in proportion to the state."""
+        gone = {names} if isinstance(names, str) else set(names)
         known = {rule.name for rule in self._plan.sources}
         if gone - known:
-            raise RuleError(f"there is no rule {min(gone - known)}")
+            unknown = min(gone - known)
+            raise RuleError(f"there is no rule {unknown}", hint=nearest(unknown, known))
         rules = [rule for rule in self._plan.sources if rule.name not in gone]
-        self._since = {name: since for name, since in self._since.items() if name not in gone}
         self._rebuild(rules, self._plan.given)
+        self._since = {name: since for name, since in self._since.items() if name not in gone}
 
     # ---- state
 
@@ -250,7 +265,9 @@ class Detector:
         """Notes what the events say about types, and binds the rules again if that is news to them."""
         if self._times is None and seen.rows:
             self._times = seen.times
-        catalog = self._plan.given.learned(seen.shared, seen.by_type, seen.empty, complete=seen.complete)
+        by_type = {name: kinds for name, kinds in seen.by_type.items() if name not in self._plan.defined}
+        complete = seen.complete and bool(seen.shared or by_type)
+        catalog = self._plan.given.learned(seen.shared, by_type, seen.empty, complete=complete)
         if catalog is not self._plan.given:
             self._rebuild(self._plan.sources, catalog)
 
@@ -286,10 +303,17 @@ class Detector:
                     value.cast(pa.int64()).as_py() if value.type == ARROW[Kind.TIMESTAMP] else value.as_py()
                 )
             del kind
-        event = Event(names[values["type"]], values["ts"], attributes, values["seq"], values.get("id"))
+        type = names[values["type"]]
         self._counts["late"] += 1
-        self._bury([(reason, event.type, event.ts, write_event(event))])
+        text = describe(type, values["ts"], attributes, values["seq"], values.get("id"))
+        self._bury([(reason, type, values["ts"], text)])
 
     def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
         self._counts["dead"] += len(dead)
         self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]
+
+
+def _moment(ts: object) -> int:
+    if not isinstance(ts, int | np.integer) or abs(int(ts)) >= TS_LIMIT:
+        raise EventError(f"{ts!r} is not a time in microseconds since 1970")
+    return int(ts)

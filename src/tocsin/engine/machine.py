@@ -241,7 +241,8 @@ class Machine:
 
     def _age(self, now: int) -> None:
         """Forgets what is out of reach, when there is enough of it."""
-        if self.store.size > 2 * self.buffers.kept + (1 << 16) or self.buffers.fresh > self.buffers.kept + (1 << 16):
+        room = self.buffers.kept + (1 << 16)
+        if self.store.size > room + self.buffers.kept or self.buffers.fresh > room or self.texts.crowded:
             self.trim(now)
 
     def trim(self, now: int) -> None:
@@ -256,7 +257,7 @@ class Machine:
         for type, number in self.tables.types.items():
             rows = np.nonzero(store.type[:size] == number)[0]
             for slot, kind in self.tables.slots[type].values():
-                if kind == Kind.STRING:
+                if kind == Kind.STRING and slot < store.width:
                     yield store.words[slot, rows][store.present[slot, rows] != 0]
         for name, held in self.pending.items():
             for k, (_, kind) in enumerate(self.emits[name].attributes):

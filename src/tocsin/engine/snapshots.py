@@ -63,7 +63,7 @@ def encode(snapshot: Snapshot) -> bytes:
 
 def decode(data: bytes) -> Snapshot:
     """The snapshot behind the bytes, or a `StateError` that says what is wrong with them."""
-    if not data.startswith(MAGIC) or len(data) < len(MAGIC) + 6:
+    if not isinstance(data, bytes | bytearray) or not data.startswith(MAGIC) or len(data) < len(MAGIC) + 6:
         raise StateError("this is not a snapshot of a Tocsin detector")
     version, checksum = struct.unpack_from("<HI", data, len(MAGIC))
     if version != VERSION:

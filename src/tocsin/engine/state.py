@@ -51,7 +51,7 @@ def extract(machine: Machine, now: int) -> State:
             "given": machine.texts.decode(np.maximum(store.given[rows], 0), store.given[rows] >= 0),
         }
         for attribute, (slot, kind) in sorted(tables.slots[type].items()):
-            if kind is not None and attribute != "id":
+            if kind is not None and attribute != "id" and slot < store.width:
                 known = store.present[slot, rows]
                 columns[f"{attribute}:{kind}"] = column_of(store.words[slot, rows], known, kind, machine)
         state.rows[type] = pa.table(columns)

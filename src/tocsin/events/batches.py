@@ -8,6 +8,8 @@ name different kinds.
 
 from __future__ import annotations
 
+import builtins
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,8 @@ TS_LIMIT = 2**61
 UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("event", pa.string())])
 UNNEEDED, DEFINED = -1, -2
+ARRIVAL = "\0at"
+"""The column that says in which order single events came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +112,19 @@ def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
 
     `first`: nothing came before, so look whether the times make sense.
     """
+    seen = _read(data, columns, known)
+    if first and columns.ts_unit is None and not seen.times and seen.batch.num_rows:
+        _check_unit(seen.batch["ts"].to_numpy())
+    return seen
+
+
+def _read(data: Data, columns: Columns, known: Known) -> Seen:
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
-        return _read_table(data, None, columns, known, first)
+        return _read_table(data, None, columns, known)
     if isinstance(data, Mapping):
-        parts = [_read_table(_as_table(table), type, columns, known, first) for type, table in data.items()]
+        parts = [_read_table(_as_table(table), type, columns, known) for type, table in data.items()]
         seen = _together(parts)
         ts = seen.batch["ts"].to_numpy()
         if len(parts) > 1:
@@ -129,7 +140,7 @@ def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
         if not isinstance(event, Event):
             forms = "an Arrow table, a mapping of type to table, or Event objects"
             raise EventError(f"events come as {forms}, not as {type(event).__name__}")
-    return _read_events(events, known, first and columns.ts_unit is None)
+    return _read_events(events, known)
 
 
 def _as_table(data: object) -> pa.Table:
@@ -140,7 +151,7 @@ def _as_table(data: object) -> pa.Table:
     return data
 
 
-def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Known, first: bool) -> Seen:
+def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Known) -> Seen:
     names = table.column_names
     for name, what in ((columns.ts, "ts"), *(() if type else ((columns.type, "type"),))):
         if name not in names:
@@ -153,7 +164,7 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
         raise EventError(f"the events have two columns called '{min(repeated)}'")
     size = table.num_rows
     reasons: dict[int, str] = {}
-    times, ts = _times(table[columns.ts], columns.ts_unit, first, reasons)
+    times, ts = _times(table[columns.ts], columns.ts_unit, reasons)
     if type is None:
         kinds_by_number, numbers = _types(table[columns.type], known, reasons)
     else:
@@ -250,7 +261,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(target)
 
 
-def _times(column: pa.ChunkedArray, unit: str | None, first: bool, reasons: dict[int, str]) -> tuple[bool, Array]:
+def _times(column: pa.ChunkedArray, unit: str | None, reasons: dict[int, str]) -> tuple[bool, Array]:
     """`ts` as int64 microseconds, and whether it came as timestamps."""
     kind = kind_of(column.type)
     if kind in (Kind.TIMESTAMP, Kind.STRING):
@@ -268,8 +279,6 @@ def _times(column: pa.ChunkedArray, unit: str | None, first: bool, reasons: dict
     for row in _where_null(ts):
         reasons.setdefault(row, "ts is null")
     words = (ts.fill_null(0) if ts.null_count else ts).to_numpy(zero_copy_only=False)
-    if not times and first and unit is None and len(words):
-        _check_unit(words)
     if not times and unit not in (None, "us"):
         if unit == "ns":
             words = words // 1000
@@ -359,11 +368,22 @@ def _dead(
         attributes = {
             key: _value(value)
             for key, value in original.items()
-            if key not in (columns.type, columns.ts, columns.seq, columns.id) and value is not None
+            if key not in (columns.type, columns.ts, columns.seq, columns.id, ARRIVAL) and value is not None
         }
-        text = write_event(Event(str(name or "?"), ts or 0, attributes))
-        dead.append((reason, name, ts, text))
+        dead.append((reason, name, ts, describe(name, ts, attributes)))
     return dead
+
+
+def describe(
+    type: str | None, ts: int | None, attributes: Mapping[str, Value], seq: int = 0, id: str | None = None
+) -> str:
+    """An event in its notation, or as JSON where it is too broken for that."""
+    try:
+        if type is not None and ts is not None:
+            return write_event(Event(type, ts, attributes, seq, id))
+    except EventError:
+        pass
+    return json.dumps({"type": type, "ts": ts, **attributes}, default=str, ensure_ascii=False)
 
 
 def _value(value: object) -> Value:
@@ -374,58 +394,63 @@ def _value(value: object) -> Value:
     )
 
 
-def _read_events(events: Sequence[Event], known: Known, first: bool) -> Seen:
+def _read_events(events: Sequence[Event], known: Known) -> Seen:
     """Events as Python objects: a table for each type, then back into the order in which they came."""
     by_type: dict[str, list[int]] = defaultdict(list)
     for position, event in enumerate(events):
         by_type[event.type].append(position)
     if not events:
         empty = pa.table({"type": pa.array([], pa.string()), "ts": pa.array([], pa.int64())})
-        return _read_table(empty, None, Columns(), known, False)
+        nothing = _read_table(empty, None, Columns(), known)
+        nothing.complete = False
+        return nothing
     parts, order = [], []
     for type, positions in by_type.items():
         mine = [events[position] for position in positions]
         table: dict[str, pa.Array] = {
-            "\0ts": pa.array([event.ts for event in mine], pa.int64()),
-            "\0seq": pa.array([event.seq for event in mine], pa.int64()),
-            "\0at": pa.array(positions, pa.int64()),
+            "\0ts": _whole_numbers(type, "ts", [event.ts for event in mine]),
+            "\0seq": _whole_numbers(type, "seq", [event.seq for event in mine]),
+            ARRIVAL: pa.array(positions, pa.int64()),
         }
         ids = [event.id for event in mine]
         if any(id is not None for id in ids):
             table["\0id"] = pa.array(ids, pa.string())
         for name in sorted({name for event in mine for name in event.attributes}):
             table[name] = _event_column(type, name, [event.attributes.get(name) for event in mine])
-        names = Columns(ts="\0ts", seq="\0seq", id="\0id", ts_unit="us" if not first else None)
-        parts.append(_read_table(pa.table(table), type, names, known, first))
+        names = Columns(ts="\0ts", seq="\0seq", id="\0id", ts_unit="us")
+        parts.append(_read_table(pa.table(table), type, names, known))
     seen = _together(parts)
-    order = seen.batch["\0at:long"].to_numpy()
-    seen.batch = seen.batch.drop_columns(["\0at:long"]).take(np.argsort(order, kind="stable"))
+    order = seen.batch[f"{ARRIVAL}:long"].to_numpy()
+    seen.batch = seen.batch.drop_columns([f"{ARRIVAL}:long"]).take(np.argsort(order, kind="stable"))
     for kinds in seen.by_type.values():
-        kinds.pop("\0at", None)
+        kinds.pop(ARRIVAL, None)
     seen.complete = False
     return seen
 
 
+def _whole_numbers(type: str, name: str, values: list[int]) -> pa.Array:
+    for value in values:
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
+            raise EventError(f"{name} of a {type} is {value!r}; it must be a 64-bit whole number")
+    return pa.array(values, pa.int64())
+
+
 def _event_column(type: str, name: str, values: list[Value]) -> pa.Array:
-    kinds = {
-        builtin
-        for value in values
-        if value is not None
-        for builtin in (bool, int, float, str)
-        if isinstance(value, builtin)
-    }
-    kinds -= {int} if bool in kinds else set()
+    """The values of an attribute as a column. Whole numbers beside doubles become doubles."""
+    kinds: set[object] = {builtins.type(value) for value in values if value is not None}
+    targets: dict[object, pa.DataType] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
     if kinds == {int, float}:
-        values = [None if value is None else float(value) for value in values]
-    elif len(kinds) > 1:
-        raise EventError(f"{type}.{name} is of several kinds: " + ", ".join(sorted(kind.__name__ for kind in kinds)))
-    target = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+        kinds, values = {float}, [None if value is None else float(value) for value in values]
+    strange = [value for value in values if value is not None and builtins.type(value) not in targets]
+    if strange:
+        raise EventError(f"{type}.{name} cannot hold {strange[0]!r}: an attribute is a string, a number or a boolean")
+    if len(kinds) > 1:
+        several = ", ".join(sorted(str(targets[kind]) for kind in kinds))
+        raise EventError(f"{type}.{name} is of several kinds: {several}")
     try:
-        return pa.array(
-            values, target[max(kinds, key=str)] if len(kinds) == 1 else pa.float64() if kinds else pa.null()
-        )
-    except (pa.ArrowInvalid, OverflowError) as error:
-        raise EventError(f"{type}.{name} is out of range: {error}") from error
+        return pa.array(values, targets[kinds.pop()] if kinds else pa.null())
+    except OverflowError as error:
+        raise EventError(f"{type}.{name} holds a whole number of more than 64 bits") from error
 
 
 def _together(parts: Sequence[Seen]) -> Seen:

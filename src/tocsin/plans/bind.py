@@ -29,7 +29,7 @@ from tocsin.language.rules import (
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.expressions import Apply, Computed, Field, Typed, comparison, leaves
 from tocsin.plans.graph import Absence, Buffer, Filter, Guard, Lookup, Reach, Reduction, RulePlan, Step
-from tocsin.plans.typing import truth, typed, widened
+from tocsin.plans.typing import a, truth, typed, widened
 
 RESERVED = ("rule", "type", "ts", "seq", "id", "parts")
 """Columns of the table of matches that no composite event may use for an attribute."""
@@ -163,7 +163,7 @@ class _Binding:
         if function == Function.COUNT:
             kind = Kind.LONG
         elif kind is not None and not (kind.numeric or (kind == Kind.TIMESTAMP and function in ("Min", "Max"))):
-            raise RuleError(f"{function} of a {kind} has no meaning", span=clause.span)
+            raise RuleError(f"{function} of {a(kind)} has no meaning", span=clause.span)
         elif function == Function.AVG:
             kind = Kind.DOUBLE
         elif function == Function.SUM and kind == Kind.INT:
@@ -291,7 +291,7 @@ class _Binding:
             value = typed(given[name], self._output)
             integral = value.kind is not None and value.kind.integral
             if value.kind not in (kind, None) and not (integral and kind.numeric):
-                message = f"{emits.name}.{name} is a {kind}, its value is a {value.kind}"
+                message = f"{emits.name}.{name} is {a(kind)}, its value is {a(value.kind)}"
                 raise RuleError(message, span=given[name].span)
             outputs.append((name, kind, widened(value, kind)))
         return tuple(outputs)

@@ -18,6 +18,7 @@ from tocsin.plans.bind import bind, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Buffer, Filter, Reduction, RulePlan
+from tocsin.plans.typing import a
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Plan:
     def extended(self, rules: Sequence[Rule]) -> Plan:
         """This plan with more rules. The old ones are not bound again."""
         emitted = self.emitted.with_rules(rules)
+        _check_undeclared(rules, self.given)
         if any(rule.emits.name in self.numbers for rule in rules):
             levels = order([*self.sources, *rules])
             complete = _completed({}, [*self.sources, *rules], levels)
@@ -136,7 +138,7 @@ class Emitted:
             for attribute, kind in rule.emits.attributes:
                 if kinds.setdefault(attribute, kind) != kind:
                     hint = "Matches share one table: call one of them otherwise."
-                    message = f"{attribute} is a {kind} here and a {kinds[attribute]} in another rule"
+                    message = f"{attribute} is {a(kind)} here and {a(kinds[attribute])} in another rule"
                     raise located(RuleError(message, span=rule.span, hint=hint), rule)
         return Emitted(types, kinds, frozenset(names))
 
@@ -147,13 +149,17 @@ def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
     Time linear in the rules: sharing is by hashing.
     """
     emitted = Emitted().with_rules(rules)
+    _check_undeclared(rules, catalog)
+    levels = order(rules)
+    bound = catalog.with_types(emitted.types)
+    return _remembering(Plan(catalog, tuple(bind(rule, bound) for rule in rules), levels), emitted, tuple(rules))
+
+
+def _check_undeclared(rules: Iterable[Rule], catalog: Catalog) -> None:
     for rule in rules:
         if rule.emits.name in catalog.types:
             message = f"{rule.emits.name} is declared as an event from outside, a rule cannot define it"
             raise located(RuleError(message, span=rule.span), rule)
-    levels = order(rules)
-    bound = catalog.with_types(emitted.types)
-    return _remembering(Plan(catalog, tuple(bind(rule, bound) for rule in rules), levels), emitted, tuple(rules))
 
 
 def _remembering(plan: Plan, emitted: Emitted, sources: tuple[Rule, ...], **more: dict[str, int]) -> Plan:

@@ -57,7 +57,7 @@ def truth(expression: Expression, resolve: Resolve) -> Typed:
     if isinstance(result, Apply) and result.kind == Kind.BOOL:
         return result
     if result.kind not in (Kind.BOOL, None):
-        message = f"a constraint must be true or false, this is a {result.kind}"
+        message = f"a constraint must be true or false, this is {a(result.kind)}"
         raise RuleError(message, span=expression.span, hint="Compare it with something: = != < <= > >=")
     return comparison("=", result, Constant(True, Kind.BOOL))
 
@@ -77,7 +77,7 @@ def _comparison(node: Comparison, left: Typed, right: Typed) -> Typed:
         hint = None
         if Kind.TIMESTAMP in kinds:
             hint = 'Write a time as timestamp("2024-01-01T00:00:00Z").'
-        raise RuleError(f"a {left.kind} cannot be compared with a {right.kind}", span=node.span, hint=hint)
+        raise RuleError(f"{a(left.kind)} cannot be compared with {a(right.kind)}", span=node.span, hint=hint)
     if kinds == {Kind.BOOL} and node.operator not in ("=", "!="):
         raise RuleError(f"booleans cannot be compared with {node.operator}", span=node.span, hint="Use = or !=.")
     if Kind.DOUBLE in kinds:
@@ -107,7 +107,7 @@ def _time_arithmetic(node: Arithmetic, left: Typed, right: Typed) -> Typed:
     times = (left.kind == Kind.TIMESTAMP) + (right.kind == Kind.TIMESTAMP)
     other = right if left.kind == Kind.TIMESTAMP else left
     if times == 2 or (other.kind is not None and not other.kind.integral):
-        raise RuleError(f"a {left.kind} {node.operator} a {right.kind} has no meaning", span=node.span)
+        raise RuleError(f"{a(left.kind)} {node.operator} {a(right.kind)} has no meaning", span=node.span)
     if node.operator == "-" and right.kind == Kind.TIMESTAMP:
         raise RuleError("a timestamp cannot be taken from a number", span=node.span)
     if node.operator == "+":
@@ -117,4 +117,9 @@ def _time_arithmetic(node: Arithmetic, left: Typed, right: Typed) -> Typed:
 
 def _need_number(operand: Typed, span: Span | None, operator: str) -> None:
     if operand.kind is not None and not operand.kind.numeric:
-        raise RuleError(f"'{operator}' needs numbers, this is a {operand.kind}", span=span)
+        raise RuleError(f"'{operator}' needs numbers, this is {a(operand.kind)}", span=span)
+
+
+def a(kind: Kind | None) -> str:
+    """A kind with its article."""
+    return f"an {kind}" if kind == Kind.INT else f"a {kind}"
