@@ -201,10 +201,21 @@ class _Binding:
     def _place(self, role: str, span: Span | None) -> int:
         place = self.places.get(role)
         if place is None:
-            raise RuleError(f"the rule has no event called {role}", span=span, hint=nearest(role, self.places))
-        if place >= len(self.horizons):
+            raise RuleError(f"the rule has no event called {role}", span=span, hint=self._instead(role))
+        if place == len(self.horizons):
+            raise RuleError(f"{role} cannot be found from itself", span=span, hint=nearest("", [*self.places][:place]))
+        if place > len(self.horizons):
             raise RuleError(f"{role} is not known yet here", span=span, hint=f"Move this clause behind {role}'s.")
         return place
+
+    def _instead(self, role: str) -> str | None:
+        """What somebody may have meant who calls an event by a name that it has not."""
+        for pattern in self.rule.roles:
+            if pattern.type == role:
+                return f"{role} is called {pattern.role} here."
+        if any(clause.pattern.type == role for clause in self.rule.clauses):
+            return "Negated and aggregated events have no name; only the anchor and selected events have."
+        return nearest(role, self.places)
 
     def _sort(self, pattern: Pattern, place: int, *, binds: bool) -> _Sorted:
         self.catalog.check_type(pattern.type, pattern.span)
