@@ -19,10 +19,10 @@ demo: $(READY)
 	@$(BIN)/tocsin demo
 
 test: $(READY) lint
-	$(BIN)/pytest -n 2 --slow --doctest-modules src tests
+	$(BIN)/pytest -n 2 --dist worksteal --slow --doctest-modules src tests
 
 check: $(READY) lint
-	$(BIN)/pytest -n 2 --doctest-modules src tests
+	$(BIN)/pytest -n 2 --dist worksteal --doctest-modules src tests
 
 .PHONY: lint
 lint: $(READY)
