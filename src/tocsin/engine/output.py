@@ -83,7 +83,8 @@ def _attribute(field: pa.Field, found: Found, rules: list[Rule], which: Array, m
 
 
 def _parts(found: Found, rules: list[Rule], which: Array, machine: Machine, ts_type: pa.DataType) -> pa.Array:
-    role_counts = np.array([len(rule.roles) for rule in rules], np.int64)
+    roles = [rule.roles for rule in rules]
+    role_counts = np.array([len(patterns) for patterns in roles], np.int64)
     counts = role_counts[which]
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
@@ -95,8 +96,8 @@ def _parts(found: Found, rules: list[Rule], which: Array, machine: Machine, ts_t
     starts = np.cumsum(role_counts) - role_counts
     labels = np.repeat(starts[which] - offsets[:-1], counts) + np.arange(len(rows))
     children = {
-        "role": _labels([pattern.role for rule in rules for pattern in rule.roles], labels),
-        "type": _labels([pattern.type for rule in rules for pattern in rule.roles], labels),
+        "role": _labels([pattern.role for patterns in roles for pattern in patterns], labels),
+        "type": _labels([pattern.type for patterns in roles for pattern in patterns], labels),
         "ts": _times(machine.store.ts[rows], ts_type),
         "id": ids_of(machine, rows),
     }

@@ -74,26 +74,24 @@ def classify(f, env, ts, seq, words_of, doubles, present, types, base, start, co
                 if present[slot, row] == 0:
                     at = 2 * count_here + 1
                 else:
-                    lo = axis_constants[axis]
-                    hi = lo + count_here
+                    # Halving without branches: which half is taken cannot be predicted.
+                    lo, left = axis_constants[axis], count_here
                     if axis_double[axis]:
                         x = doubles[slot, row]
-                        while lo < hi:
-                            mid = (lo + hi) >> 1
-                            if constants_doubles[mid] < x:
-                                lo = mid + 1
-                            else:
-                                hi = mid
-                        hit = lo < axis_constants[axis] + count_here and constants_doubles[lo] == x
+                        while left > 1:
+                            half = left >> 1
+                            lo += half if constants_doubles[lo + half - 1] < x else 0
+                            left -= half
+                        hit = constants_doubles[lo] == x
+                        lo += 1 if constants_doubles[lo] < x else 0
                     else:
                         v = words_of[slot, row]
-                        while lo < hi:
-                            mid = (lo + hi) >> 1
-                            if constants[mid] < v:
-                                lo = mid + 1
-                            else:
-                                hi = mid
-                        hit = lo < axis_constants[axis] + count_here and constants[lo] == v
+                        while left > 1:
+                            half = left >> 1
+                            lo += half if constants[lo + half - 1] < v else 0
+                            left -= half
+                        hit = constants[lo] == v
+                        lo += 1 if constants[lo] < v else 0
                     at = 2 * (lo - axis_constants[axis]) + np.int64(hit)
                 row_of_bits = axis_bits[axis] + at * words
                 for w in range(words):
