@@ -75,14 +75,15 @@ class RuleSet:
         Rows that cannot be used are left out with a `DeadLetterWarning`; take a `detector` to get hold of them.
         """
         detector = self.detector(delay=2**60, type=type, ts=ts, seq=seq, id=id, ts_unit=ts_unit)
-        found = [detector.push(events), detector.finish()]
+        detector.push(events)
+        found = detector.finish()
         dead = detector.dead_letters()
         if dead.num_rows:
             first = f"{dead['reason'][0].as_py()}: {dead['event'][0].as_py()}"
             warnings.warn(
                 f"{dead.num_rows} events could not be used; the first: {first}", DeadLetterWarning, stacklevel=2
             )
-        return found[1]
+        return found
 
     def detector(
         self,
@@ -95,9 +96,9 @@ class RuleSet:
         id: str = "id",
         ts_unit: str | None = None,
     ) -> Detector:
-        """A detector for a stream. `delay`: how much later than the newest an event may come (µs, "5 s" or a
-        timedelta).
+        """A detector for a stream.
 
+        `delay`: how much later than the newest an event may come (µs, "5 s" or a timedelta).
         `ordered`: events come in canonical order (ts, seq, type, id), so that nothing waits.
         """
         delay_us = duration_us(delay)

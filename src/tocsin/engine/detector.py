@@ -290,23 +290,23 @@ class Detector:
             self._scheduler.renumber(waiting, [bound.numbers.get(name, UNNEEDED) for name in names])
 
     def _late(self, batch: pa.Table, row: int, reason: str) -> None:
-        names = [*self._plan.numbers]
-        values: dict[str, Any] = {name: batch[name][row].as_py() for name in batch.column_names if ":" not in name}
-        if values["type"] < 0:
+        """Sets a late event aside; one that no rule needs is nobody's loss."""
+        number = batch["type"][row].as_py()
+        if number < 0:
+            return
+        self._counts["late"] += 1
+        if len(self._letters) >= LETTERS_KEPT:
+            self._counts["dead"] += 1
             return
         attributes: dict[str, Any] = {}
         for name in batch.column_names:
-            attribute, _, kind = name.rpartition(":")
-            value = batch[name][row]
+            attribute, value = name.rpartition(":")[0], batch[name][row]
             if attribute and value.is_valid:
-                attributes[attribute] = (
-                    value.cast(pa.int64()).as_py() if value.type == ARROW[Kind.TIMESTAMP] else value.as_py()
-                )
-            del kind
-        type = names[values["type"]]
-        self._counts["late"] += 1
-        text = describe(type, values["ts"], attributes, values["seq"], values.get("id"))
-        self._bury([(reason, type, values["ts"], text)])
+                time = value.type == ARROW[Kind.TIMESTAMP]
+                attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
+        type, ts = [*self._plan.numbers][number], batch["ts"][row].as_py()
+        id = batch["id"][row].as_py() if "id" in batch.column_names else None
+        self._bury([(reason, type, ts, describe(type, ts, attributes, batch["seq"][row].as_py(), id))])
 
     def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
         self._counts["dead"] += len(dead)
