@@ -346,8 +346,10 @@ where  n = $n
 
 
 @pytest.mark.parametrize("options", [{"delay": "1 s"}, {"delay": 0}, {"ordered": True}])
-def test_a_long_stream_leaves_no_more_than_its_last_window(options: dict[str, object]) -> None:
-    count, chunk = 150_000, 5_000
+@pytest.mark.parametrize(
+    ("count", "chunk"), [(150_000, 5_000), pytest.param(2_000_000, 100_000, marks=pytest.mark.slow)]
+)
+def test_a_long_stream_leaves_no_more_than_its_last_window(options: dict[str, object], count: int, chunk: int) -> None:
     rules = tocsin.rules(STREAMED)
     detector, fresh = (rules.detector(ts_unit="us", **options) for _ in range(2))  # type: ignore[arg-type]
     events = stream(count)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,7 +52,7 @@ class Chunk(NamedTuple):
     bytes_read: int
 
 
-class EventFiles:
+class EventFiles(ABC):
     """Event files of one format, opened by `open_events`."""
 
     def __init__(
@@ -86,11 +87,13 @@ class EventFiles:
                     yield Chunk(table, bad, before + bytes_read)
                 before += path.stat().st_size
 
+    @abstractmethod
     def _schema(self) -> pa.Schema:
-        raise NotImplementedError
+        """The columns over all files, under the names that they have there."""
 
+    @abstractmethod
     def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[Chunk]:
-        raise NotImplementedError
+        """The events of one file, at most `rows` at a time."""
 
 
 class ParquetFiles(EventFiles):
