@@ -417,3 +417,10 @@ def test_a_snapshot_says_the_same_twice_and_goes_on() -> None:
     assert rows_of(other.push(more)) == rows_of(detector.push(more))
     assert rows_of(other.finish()) == rows_of(detector.finish())
     assert other.snapshot() == detector.snapshot()
+
+
+def test_a_constraint_may_be_long() -> None:
+    either = " or ".join(f"n = {n}" for n in range(0, 400, 2))
+    events = [Event("A", ts, {"n": ts}) for ts in range(10)]
+    found = tocsin.rules(f"define P(n: long) from A({either}) where n = A.n").detect(events)
+    assert found["n"].to_pylist() == [0, 2, 4, 6, 8]

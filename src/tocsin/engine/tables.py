@@ -315,8 +315,8 @@ class Tables:
         self._emit(types, expression, words)
         if kind == Kind.INT and expression.kind != Kind.INT:
             words += [layout.TO_INT, 0, 0]
-        if len(words) > 3 * layout.MAX_STACK:
-            raise RuleError(f"an expression has more than {layout.MAX_STACK} operations")
+        if _depth(words) > layout.MAX_STACK:
+            raise RuleError(f"an expression is nested more than {layout.MAX_STACK} deep")
         return self.code.extend([len(words) // 3, *words])
 
     def _emit(self, types: Sequence[str], expression: Typed, words: list[int]) -> None:
@@ -364,6 +364,19 @@ class Tables:
         if constant.kind == Kind.DOUBLE:
             return int(struct.unpack("<q", struct.pack("<d", constant.value + 0.0))[0])
         return int(constant.value)
+
+
+def _depth(words: list[int]) -> int:
+    """How many values a program holds at once."""
+    unary = (layout.NEGATIVE, layout.NEGATIVE_DOUBLE, layout.TO_DOUBLE, layout.NOT, layout.TO_INT)
+    depth = deepest = 0
+    for operation in words[::3]:
+        if operation <= layout.LOAD_CONSTANT:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif operation not in unary:
+            depth -= 1
+    return deepest
 
 
 def _signed(words: Iterable[int]) -> list[int]:

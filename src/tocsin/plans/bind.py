@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tocsin.errors import RuleError, Span, nearest
-from tocsin.events.types import Kind
+from tocsin.events.batches import TS_LIMIT
+from tocsin.events.types import UNITS_US, Kind
 from tocsin.language.rules import (
     Aggregate,
     Attribute,
@@ -185,11 +186,11 @@ class _Binding:
             if scope.window_us <= 0:
                 raise RuleError("a window must be longer than nothing", span=scope.span)
             origin = self._place(scope.origin, scope.span)
-            return (
-                Reach(origin, window_us=scope.window_us),
-                self.horizons[origin] + scope.window_us,
-                self.before[origin] | {origin},
-            )
+            horizon_us = self.horizons[origin] + scope.window_us
+            if horizon_us >= TS_LIMIT:
+                message = f"the windows up to here reach back more than {TS_LIMIT // UNITS_US['d'] // 365:,} years"
+                raise RuleError(message, span=scope.span)
+            return Reach(origin, window_us=scope.window_us), horizon_us, self.before[origin] | {origin}
         start, end = self._place(scope.start, scope.span), self._place(scope.end, scope.span)
         if start == end or start in self.before[end]:
             hint = f"Write between {scope.end} and {scope.start}." if start != end else None
