@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import pyarrow as pa
 
@@ -22,7 +23,11 @@ from tocsin.plans.explain import explain
 from tocsin.plans.picture import picture
 from tocsin.plans.plan import Plan, plan
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 Duration = int | str | timedelta
+Frames: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 
 
 class DeadLetterWarning(UserWarning):
@@ -62,19 +67,35 @@ class RuleSet:
 
     def detect(
         self,
-        events: Data,
+        events: Data | Frames,
         *,
         type: str = "type",
         ts: str = "ts",
         seq: str = "seq",
         id: str = "id",
         ts_unit: str | None = None,
-    ) -> pa.Table:
-        """All matches in a table of events (or a mapping of type to table, or Event objects), in any order.
+        delay: Duration = 0,
+        slots: int | None = None,
+        control: DataFrame | None = None,
+        keep: Iterable[str] | None = None,
+    ) -> Any:
+        """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), in any order,
+        or a Spark DataFrame (or a mapping of type to DataFrame), which gives a DataFrame; a stream gives a stream.
 
-        Rows that cannot be used are left out with a `DeadLetterWarning`; take a `detector` to get hold of them.
+        Of a table, rows that cannot be used are left out with a `DeadLetterWarning`; take a `detector` to get hold of
+        them. Of a DataFrame, they are in the `report`, whose options these are:
+
+        `delay`: how much later than the newest an event of a stream may come (µs, "5 s" or a timedelta).
+        `slots`: over how many partitions the rules are laid out (default: the shuffle partitions).
+        `control`: a stream of changes of the rules, with the columns `add`, `remove`, `at`, `advance`.
+        `keep`: the types that rules added later may use (default: those that are used or declared).
         """
-        detector = self.detector(delay=2**60, type=type, ts=ts, seq=seq, id=id, ts_unit=ts_unit)
+        columns = Columns(type, ts, seq, id, ts_unit)
+        if _is_frames(events):
+            from tocsin.spark import matches
+
+            return matches(self._report(events, columns, delay, slots, control, keep))
+        detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
         detector.push(events)
         found = detector.finish()
         dead = detector.dead_letters()
@@ -84,6 +105,44 @@ class RuleSet:
                 f"{dead.num_rows} events could not be used; the first: {first}", DeadLetterWarning, stacklevel=2
             )
         return found
+
+    def report(
+        self,
+        events: Frames,
+        *,
+        type: str = "type",
+        ts: str = "ts",
+        seq: str = "seq",
+        id: str = "id",
+        ts_unit: str | None = None,
+        delay: Duration = 0,
+        slots: int | None = None,
+        control: DataFrame | None = None,
+        keep: Iterable[str] | None = None,
+    ) -> DataFrame:
+        """Everything that detection in DataFrames has to say: matches, dead letters and metrics, told apart by `_kind`.
+
+        `tocsin.spark.matches`, `dead_letters` and `metrics` are its parts. The options are those of `detect`.
+        """
+        return self._report(events, Columns(type, ts, seq, id, ts_unit), delay, slots, control, keep)
+
+    def _report(
+        self,
+        events: Frames,
+        columns: Columns,
+        delay: Duration,
+        slots: int | None,
+        control: DataFrame | None,
+        keep: Iterable[str] | None,
+    ) -> DataFrame:
+        from tocsin.spark.frames import detect
+
+        if slots is not None and (not isinstance(slots, int) or slots < 1):
+            raise EventError(f"slots is a whole number from 1 on, not {slots!r}")
+        return detect(
+            self.rules, self.types, events, columns,
+            delay_us=duration_us(delay), slots=slots, control=control, keep=keep,
+        )  # fmt: skip
 
     def detector(
         self,
@@ -111,13 +170,29 @@ class RuleSet:
         """A detector that goes on where the snapshot was taken. New and changed rules see events from there on."""
         return Detector.restore(snapshot, self.rules, self.types)
 
-    def explain(self) -> str:
-        """What will be done for these rules, as text: types and columns, filters, buffers, keys, state, cost."""
-        return explain(self._plan)
+    def explain(self, events: Frames | None = None, **options: Any) -> str:
+        """What will be done for these rules, as text: types and columns, filters, buffers, keys, state, cost.
+
+        With DataFrames also what is pushed into Spark, and what runs in which slot; the options are those of `detect`.
+        """
+        if events is None:
+            return explain(self._plan)
+        from tocsin.spark.frames import explain_frames
+
+        names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
+        if "delay" in options:
+            options["delay_us"] = duration_us(options.pop("delay"))
+        return explain_frames(self.rules, self.types, events, Columns(**names), **options)
 
     def explain_svg(self) -> str:
         """The shared operator graph, as a picture."""
         return picture(self._plan)
+
+
+def _is_frames(events: object) -> TypeGuard[Frames]:
+    """Whether events are DataFrames; without importing Spark for what are none."""
+    some = next(iter(events.values()), None) if isinstance(events, Mapping) else events
+    return type(some).__module__.startswith("pyspark.")
 
 
 def rules(source: str | Path | Iterable[Rule], language: str | None = None) -> RuleSet:

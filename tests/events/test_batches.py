@@ -185,7 +185,7 @@ def test_declared_kinds_win_over_columns() -> None:
     known = Known({"A": 0, "B": 1}, exact={"A": {"n": Kind.DOUBLE}})
     result = seen(pa.table({"type": ["A", "B", "A"], "ts": [1, 2, 3], "n": ["1.5", "x", "y"]}), known)
     assert [(row["type"], row.get("n:double"), row.get("n:string")) for row in rows(result)] == [
-        (0, 1.5, "1.5"),
+        (0, 1.5, None),
         (1, None, "x"),
     ]
     assert result.dead == [("n should be a double, it is 'y'", "A", 3, 'A@3(n="y")')]

@@ -6,8 +6,8 @@ order, and lets the machine find the matches. What cannot be used is set aside w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -43,6 +43,19 @@ LETTERS_KEPT = 100_000
 """How many dead letters are kept until somebody takes them; beyond that they are only counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From the time `at` (µs) on, these rules are gone and those are there."""
+
+    at: int
+    remove: frozenset[str]
+    add: tuple[Rule, ...]
+
+    def applied(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+        """The rules after the change."""
+        return (*(rule for rule in rules if rule.name not in self.remove), *self.add)
+
+
 class Detector:
     """Detects the rules' composite events. Make one with `RuleSet.detector`."""
 
@@ -54,14 +67,18 @@ class Detector:
         delay_us: int = 0,
         ordered: bool = False,
         columns: Columns | None = None,
+        times: bool | None = None,
     ) -> None:
         self._columns = columns or Columns()
         self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
         self._since: dict[str, int] = {}
+        self._coming: tuple[Change, ...] = ()
+        """Changes of the rules whose time has not come yet."""
         self._ordered = ordered
         self._scheduler = Scheduler(delay_us, ordered=ordered)
-        self._times: bool | None = None
-        self._knowing: tuple[Plan, Known] | None = None
+        self._times = times
+        """Whether `ts` are timestamps; None as long as that is not known."""
+        self._knowing: tuple[tuple[Plan, tuple[Change, ...]], Known] | None = None
         self._letters: list[tuple[str, str | None, int | None, str]] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
 
@@ -76,10 +93,24 @@ class Detector:
         """Takes events in the order of their arrival; returns the matches that became certain."""
         seen = read(data, self._columns, self._known(), first=self._times is None)
         self._learn(seen)
-        self._counts["events"] += seen.rows
+        self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)
-        batch = seen.batch
+        return self._take(seen.batch)
+
+    def push_batch(self, batch: pa.Table, types: Sequence[str]) -> pa.Table:
+        """Takes events that are a batch already: of these types, by number, and of the kinds that the plan has."""
+        reading = self._reading
+        numbers = np.array([*(reading.get(name, UNNEEDED) for name in types), UNNEEDED], np.int32)
+        if (numbers[:-1] != np.arange(len(types))).any():
+            batch = batch.set_column(0, "type", pa.array(numbers[batch["type"].to_numpy()]))
+        return self._take(batch)
+
+    def _take(self, batch: pa.Table) -> pa.Table:
+        self._counts["events"] += batch.num_rows
         released, late = self._scheduler.push(batch)
+        if (journal := self._machine.journal) is not None and batch.num_rows and not self._ordered:
+            waits = (batch["ts"].to_numpy() >= self._scheduler.watermark) & (batch["type"].to_numpy() >= 0)
+            journal.arrived.append(self._named(batch.filter(pa.array(waits))))
         for row in late.tolist():
             self._late(batch, row, "late")
         return self._process(released)
@@ -106,6 +137,11 @@ class Detector:
     def watermark(self) -> int | None:
         """No event before this time (µs) is accepted any more; None before the first event."""
         return None if self._scheduler.watermark == BEGINNING else self._scheduler.watermark
+
+    @property
+    def next_ts(self) -> int | None:
+        """The time (µs) of the first event that waits for its turn."""
+        return self._scheduler.next_ts
 
     @property
     def plan(self) -> Plan:
@@ -150,6 +186,55 @@ class Detector:
         self._rebuild(rules, self._plan.given)
         self._since = {name: since for name, since in self._since.items() if name not in gone}
 
+    def change(
+        self,
+        *,
+        add: Iterable[Rule] = (),
+        remove: Iterable[str] = (),
+        at: int,
+        check: Callable[[Plan], None] | None = None,
+    ) -> None:
+        """Changes the rules from time `at` (µs) on: up to it matches are those of the old rules, then those of the new.
+
+        `at` must be behind the latest event. A rule that is added replaces one of the same name. `check` may refuse
+        the rules that come out.
+        """
+        add, gone = tuple(add), set(remove)
+        latest = self._scheduler.largest
+        if _moment(at) <= latest:
+            raise RuleError(f"rules cannot be changed at {at}: events up to {latest} have been seen")
+        after = self.coming_rules
+        known = {rule.name for rule in after}
+        for name in sorted(gone - known):
+            raise RuleError(f"there is no rule {name}", hint=nearest(name, known))
+        coming = Change(at, frozenset(gone | (known & {rule.name for rule in add})), add)
+        bound = plan(coming.applied(after), self._plan.given)
+        if check is not None:
+            check(bound)
+        self._coming = tuple(sorted((*self._coming, coming), key=lambda change: change.at))
+
+    @property
+    def coming_rules(self) -> tuple[Rule, ...]:
+        """The rules after all changes that are to come."""
+        rules = tuple(self._plan.sources)
+        for change in self._coming:
+            rules = change.applied(rules)
+        return rules
+
+    @property
+    def _reading(self) -> Mapping[str, int]:
+        """The numbers of the types that are needed, now or after the changes to come."""
+        numbers = self._plan.numbers
+        if not self._coming:
+            return numbers
+        extended = dict(numbers)
+        for change in self._coming:
+            for rule in change.add:
+                for type in (rule.anchor.type, *(clause.pattern.type for clause in rule.clauses)):
+                    if type not in self._plan.defined:
+                        extended.setdefault(type, len(extended))
+        return extended
+
     # ---- state
 
     @property
@@ -159,18 +244,31 @@ class Detector:
 
     def snapshot(self) -> bytes:
         """All that is remembered, in a versioned encoding; `RuleSet.restore` goes on from it."""
+        state = extract(self._machine, self._scheduler.watermark)
+        waiting = self._scheduler.waiting
+        if waiting is not None:
+            waiting = self._named(waiting)
+        return snapshots.encode(snapshots.Snapshot(self._settings(), self._numbers(), state, waiting))
+
+    def _numbers(self) -> dict[str, int]:
         scheduler = self._scheduler
-        numbers = {
+        return {
             "watermark": scheduler.watermark,
             "last_seq": scheduler.last_seq,
             "largest": scheduler.largest,
             **self._counts,
         }
+
+    def _settings(self) -> dict[str, Any]:
+        """What is the same as long as the plan is, once the first events came."""
         given = self._plan.given
-        header = {
+        return {
             "rules": {bound.rule.name: print_rule(bound.rule) for bound in self._plan.rules},
             "since": self._since,
-            "delay_us": scheduler.delay_us,
+            "coming": [
+                [change.at, sorted(change.remove), [print_rule(rule) for rule in change.add]] for change in self._coming
+            ],
+            "delay_us": self._scheduler.delay_us,
             "ordered": self._ordered,
             "columns": asdict(self._columns),
             "times": self._times,
@@ -181,13 +279,11 @@ class Detector:
             "seen": {name: dict(kinds) for name, kinds in given.seen.items()},
             "closed": given.closed,
         }
-        state = extract(self._machine, scheduler.watermark)
-        waiting = scheduler.waiting
-        if waiting is not None:
-            names = [*self._plan.numbers]
-            types = pa.array([names[number] for number in waiting["type"].to_pylist()], pa.string())
-            waiting = waiting.set_column(0, "type", types)
-        return snapshots.encode(snapshots.Snapshot(header, numbers, state, waiting))
+
+    def _named(self, waiting: pa.Table) -> pa.Table:
+        """Events that wait, with their types by name."""
+        names = pa.array([*self._reading], pa.string())
+        return waiting.set_column(0, "type", names.take(waiting["type"].combine_chunks()))
 
     @classmethod
     def restore(cls, data: bytes, rules: Sequence[Rule], types: Mapping[str, EventType]) -> Detector:
@@ -195,7 +291,10 @@ class Detector:
 
         A rule that is new or changed sees events from there on.
         """
-        snapshot = snapshots.decode(data)
+        return cls._resumed(snapshots.decode(data), rules, types)
+
+    @classmethod
+    def _resumed(cls, snapshot: snapshots.Snapshot, rules: Sequence[Rule], types: Mapping[str, EventType]) -> Detector:
         header, numbers = snapshot.header, snapshot.numbers
         exact = {
             name: EventType(name, tuple((attribute, Kind(kind)) for attribute, kind in attributes.items()))
@@ -226,10 +325,15 @@ class Detector:
         start = scheduler.largest + 1 if scheduler.largest > BEGINNING else BEGINNING
         detector._since = {rule.name: start for rule in rules if rule.name not in known and start > BEGINNING}
         detector._since |= {name: since for name, since in header["since"].items() if name in known}
+        detector._coming = tuple(
+            Change(at, frozenset(remove), tuple(rule for text in texts for rule in parse(text).rules))
+            for at, remove, texts in header.get("coming", ())
+        )
         left = {owner: rows for owner, rows in snapshot.state.left.items() if owner[0] in known}
         detector._rebuild(rules, catalog, replace(snapshot.state, left=left))
         if snapshot.waiting is not None:
-            codes = [detector._plan.numbers.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
+            reading = detector._reading
+            codes = [reading.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
             waiting = snapshot.waiting.set_column(0, "type", pa.array(codes, pa.int32()))
             scheduler.wait(waiting.filter(pa.array(np.array(codes) >= 0)))
         return detector
@@ -237,12 +341,39 @@ class Detector:
     # ---- within
 
     def _process(self, released: pa.Table | None) -> pa.Table:
-        columns = output.schema(self._plan, times=bool(self._times))
+        """Detects in what is released, changing the rules where their time comes."""
         scheduler = self._scheduler
+        pieces: list[pa.Table] = []
+        while self._coming and self._coming[0].at <= scheduler.watermark:
+            change, *rest = self._coming
+            if released is not None and released.num_rows:
+                count = int(np.searchsorted(released["ts"].to_numpy(), change.at, "left"))
+                scheduler.wait(released.slice(count))
+                released = released.slice(0, count)
+            pieces.append(self._detected(released, (change.at, BEGINNING)))
+            self._apply(change, tuple(rest))
+            released = scheduler.release()
         closed: Instant = (scheduler.watermark, scheduler.last_seq if self._ordered else BEGINNING)
+        pieces.append(self._detected(released, closed))
+        return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="default")
+
+    def _apply(self, change: Change, rest: tuple[Change, ...]) -> None:
+        """The time of a change has come."""
+        reading = self._reading
+        self._coming = rest
+        self._since = {name: since for name, since in self._since.items() if name not in change.remove}
+        self._since |= {rule.name: change.at for rule in change.add}
+        self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading)
+
+    def _detected(self, released: pa.Table | None, closed: Instant) -> pa.Table:
+        columns = output.schema(self._plan, times=bool(self._times))
         pieces: list[pa.Table] = []
         if released is None or not released.num_rows:
             released = pa.table({})
+        elif self._coming:
+            types = released["type"].to_numpy()
+            types = np.where(types < len(self._plan.numbers), types, UNNEEDED).astype(np.int32)
+            released = released.set_column(0, "type", pa.array(types))
         for found, late in self._machine.process(released, closed):
             for row in late:
                 self._late(released, row, "late among events of its instant: give them a seq, or ids in order")
@@ -253,12 +384,13 @@ class Detector:
 
     def _known(self) -> Known:
         """What the reader must know; the same as long as the plan is."""
-        if self._knowing is not None and self._knowing[0] is self._plan:
+        key = self._plan, self._coming
+        if self._knowing is not None and self._knowing[0][0] is key[0] and self._knowing[0][1] is key[1]:
             return self._knowing[1]
         given = self._plan.given
-        numbers = {**self._plan.numbers, **dict.fromkeys(self._plan.defined, DEFINED)}
+        numbers = {**self._reading, **dict.fromkeys(self._plan.defined, DEFINED)}
         exact = {name: dict(type.attributes) for name, type in given.types.items()}
-        self._knowing = self._plan, Known(numbers, exact, given.shared, given.seen)
+        self._knowing = key, Known(numbers, exact, given.shared, given.seen)
         return self._knowing[1]
 
     def _learn(self, seen: Seen) -> None:
@@ -271,11 +403,17 @@ class Detector:
         if catalog is not self._plan.given:
             self._rebuild(self._plan.sources, catalog)
 
-    def _rebuild(self, rules: Sequence[Rule], catalog: Catalog, state: State | None = None) -> None:
-        """Starts a machine for these rules with the state of the old one."""
+    def _rebuild(
+        self,
+        rules: Sequence[Rule],
+        catalog: Catalog,
+        state: State | None = None,
+        reading: Mapping[str, int] | None = None,
+    ) -> None:
+        """Starts a machine for these rules with the state of the old one. `reading`: how types were numbered so far."""
         bound = self._plan.bound_to(catalog) if rules == self._plan.sources else plan(rules, catalog)
         started = "_machine" in self.__dict__
-        names = self._plan.numbers
+        names = self._reading if reading is None else reading
         if started and state is None:
             if bound.rules == self._plan.rules:
                 self._plan = bound
@@ -286,8 +424,9 @@ class Detector:
             del self._machine
         if state is not None:
             load(self._machine, state)
-        if bound.numbers != names and (waiting := self._scheduler.waiting) is not None:
-            self._scheduler.renumber(waiting, [bound.numbers.get(name, UNNEEDED) for name in names])
+        now = self._reading
+        if now != names and (waiting := self._scheduler.waiting) is not None:
+            self._scheduler.renumber(waiting, [now.get(name, UNNEEDED) for name in names])
 
     def _late(self, batch: pa.Table, row: int, reason: str) -> None:
         """Sets a late event aside; one that no rule needs is nobody's loss."""
@@ -304,7 +443,7 @@ class Detector:
             if attribute and value.is_valid:
                 time = value.type == ARROW[Kind.TIMESTAMP]
                 attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
-        type, ts = [*self._plan.numbers][number], batch["ts"][row].as_py()
+        type, ts = [*self._reading][number], batch["ts"][row].as_py()
         id = batch["id"][row].as_py() if "id" in batch.column_names else None
         self._bury([(reason, type, ts, describe(type, ts, attributes, batch["seq"][row].as_py(), id))])
 

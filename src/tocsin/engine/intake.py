@@ -111,7 +111,7 @@ class Intake:
         base, columns = load(batch, self._tables, self._texts, store)
         if given is not None and self._reads_ids:
             self._load_ids(base, words_of(given, Kind.STRING, self._texts))
-        passed, source = self._classify(base, batch.num_rows)
+        passed, source = self.classify(base, batch.num_rows)
         store.size = base + len(source)
         self._identify(batch, columns, given, base, source)
         late, passed = self._settle(batch, columns, base, source, passed)
@@ -133,7 +133,7 @@ class Intake:
         rows = slice(base, base + len(needed))
         first, second, given = store.first[rows].copy(), store.second[rows].copy(), store.given[rows].copy()
         self._load_ids(base, self._id_words(first, second, given))
-        passed, kept = self._classify(base, len(needed))
+        passed, kept = self.classify(base, len(needed))
         rows = slice(base, base + len(kept))
         store.first[rows], store.second[rows], store.given[rows] = first[kept], second[kept], given[kept]
         store.size = rows.stop
@@ -168,13 +168,13 @@ class Intake:
             store.words[slot, rows], store.present[slot, rows] = words, present
         if self._reads_ids:
             self._load_ids(base, self._id_words(first, second, given))
-        passed, source = self._classify(base, size)
+        passed, source = self.classify(base, size)
         kept = slice(base, base + len(source))
         store.first[kept], store.second[kept], store.given[kept] = first[source], second[source], given[source]
         store.size = kept.stop
         return passed, source
 
-    def _classify(self, base: int, size: int) -> tuple[Passed, Array]:
+    def classify(self, base: int, size: int) -> tuple[Passed, Array]:
         """Keeps the loaded events that pass some filter. Returns the pairs and where each kept row was in the batch."""
         tables, store = self._tables, self._store
         filters = tables.filters.tables(len(tables.types))
@@ -224,12 +224,14 @@ class Intake:
             unnamed = np.nonzero(present[source] == 0)[0]
         if len(unnamed):
             chosen = base + unnamed
-            store.first[chosen], store.second[chosen] = self._content(batch, columns, source[unnamed], chosen)
+            store.first[chosen], store.second[chosen] = self.content(batch, columns, source[unnamed], chosen)
 
-    def _content(
+    def content(
         self, batch: pa.Table, columns: dict[str, tuple[Array, Array]], source: Array, rows: Array
     ) -> tuple[Array, Array]:
         """The identities of the content of events: those at `source` in the batch, which are `rows` of the store."""
+        if "first" in batch.column_names:
+            return tuple(whole(batch[name]).to_numpy()[source] for name in ("first", "second"))
         store = self._store
         first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
         types = self._tables.type_words
@@ -288,7 +290,7 @@ class Intake:
         if (given < 0).all():
             keys = (store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows])
             return np.lexsort(keys)
-        first, second = self._content(batch, columns, source, rows)
+        first, second = self.content(batch, columns, source, rows)
         texts = self._texts.decode(np.maximum(given, 0))
         table = pa.table(
             {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -61,6 +61,24 @@ class Composites(NamedTuple):
     known: Array
 
 
+class Consumed(NamedTuple):
+    """Rows that a role, as (rule, place), consumed: their type, numbers and times."""
+
+    owner: tuple[str, int]
+    type: str
+    born: Array
+    ts: Array
+
+
+@dataclass(slots=True)
+class Journal:
+    """What cannot be seen in the state afterwards, since it was last written down."""
+
+    consumed: list[Consumed] = field(default_factory=list)
+    arrived: list[pa.Table] = field(default_factory=list)
+    """Events that had to wait, with their types by name."""
+
+
 class Machine:
     """The tables of the rules and the state that they need."""
 
@@ -71,6 +89,8 @@ class Machine:
         self.buffers = Buffers()
         self.intake = Intake(self.tables, self.texts, self.store, ordered=ordered)
         self.pending: dict[str, Composites] = {}
+        self.journal: Journal | None = None
+        """Kept only where the state is written down piece by piece."""
         self.emits: dict[str, EventType] = {}
         self._handed: dict[int, list[str]] = {}
         """The composite types that rules use, by the level at which they are complete."""
@@ -125,6 +145,8 @@ class Machine:
             if jobs.get(level):
                 joined = anchors[0] if len(anchors) == 1 else np.concatenate(anchors)
                 pieces = self._detect(jobs[level], joined)
+                if self.journal is not None:
+                    self.journal.consumed += self._consumed(pieces)
                 self._hold(pieces)
                 found += pieces
         return _together(found, self.tables), late
@@ -135,6 +157,8 @@ class Machine:
         self.buffers.add(tables, self.store, passed.filters, passed.rows)
         if not len(passed.filters):
             return
+        if self.journal is not None:
+            self.store.number(passed.rows[tables.buffer_chains[0][passed.filters] > 0])
         count = len(tables.is_anchor)
         mine = tables.is_anchor[passed.filters] != 0
         filters, rows = (passed.filters, passed.rows) if mine.all() else (passed.filters[mine], passed.rows[mine])
@@ -188,6 +212,16 @@ class Machine:
             tables.rule_words, rules, parts, tables.role_counts, self.store.first, self.store.second, first, second
         )
         return Found(rules, parts, words, words_known, first, second)
+
+    def _consumed(self, pieces: list[Found]) -> Iterator[Consumed]:
+        """What the matches took away from their rules."""
+        for found in pieces:
+            for number in np.unique(found.rules):
+                for place, step in enumerate(self.tables.rules[number].plan.steps, 1):
+                    buffer = step.lookup.buffer
+                    if step.consumed and buffer.owner is not None:
+                        rows = np.unique(found.parts[found.rules == number, place])
+                        yield Consumed(buffer.owner, buffer.filter.type, self.store.born[rows], self.store.ts[rows])
 
     # ---- composite events for other rules
 

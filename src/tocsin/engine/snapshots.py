@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,46 +48,63 @@ def encode(snapshot: Snapshot) -> bytes:
         "rows": list(state.rows),
         "pending": list(state.pending),
         "left": list(state.left),
-        "tail": [state.tail_key, state.tail, state.tail_last],
+        "tail": tail_in(state),
         "waiting": snapshot.waiting is not None,
     }
-    parts = [json.dumps(header).encode()]
-    for table in streams:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
-        parts.append(sink.getvalue().to_pybytes())
-    body = b"".join(struct.pack("<Q", len(part)) + part for part in parts)
-    return MAGIC + struct.pack("<HI", VERSION, zlib.crc32(body)) + body
+    return pack(MAGIC, header, streams)
 
 
 def decode(data: bytes) -> Snapshot:
     """The snapshot behind the bytes, or a `StateError` that says what is wrong with them."""
-    if not isinstance(data, bytes | bytearray) or not data.startswith(MAGIC) or len(data) < len(MAGIC) + 6:
-        raise StateError("this is not a snapshot of a Tocsin detector")
-    version, checksum = struct.unpack_from("<HI", data, len(MAGIC))
-    if version != VERSION:
-        raise StateError(f"the snapshot has version {version}, this Tocsin reads version {VERSION}")
-    body = memoryview(data)[len(MAGIC) + 6 :]
-    if zlib.crc32(body) != checksum:
-        raise StateError("the snapshot is damaged: its checksum does not fit")
-    parts = _parts(body)
-    header = json.loads(bytes(next(parts)))
-    tables = (pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts)
+    header, tables = unpack(MAGIC, data, "snapshot")
     numbers = {name: int(column[0].as_py()) for name, column in zip(*_columns(next(tables)), strict=True)}
     rows = {name: next(tables) for name in header["rows"]}
     pending = {name: next(tables) for name in header["pending"]}
     left = {(rule, place): np.array(next(tables)["row"], np.int64) for rule, place in header["left"]}
-    key, counts, last = header["tail"]
-    state = State(
-        rows,
-        pending,
-        left,
-        [tuple(entry) for entry in counts],
-        None if key is None else (key[0], key[1]),
-        [tuple(entry) for entry in last],
-    )
+    state = State(rows, pending, left, *tail_of(header))
     return Snapshot(header, numbers, state, next(tables) if header["waiting"] else None)
+
+
+def tail_in(state: State) -> list[Any]:
+    """The tail, as a header has it."""
+    return [state.tail_key, state.tail, state.tail_last]
+
+
+def tail_of(
+    header: Mapping[str, Any],
+) -> tuple[list[tuple[str, int, int, int]], tuple[int, int] | None, list[tuple[str, str]]]:
+    """The tail in a header, in the order of the fields of a state."""
+    key, counts, last = header["tail"]
+    key = None if key is None else (key[0], key[1])
+    return [tuple(entry) for entry in counts], key, [tuple(entry) for entry in last]
+
+
+def pack(magic: bytes, header: Mapping[str, Any], tables: Iterable[pa.Table], compression: str | None = None) -> bytes:
+    """A header and tables as bytes with a checksum."""
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    parts = [json.dumps(header).encode()]
+    for table in tables:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table.combine_chunks())
+        parts.append(sink.getvalue().to_pybytes())
+    body = b"".join(struct.pack("<Q", len(part)) + part for part in parts)
+    return magic + struct.pack("<HI", VERSION, zlib.crc32(body)) + body
+
+
+def unpack(magic: bytes, data: bytes, what: str) -> tuple[dict[str, Any], Iterator[pa.Table]]:
+    """The header and the tables behind the bytes, or a `StateError` that says what is wrong with them."""
+    if not isinstance(data, bytes | bytearray) or not data.startswith(magic) or len(data) < len(magic) + 6:
+        raise StateError(f"this is not a {what} of a Tocsin detector")
+    version, checksum = struct.unpack_from("<HI", data, len(magic))
+    if version != VERSION:
+        raise StateError(f"the {what} has version {version}, this Tocsin reads version {VERSION}")
+    body = memoryview(data)[len(magic) + 6 :]
+    if zlib.crc32(body) != checksum:
+        raise StateError(f"the {what} is damaged: its checksum does not fit")
+    parts = _parts(body)
+    header = json.loads(bytes(next(parts)))
+    return header, (pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts)
 
 
 def _columns(table: pa.Table) -> tuple[list[str], list[pa.ChunkedArray]]:

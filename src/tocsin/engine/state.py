@@ -7,6 +7,7 @@ of consumed roles, which lose events on the way, say which rows are left in them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,42 +37,67 @@ class State:
 def extract(machine: Machine, now: int) -> State:
     """All that the machine needs of the past to go on from `now`."""
     machine.trim(now)
-    state, store, tables = State(), machine.store, machine.tables
-    places: dict[str, Array] = {}
-    for type, number in sorted(tables.types.items()):
-        rows = np.nonzero(store.type[: store.size] == number)[0]
-        places[type] = rows
-        if not len(rows):
-            continue
-        columns: dict[str, pa.Array] = {
-            "ts": pa.array(store.ts[rows]),
-            "seq": pa.array(store.seq[rows]),
-            "first": pa.array(store.first[rows]),
-            "second": pa.array(store.second[rows]),
-            "given": machine.texts.decode(np.maximum(store.given[rows], 0), store.given[rows] >= 0),
-        }
-        for attribute, (slot, kind) in sorted(tables.slots[type].items()):
-            if kind is not None and attribute != "id" and slot < store.width:
-                known = store.present[slot, rows]
-                columns[f"{attribute}:{kind}"] = column_of(store.words[slot, rows], known, kind, machine)
-        state.rows[type] = pa.table(columns)
-    for buffer, number in tables.buffer_ids.items():
-        if buffer.owner is not None:
-            rows = places[buffer.filter.type]
-            state.left[buffer.owner] = np.searchsorted(rows, machine.buffers.held(number))
+    state, places = instant(machine), by_type(machine, np.arange(machine.store.size))
+    state.rows = {type: table_of(machine, type, rows) for type, rows in places.items()}
+    state.left = {owner: rows for owner, (_, rows) in left(machine, places).items()}
+    return state
+
+
+def instant(machine: Machine) -> State:
+    """What belongs to the last instant alone: the composites that are held, and the tail."""
+    state, tail = State(), machine.intake.tail
     for name, held in sorted(machine.pending.items()):
         state.pending[name] = _pending_table(name, held, machine)
-    tail = machine.intake.tail
     if tail is not None and tail.key is not None:
-        names = list(tables.types)
+        names = list(machine.tables.types)
         state.tail_key = tail.key
         state.tail = sorted((names[type], first, second, n) for (type, first, second), n in tail.counts.items())
         state.tail_last = sorted((names[type], id) for type, id in tail.last.items())
     return state
 
 
+def by_type(machine: Machine, rows: Array) -> dict[str, Array]:
+    """Rows of the store by the names of their types, in the order of these, each in the order of the store."""
+    types = machine.store.type[rows]
+    order = np.argsort(types, kind="stable")
+    numbers, starts = np.unique(types[order], return_index=True)
+    names, parts = list(machine.tables.types), np.split(rows[order], starts[1:])
+    return dict(sorted((names[n], part) for n, part in zip(numbers, parts, strict=False) if n >= 0))
+
+
+def table_of(machine: Machine, type: str, rows: Array) -> pa.Table:
+    """Rows of one type, with the attributes that rules read."""
+    store = machine.store
+    columns: dict[str, pa.Array] = {
+        "ts": pa.array(store.ts[rows]),
+        "seq": pa.array(store.seq[rows]),
+        "first": pa.array(store.first[rows]),
+        "second": pa.array(store.second[rows]),
+        "given": machine.texts.decode(np.maximum(store.given[rows], 0), store.given[rows] >= 0),
+    }
+    for attribute, (slot, kind) in sorted(machine.tables.slots[type].items()):
+        if kind is not None and attribute != "id" and slot < store.width:
+            known = store.present[slot, rows]
+            columns[f"{attribute}:{kind}"] = column_of(store.words[slot, rows], known, kind, machine)
+    return pa.table(columns)
+
+
+def left(machine: Machine, places: Mapping[str, Array]) -> dict[tuple[str, int], tuple[str, Array]]:
+    """For each consumed role its type, and which of that type's rows are left for it."""
+    found: dict[tuple[str, int], tuple[str, Array]] = {}
+    for buffer, number in machine.tables.buffer_ids.items():
+        if buffer.owner is not None:
+            type = buffer.filter.type
+            rows = places.get(type, np.zeros(0, np.int64))
+            found[buffer.owner] = type, np.searchsorted(rows, machine.buffers.held(number))
+    return found
+
+
 def load(machine: Machine, state: State) -> None:
-    """Gives an empty machine the past. What its rules do not need is left out."""
+    """Gives an empty machine the past. What its rules do not need is left out.
+
+    Rows may have a column `born` with their numbers.
+    """
     tables, texts = machine.tables, machine.texts
     numbers: dict[str, Array] = {}
     for type, table in state.rows.items():
@@ -87,6 +113,8 @@ def load(machine: Machine, state: State) -> None:
         given = np.where(known != 0, given, kernels.NONE)
         passed, source = machine.intake.identified(tables.types[type], ts, seq, first, second, given, slots)
         machine.buffers.add(tables, machine.store, passed.filters, passed.rows)
+        if "born" in table.column_names:
+            machine.store.born[base : base + len(source)] = table["born"].to_numpy()[source]
         row = np.full(table.num_rows, kernels.NONE, np.int64)
         row[source] = base + np.arange(len(source))
         numbers[type] = row

@@ -3,13 +3,17 @@
 One table for all types: an attribute of a type has a slot, and types share slots. Rows of one type stand in canonical
 order. Rows that no buffer holds any more are squeezed out when they outnumber the others, so that an event is moved a
 constant number of times on the average.
+
+Where the state is written down piece by piece, rows that some buffer holds have numbers that stay when they move.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels import Array
+from tocsin.engine.kernels import NONE, Array
+
+COLUMNS = ("ts", "seq", "type", "first", "second", "given", "born")
 
 
 class Store:
@@ -26,6 +30,12 @@ class Store:
         self.second: Array = np.zeros(0, np.uint64)
         self.given: Array = np.zeros(0, np.int64)
         """The number of the id that the source gave, or -1."""
+        self.born: Array = np.zeros(0, np.int64)
+        """The row's number among all rows ever numbered, or -1."""
+        self.numbered = 0
+        """How many numbers were given out."""
+        self.recent = 0
+        """The first row that is not written down yet."""
         self.words: Array = np.zeros((0, 0), np.int64)
         self.present: Array = np.zeros((0, 0), np.uint8)
 
@@ -36,7 +46,7 @@ class Store:
             capacity = self._capacity
             if self.size + count > capacity:
                 capacity = max(1024, self.size + count + self.size // 2)
-            for name in ("ts", "seq", "type", "first", "second", "given"):
+            for name in COLUMNS:
                 old = getattr(self, name)
                 grown = np.empty(capacity, old.dtype)
                 grown[: self.size] = old[: self.size]
@@ -48,22 +58,32 @@ class Store:
             self.words, self.present = words, present
             self.width, self._capacity = width, capacity
         self.present[:, self.size : self.size + count] = 0
+        self.born[self.size : self.size + count] = NONE
         return self.size
 
     def permute(self, rows: Array, order: Array) -> None:
-        """Puts row `rows[order[i]]` where row `rows[i]` was."""
+        """Puts row `rows[order[i]]` where row `rows[i]` was; none of them is numbered yet."""
         origin = rows[order]
         for column in (self.ts, self.seq, self.type, self.first, self.second, self.given):
             column[rows] = column[origin]
         self.words[:, rows] = self.words[:, origin]
         self.present[:, rows] = self.present[:, origin]
 
+    def number(self, rows: Array) -> None:
+        """Gives rows the next numbers. They ascend, and one may stand there several times."""
+        if len(rows):
+            rows = rows[np.concatenate([[True], rows[1:] != rows[:-1]])]
+            self.born[rows] = np.arange(self.numbered, self.numbered + len(rows))
+            self.numbered += len(rows)
+
     def squeeze(self, live: Array) -> Array:
         """Keeps only the rows marked live; returns the new number of each row."""
         stay = np.nonzero(live[: self.size])[0]
         count = len(stay)
         number = np.cumsum(live[: self.size], dtype=np.int64) - 1
-        for column in (self.ts, self.seq, self.type, self.first, self.second, self.given):
+        self.recent = int(number[self.recent - 1]) + 1 if self.recent else 0
+        for name in COLUMNS:
+            column = getattr(self, name)
             column[:count] = column[stay]
         for slot in range(self.width):
             self.words[slot, :count] = self.words[slot, stay]
@@ -74,7 +94,7 @@ class Store:
         return number
 
     def _shrink(self, capacity: int) -> None:
-        for name in ("ts", "seq", "type", "first", "second", "given"):
+        for name in COLUMNS:
             setattr(self, name, getattr(self, name)[:capacity].copy())
         self.words = self.words[:, :capacity].copy()
         self.present = self.present[:, :capacity].copy()

@@ -7,7 +7,7 @@ and used again. Nothing is compiled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,11 +174,9 @@ class Tables:
             raise RuleError(f"{plan.rule.name} has more than {layout.MAX_PLACES} clauses", span=plan.rule.span)
         self._slots_of.clear()
         for type in plan.types:
-            if type not in self.types:
-                self.types[type] = len(self.types)
-                self._type_words.extend(_signed(text_words(type)))
+            self.enter(type, {})
         for type, columns in needed_columns(plan).items():
-            self._columns(type, columns)
+            self.enter(type, columns)
         guards = self._guards(plan, plan.guards)
         steps: list[int] = []
         for step in plan.steps:
@@ -193,7 +191,7 @@ class Tables:
         record = [since, len(plan.steps), first_step, len(plan.guards), guards, computed, int(consumes)]
         offset = self.code.extend(record)
         programs = [self._program(plan.types, value, kind) for _, kind, value in plan.outputs]
-        anchor = self._filter(plan.anchor)
+        anchor = self.filter(plan.anchor)
         loaded = Loaded(plan, len(self.rules), offset, anchor, level)
         self.rules.append(loaded)
         self._programs.extend(programs)
@@ -207,8 +205,11 @@ class Tables:
         self._role_counts.extend([1 + len(plan.steps)])
         return loaded
 
-    def _columns(self, type: str, columns: dict[str, Kind | None]) -> None:
-        """Gives each needed attribute of a type a slot of its own among those that the type does not use yet."""
+    def enter(self, type: str, columns: Mapping[str, Kind | None]) -> None:
+        """Gives a type its number, and each needed attribute a slot of its own among those it does not use yet."""
+        if type not in self.types:
+            self.types[type] = len(self.types)
+            self._type_words.extend(_signed(text_words(type)))
         mine = self.slots.setdefault(type, {})
         for name, kind in columns.items():
             if name in mine:
@@ -223,7 +224,8 @@ class Tables:
             mine[name] = (slot, kind)
             self.width = max(self.width, slot + 1)
 
-    def _filter(self, node: Filter) -> int:
+    def filter(self, node: Filter) -> int:
+        """The number of a filter, which is loaded if it is new."""
         number = self._filter_ids.get(node)
         if number is None:
             number = self._filter_ids[node] = len(self._filter_ids)
@@ -260,7 +262,7 @@ class Tables:
     def _buffer(self, node: Buffer, horizon_us: int) -> int:
         number = self.buffer_ids.get(node)
         if number is None:
-            filter = self._filter(node.filter)
+            filter = self.filter(node.filter)
             number = self.buffer_ids[node] = len(self.buffer_ids)
             slots = [self.slots[node.filter.type][key.attribute][0] for key in node.keys]
             self._buffer_keys.extend([self.code.extend([len(slots), *slots])])

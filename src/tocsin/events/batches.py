@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tocsin.errors import EventError, nearest
 from tocsin.events.notation import write_event
@@ -216,12 +217,16 @@ def _convert(
         wanted[target or kind].append(number)
     shared[name] = known.kind(type, name) or kind if type else known.shared.get(name, kind)
     wanted.setdefault(shared[name], [])
+    elsewhere = {number for target, owners in wanted.items() for number in owners if target != shared[name]}
     for target, owners in wanted.items():
         array, failed = convert(column, target)
         for row in failed:
             if numbers[row] in owners and numbers[row] >= 0:
                 text = column[row].as_py()
                 reasons.setdefault(row, f"{name} should be a {target}, it is {text!r}")
+        if elsewhere:  # each value stands in one column only, or an event's identity would depend on its neighbours
+            others = np.isin(numbers, [*elsewhere]) if target == shared[name] else ~np.isin(numbers, owners)
+            array = pc.if_else(pa.array(others), pa.scalar(None, array.type), array)
         result[f"{name}:{target}"] = array
 
 

@@ -44,6 +44,11 @@ class Scheduler:
         joined = concat(self._runs)
         return _sorted(joined.filter(pa.array(joined["type"].to_numpy() >= 0)))
 
+    @property
+    def next_ts(self) -> int | None:
+        """The time of the first event that is held back."""
+        return min((run["ts"][0].as_py() for run in self._runs), default=None)
+
     def wait(self, batch: pa.Table) -> None:
         """Takes over events that waited elsewhere."""
         if batch.num_rows:
@@ -86,6 +91,10 @@ class Scheduler:
             self.watermark = ts
             self.last_seq = BEGINNING
         self.largest = max(self.largest, ts)
+        return self.release()
+
+    def release(self) -> pa.Table | None:
+        """What is below the watermark and still held back."""
         return self._release(None) if self._runs else None
 
     def finish(self) -> pa.Table | None:

@@ -50,9 +50,12 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
     return tuple(found)
 
 
-def common_key(plans: Iterable[RulePlan]) -> Mapping[str, str] | None:
-    """One attribute for each event type by which rules that feed each other can be partitioned, if there is one."""
-    chosen: dict[str, str] = {}
+def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None) -> Mapping[str, str] | None:
+    """One attribute for each event type by which rules that feed each other can be partitioned, if there is one.
+
+    `given`: the attributes of types for which that is settled.
+    """
+    chosen: dict[str, str] = dict(given or {})
 
     def fits(remaining: list[RulePlan], chosen: dict[str, str]) -> dict[str, str] | None:
         if not remaining:

@@ -1,0 +1,135 @@
+"""Who needs this event? Cuts a batch into one for each slot, before anything is remembered.
+
+Filters are tried where the events are, so that an event that no rule wants goes nowhere and one that two slots want
+goes twice. The identity of events without ids is computed here, while all of their columns are at hand; only the
+columns that rules read go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin.engine import kernels
+from tocsin.engine.intake import Intake, load, text_buffers, whole, words_of
+from tocsin.engine.kernels import Array
+from tocsin.engine.store import Store
+from tocsin.engine.tables import Tables
+from tocsin.engine.texts import Texts
+from tocsin.events.types import Kind
+from tocsin.plans.expressions import Field, Typed, leaves
+from tocsin.plans.graph import Filter
+from tocsin.plans.layout import Forward
+
+Needed = Mapping[str, Mapping[str, Kind | None]]
+"""The attributes that are needed of each type, with their kinds."""
+
+
+class Router:
+    """The forwarding table at work: `types` are what the numbers in batches stand for."""
+
+    def __init__(self, types: Sequence[str], columns: Needed, forwards: Mapping[Filter, Forward], slots: int) -> None:
+        self._types, self._needed, self.slots = types, columns, slots
+        self._texts = Texts()
+        self._tables = Tables(self._texts)
+        by_filter: dict[int, list[tuple[str, Forward]]] = {}
+        for filter, forward in forwards.items():
+            bare = replace(filter, conditions=tuple(c for c in filter.conditions if not _reads_id(c)))
+            self._tables.enter(filter.type, columns[filter.type])
+            by_filter.setdefault(self._tables.filter(bare), []).append((filter.type, forward))
+        self._keyed: dict[tuple[str, Kind], Array] = {}
+        """For (attribute, kind): whether events that pass a filter go where its hash says."""
+        self._set_forwards(by_filter)
+        self._columns = {f"{name}:{kind}" for mine in columns.values() for name, kind in mine.items()}
+
+    def _set_forwards(self, forwards: Mapping[int, list[tuple[str, Forward]]]) -> None:
+        count = len(forwards)
+        slots = [sorted({slot for _, forward in forwards[n] for slot in forward.slots}) for n in range(count)]
+        self._slot_counts = np.array([len(mine) for mine in slots], np.int64)
+        self._slot_starts = np.cumsum(self._slot_counts) - self._slot_counts
+        self._slots_of = np.array([slot for mine in slots for slot in mine], np.int64)
+        for number, mine in forwards.items():
+            for type, forward in mine:
+                for attribute in forward.keys:
+                    kind = self._needed[type][attribute]
+                    assert kind is not None
+                    mask = self._keyed.setdefault((attribute, kind), np.zeros(count, bool))
+                    mask[number] = True
+
+    def route(self, batch: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """The batches for the slots that need any of these events."""
+        store = Store()
+        numbers = [self._tables.types.get(name, kernels.NONE) for name in self._types]
+        types = np.array([*numbers, kernels.NONE], np.int32)[batch["type"].to_numpy()]
+        local = batch.set_column(0, "type", pa.array(types))
+        _, columns = load(local, self._tables, self._texts, store)
+        intake = Intake(self._tables, self._texts, store)
+        passed, source = intake.classify(0, batch.num_rows)
+        store.size = len(source)
+        if not len(source):
+            return
+        rows, slots = self._destinations(batch, passed.filters, passed.rows, source)
+        identities = None
+        if "id" not in batch.column_names:
+            identities = intake.content(local, columns, source, np.arange(len(source)))
+        kept = [name for name in batch.column_names if ":" not in name or name in self._columns]
+        if self._texts.crowded:
+            self._texts.keep([])
+        thin = batch.select(kept)
+        for slot in np.unique(slots).tolist():
+            mine = rows[slots == slot]
+            table = thin.take(pa.array(source[mine]))
+            if identities is not None:
+                table = table.append_column("first", pa.array(identities[0][mine]))
+                table = table.append_column("second", pa.array(identities[1][mine]))
+            yield slot, table
+
+    def _destinations(self, batch: pa.Table, filters: Array, rows: Array, source: Array) -> tuple[Array, Array]:
+        """Pairs (row, slot), each once; rows are places in `source`."""
+        parts: list[Array] = []
+        if len(self._slots_of):
+            counts = self._slot_counts[filters]
+            offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            slots = self._slots_of[np.repeat(self._slot_starts[filters], counts) + offsets]
+            parts.append(np.repeat(rows, counts) * self.slots + slots)
+        for (attribute, kind), mask in self._keyed.items():
+            mine = mask[filters]
+            if not mine.any():
+                continue
+            wanted = rows if mine.all() else rows[mine]
+            if len(wanted) > 1:
+                wanted = wanted[np.concatenate([[True], wanted[1:] != wanted[:-1]])]
+            column = whole(batch[f"{attribute}:{kind}"])
+            parts.append(wanted * self.slots + key_slots(column.take(pa.array(source[wanted])), kind, self.slots))
+        pairs = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(parts) > 1 or len(self._slots_of):
+            pairs = np.unique(pairs)
+        return pairs // self.slots, pairs % self.slots
+
+
+def key_slots(column: pa.Array, kind: Kind, slots: int) -> Array:
+    """The slot of each key; that of no key is 0. The same everywhere and for ever, as state is found by it."""
+    if kind == Kind.STRING:
+        offsets, data, present = text_buffers(column)
+        first = np.empty(len(column), np.uint64)
+        kernels.text_identities(first, np.empty_like(first), offsets, data, np.arange(len(column)))
+    else:
+        words, present = words_of(column, kind, None)
+        first = _mixed(words.view(np.uint64))
+    found: Array = np.where(present != 0, first % np.uint64(slots), 0).astype(np.int64)
+    return found
+
+
+def _reads_id(expression: Typed) -> bool:
+    return any(isinstance(leaf, Field) and leaf.attribute == "id" for leaf in leaves(expression))
+
+
+def _mixed(words: Array) -> Array:
+    """`events.ids.mix` over a column."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = words ^ (words >> np.uint64(31))
+    return mixed

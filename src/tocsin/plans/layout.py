@@ -1,0 +1,199 @@
+"""Which slots does an event go to, and which rules run there?
+
+Rules that feed each other are one *unit*. A unit whose events all carry one key is *keyed*: it runs in every slot, and
+the hash of the key says where an event goes. Any other unit is *placed*: it runs whole in one slot. Placed units go,
+the most expensive first, where the slot stays least loaded, and among such slots where their filters are wanted
+already. Time linear in rules times slots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tocsin.errors import RuleError
+from tocsin.plans.cost import Statistics, rule_cost
+from tocsin.plans.graph import Filter, RulePlan
+from tocsin.plans.keys import common_key
+from tocsin.plans.plan import Plan
+
+SLACK = 1.10
+"""How much more than the least loaded slot another one may carry if that saves duplicates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Rules that stay together, by name: keyed by an attribute of each of their types, or placed in a slot."""
+
+    rules: tuple[str, ...]
+    key: Mapping[str, str] | None
+    slot: int | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the rules run."""
+
+    slots: int
+    units: tuple[Unit, ...]
+
+    def rules_of(self, slot: int) -> frozenset[str]:
+        """The names of the rules that run in a slot."""
+        return frozenset(name for unit in self.units if unit.slot in (None, slot) for name in unit.rules)
+
+    @cached_property
+    def homes(self) -> dict[str, Unit]:
+        """The unit of each rule."""
+        return {name: unit for unit in self.units for name in unit.rules}
+
+    def as_data(self) -> dict[str, Any]:
+        """The layout as plain data."""
+        units = [{"rules": unit.rules, "key": unit.key, "slot": unit.slot} for unit in self.units]
+        return {"slots": self.slots, "units": units}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Layout:
+        """The layout behind plain data."""
+        units = tuple(Unit(tuple(unit["rules"]), unit["key"], unit["slot"]) for unit in data["units"])
+        return cls(data["slots"], units)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for equal layouts."""
+        return hashlib.sha256(json.dumps(self.as_data(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Where events that pass a filter go: to the slot of each of these attributes' hashes, and to these slots."""
+
+    keys: tuple[str, ...]
+    slots: tuple[int, ...]
+
+
+def lay_out(plan: Plan, slots: int, statistics: Statistics | None = None) -> Layout:
+    """A layout of the plan's rules over that many slots."""
+    statistics = statistics or Statistics()
+    keyed: list[Unit] = []
+    placed: list[tuple[float, Sequence[RulePlan]]] = []
+    for rules in units(plan):
+        key = common_key(rules) if slots > 1 else None
+        if key is not None and all(type in key for rule in rules for type in rule.types):
+            types = {type for rule in rules for type in rule.types}
+            keyed.append(Unit(_names(rules), {type: key[type] for type in sorted(types)}, None))
+        else:
+            placed.append((sum(rule_cost(rule, statistics).candidates for rule in rules), rules))
+    return Layout(slots, (*keyed, *_placed(placed, slots, statistics)))
+
+
+def lay_out_live(plan: Plan, types: Iterable[str], slots: int) -> Layout:
+    """A layout for rules that come and go: one key for all of them, by which more types are split too if that is the
+    name of an attribute of theirs, or a single slot.
+    """
+    everything = tuple(rule.rule.name for rule in plan.rules)
+    key: dict[str, str] = {}
+    for unit in lay_out(plan, slots).units:
+        if unit.key is None or any(key.setdefault(type, name) != name for type, name in unit.key.items()):
+            return Layout(1, (Unit(everything, None, 0),))
+    names = set(key.values())
+    if slots == 1 or not names:
+        return Layout(1, (Unit(everything, None, 0),))
+    if len(names) == 1:
+        key = {**dict.fromkeys(types, names.pop()), **key}
+    return Layout(slots, (Unit(everything, {type: key[type] for type in sorted(key)}, None),))
+
+
+def check_fit(plan: Plan, layout: Layout) -> None:
+    """Fails if some rules cannot run in a live layout."""
+    (unit,) = layout.units
+    if unit.key is None:
+        return
+    for rules in units(plan):
+        missing = sorted({type for rule in rules for type in rule.types} - {*unit.key, *plan.defined})
+        if missing:
+            raise RuleError(f"events of type {missing[0]} are not kept by this query", hint="It must be started anew.")
+        if common_key(rules, unit.key) is None:
+            by = " and ".join(sorted(set(unit.key.values())))
+            raise RuleError(
+                f"{rules[0].rule.name} cannot be partitioned by {by}, as this query is",
+                hint="It must be started anew, with this rule among the first.",
+            )
+
+
+def live_forwarding(layout: Layout, types: Iterable[str]) -> dict[Filter, Forward]:
+    """The forwarding table of a live layout: by type alone."""
+    (unit,) = layout.units
+    if unit.key is None:
+        return {Filter(type): Forward((), (0,)) for type in types}
+    return {Filter(type): Forward((unit.key[type],), ()) for type in types if type in unit.key}
+
+
+def _placed(units: Iterable[tuple[float, Sequence[RulePlan]]], slots: int, statistics: Statistics) -> list[Unit]:
+    loads = [0.0] * slots
+    wanted: list[set[Filter]] = [set() for _ in range(slots)]
+    found = []
+    for cost, rules in sorted(units, key=lambda unit: (-unit[0], _names(unit[1]))):
+        filters = {filter for rule in rules for filter in filters_of(rule)}
+        limit = (min(loads) + cost) * SLACK
+        choices = [slot for slot in range(slots) if loads[slot] + cost <= limit]
+        slot = min(choices, key=lambda slot: (_extra(filters - wanted[slot], statistics), loads[slot], slot))
+        loads[slot] += cost
+        wanted[slot] |= filters
+        found.append(Unit(_names(rules), None, slot))
+    return found
+
+
+def _extra(filters: Iterable[Filter], statistics: Statistics) -> float:
+    return sum(statistics.rate(filter) for filter in filters)
+
+
+def units(plan: Plan) -> list[list[RulePlan]]:
+    """Rules that feed each other, together."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    for rule in plan.rules:
+        for type in (*rule.types, rule.rule.emits.name):
+            if type in plan.defined and type in plan.numbers:
+                leader[find(rule.rule.name)] = find("\0" + type)
+    groups: dict[str, list[RulePlan]] = {}
+    for rule in plan.rules:
+        groups.setdefault(find(rule.rule.name), []).append(rule)
+    return list(groups.values())
+
+
+def forwarding(plan: Plan, layout: Layout) -> dict[Filter, Forward]:
+    """The forwarding table: where events from outside go, by filter."""
+    keys: dict[Filter, dict[str, None]] = {}
+    slots: dict[Filter, set[int]] = {}
+    for rule in plan.rules:
+        unit = layout.homes[rule.rule.name]
+        for filter in filters_of(rule):
+            if filter.type in plan.defined:
+                continue
+            keys.setdefault(filter, {})
+            slots.setdefault(filter, set())
+            if unit.slot is not None:
+                slots[filter].add(unit.slot)
+            else:
+                assert unit.key is not None
+                keys[filter][unit.key[filter.type]] = None
+    return {filter: Forward(tuple(keys[filter]), tuple(sorted(slots[filter]))) for filter in keys}
+
+
+def filters_of(rule: RulePlan) -> list[Filter]:
+    """What a rule lets in."""
+    return [rule.anchor, *(lookup.buffer.filter for lookup in rule.lookups)]
+
+
+def _names(rules: Sequence[RulePlan]) -> tuple[str, ...]:
+    return tuple(rule.rule.name for rule in rules)

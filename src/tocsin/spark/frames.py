@@ -1,0 +1,276 @@
+"""From DataFrames to DataFrames: how a detection becomes a Spark plan.
+
+    rows ─ filter, project (Catalyst) ─► pack (Python, beside the source) ─ parcels ─► slot (Python) ─► report
+
+Batch: parcels are partitioned by slot and sorted by time, and each partition is detected as a whole. Streaming: a slot
+is a group of Spark's stateful operator, and its state is the detector's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import TypeAlias
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from tocsin.errors import EventError, nearest
+from tocsin.events.batches import TS_LIMIT, Columns, kind_of
+from tocsin.events.types import EventType, Kind
+from tocsin.language.rules import Rule
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.explain import explain
+from tocsin.plans.layout import forwarding, lay_out, lay_out_live
+from tocsin.plans.plan import Plan, plan
+from tocsin.spark import reports
+from tocsin.spark.jobs import Job, send
+from tocsin.spark.packing import PARCELS_DDL, packer
+from tocsin.spark.pushdown import col, needed, needed_of_type
+from tocsin.spark.slots import batch_detector
+
+Events: TypeAlias = DataFrame | Mapping[str, DataFrame]
+
+AT, WANTED = "_tocsin_at", "_tocsin_wanted"
+
+SLOTS_MAX = 32
+"""How many slots there are at most if nobody says a number."""
+
+
+def detect(
+    rules: tuple[Rule, ...],
+    types: Mapping[str, EventType],
+    events: Events,
+    columns: Columns,
+    *,
+    delay_us: int = 0,
+    slots: int | None = None,
+    control: DataFrame | None = None,
+    keep: Iterable[str] | None = None,
+) -> DataFrame:
+    """The report of these rules over these events."""
+    source, job = prepare(rules, types, events, columns, delay_us, slots, control, keep)
+    sent = send(job)
+    if source.streaming:
+        from tocsin.spark.streaming import detect_stream
+
+        return detect_stream(source, sent, control)
+    parcels = source.needed().mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+    spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
+    return spread.mapInArrow(batch_detector(sent), report_schema(job))
+
+
+def prepare(
+    rules: tuple[Rule, ...],
+    types: Mapping[str, EventType],
+    events: Events,
+    columns: Columns,
+    delay_us: int,
+    slots: int | None,
+    control: DataFrame | None,
+    keep: Iterable[str] | None,
+) -> tuple[Source, Job]:
+    """Checks the rules against the events, and lays them out."""
+    kept = None
+    if control is not None:
+        kept = tuple(keep if keep is not None else _types_of(rules, types))
+    source = Source(rules, types, events, columns, kept or ())
+    if control is not None and not source.streaming:
+        raise EventError("rules come and go on a stream only: these events are no stream")
+    slots = slots or default_slots(source.frame.sparkSession)
+    layout = lay_out(source.plan, slots) if kept is None else lay_out_live(source.plan, kept, slots)
+    return source, Job(rules, source.catalog, columns, layout, delay_us, source.times, source.tables, kept)
+
+
+def explain_frames(
+    rules: tuple[Rule, ...],
+    types: Mapping[str, EventType],
+    events: Events,
+    columns: Columns,
+    *,
+    delay_us: int = 0,
+    slots: int | None = None,
+    control: DataFrame | None = None,
+    keep: Iterable[str] | None = None,
+) -> str:
+    """What Spark will do, and then what each slot will."""
+    source, job = prepare(rules, types, events, columns, delay_us, slots, control, keep)
+    layout = job.layout
+    lines = ["Spark"]
+    for kept, test in source.conditions():
+        lines += [f"  reads    {', '.join(kept)}", f"  keeps    {test}"]
+    if columns.id not in source.frame.columns:
+        lines.append(f"  all columns are read: they are an event's identity, as there is no column '{columns.id}'")
+    lines.append(f"  slots    {layout.slots}")
+    for unit in layout.units:
+        names = ", ".join(unit.rules[:4]) + (f", … ({len(unit.rules):,})" if len(unit.rules) > 4 else "")
+        if unit.key is None:
+            lines.append(f"  {names}: in slot {unit.slot}")
+        else:
+            lines.append(f"  {names}: in every slot, by " + ", ".join(f"{t}.{a}" for t, a in unit.key.items()))
+    copies = [len(forward.keys) + len(forward.slots) for forward in forwarding(source.plan, layout).values()]
+    lines.append(f"  an event is sent to {max(copies, default=0)} slots at most")
+    return "\n".join(lines) + "\n\n" + explain(source.plan)
+
+
+def _types_of(rules: tuple[Rule, ...], types: Mapping[str, EventType]) -> list[str]:
+    """The types from outside that rules look at, and those that are declared."""
+    defined = {rule.emits.name for rule in rules}
+    named = {type for rule in rules for type in (rule.anchor.type, *(clause.pattern.type for clause in rule.clauses))}
+    return sorted((named | set(types)) - defined)
+
+
+def report_schema(job: Job) -> T.StructType:
+    """The columns of a job's report."""
+    return from_arrow_schema(reports.schema(job.matches))
+
+
+def default_slots(session: SparkSession) -> int:
+    """As many slots as there are shuffle partitions, or as tasks run at once where that is Spark's own 200."""
+    partitions = int(session.conf.get("spark.sql.shuffle.partitions", "200"))
+    if partitions <= SLOTS_MAX:
+        return partitions
+    parallel = getattr(session, "_sc", None) and session.sparkContext.defaultParallelism
+    return max(1, min(parallel or SLOTS_MAX, SLOTS_MAX))
+
+
+def moment(columns: Columns, held: T.DataType) -> Column:
+    """The time of a row as Spark's watermark wants it; null where there is none."""
+    ts = col(columns.ts)
+    if isinstance(held, T.IntegralType):
+        micros = {"s": F.try_multiply(ts, F.lit(1_000_000)), "ms": F.try_multiply(ts, F.lit(1_000))}
+        whole = micros.get(columns.ts_unit or "us", (ts / 1_000).cast("bigint") if columns.ts_unit == "ns" else ts)
+        whole = whole.cast("bigint")
+        return F.timestamp_micros(F.when(whole.between(-TS_LIMIT, TS_LIMIT), whole))
+    return F.try_to_timestamp(ts) if isinstance(held, T.StringType) else ts.cast("timestamp")
+
+
+class Source:
+    """Events in one or several DataFrames as one, with what is known of their types."""
+
+    def __init__(
+        self,
+        rules: tuple[Rule, ...],
+        types: Mapping[str, EventType],
+        events: Events,
+        columns: Columns,
+        types_kept: tuple[str, ...] = (),
+    ) -> None:
+        self._columns, self._events, self._types_kept = columns, events, types_kept
+        self.tables: dict[str, dict[str, str]] | None = None
+        catalog = Catalog(types=types, closed=bool(types))
+        if isinstance(events, DataFrame):
+            _check_columns(events, columns, ("type", "ts"))
+            kinds, empty = _kinds(events, columns)
+            self.catalog = catalog.learned(kinds, {}, empty, complete=bool(kinds))
+            frames = [events]
+        else:
+            self.tables = {}
+            by_type: dict[str, dict[str, Kind]] = {}
+            for name, frame in events.items():
+                _check_columns(frame, columns, ("ts",))
+                by_type[name], _ = _kinds(frame, columns)
+                self.tables[name] = {attribute: f"{attribute}:{kind}" for attribute, kind in by_type[name].items()}
+            self.catalog = catalog.learned({}, by_type, frozenset(), complete=True)
+            frames = list(events.values())
+        self.plan: Plan = plan(rules, self.catalog)
+        held = {frame.schema[columns.ts].dataType for frame in frames}
+        if len(held) > 1:
+            raise EventError(f"{columns.ts} is of several types: {', '.join(sorted(map(str, held)))}")
+        self._held = held.pop()
+        self.times = isinstance(self._held, T.TimestampType | T.TimestampNTZType | T.DateType | T.StringType)
+        self.streaming = any(frame.isStreaming for frame in frames)
+
+    @property
+    def frame(self) -> DataFrame:
+        """Any of the DataFrames."""
+        return self._events if isinstance(self._events, DataFrame) else next(iter(self._events.values()))
+
+    def needed(self) -> DataFrame:
+        """The rows and columns that the rules need."""
+        return self._together([rows if test is None else rows.where(test) for rows, test in self._parts()])
+
+    def ticking(self) -> DataFrame:
+        """The same of a stream, where every row moves Spark's watermark, needed or not."""
+        parts = []
+        for rows, test in self._parts():
+            wanted = F.lit(True) if test is None else F.coalesce(test, F.lit(False))
+            parts.append(rows.select("*", moment(self._columns, self._held).alias(AT), wanted.alias(WANTED)))
+        rows = self._together(parts).withWatermark(AT, "0 seconds")
+        # A condition that names the event time is not pushed below the watermark.
+        return rows.where(col(WANTED) | col(AT).isNull()).drop(AT, WANTED)
+
+    def conditions(self) -> list[tuple[list[str], str]]:
+        """For each DataFrame the columns that are read of it and the condition for its rows, as text."""
+        found = []
+        for rows, test in self._parts():
+            found.append((rows.columns, "all rows" if test is None else str(test).removeprefix("Column<'")[:-2]))
+        return found
+
+    def _together(self, parts: list[DataFrame]) -> DataFrame:
+        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+    def _parts(self) -> list[tuple[DataFrame, Column | None]]:
+        """The columns that the rules need of each DataFrame, and the condition for its rows."""
+        columns, parts = self._columns, []
+        if isinstance(self._events, DataFrame):
+            rows = self._events.select(*(col(name) for name in self._kept(self._events, None)))
+            return [(rows, needed(self.plan, columns, rows.schema, self._types_kept))]
+        assert self.tables is not None
+        for name, frame in self._events.items():
+            kept = self._kept(frame, name)
+            held = {attribute: self.tables[name][attribute] for attribute in kept if attribute in self.tables[name]}
+            header = [col(other) for other in kept if other not in held]
+            renamed = [col(attribute).alias(column) for attribute, column in held.items()]
+            kept_whole = name in self._types_kept
+            test = None if kept_whole else needed_of_type(name, self.plan, columns, frame.schema, held)
+            parts.append((frame.select(F.lit(name).alias(columns.type), *header, *renamed), test))
+        return parts
+
+    def _kept(self, frame: DataFrame, type: str | None) -> list[str]:
+        """The columns that cross into Python. Without ids, all that an event's identity is made of."""
+        columns, names = self._columns, frame.schema.names
+        header = [name for name in (columns.type, columns.ts, columns.seq, columns.id) if name in names]
+        if type is not None and columns.type in header:
+            header.remove(columns.type)
+        kinds, empty = _kinds(frame, columns)
+        wanted = set(kinds)
+        if columns.id in names and not self._types_kept:
+            read = self.plan.columns.items()
+            wanted = {name for owner, mine in read if type in (None, owner) for name in mine}
+        return [*header, *(name for name in names if name in wanted and name not in header and name not in empty)]
+
+
+def _check_columns(frame: DataFrame, columns: Columns, roles: tuple[str, ...]) -> None:
+    names = frame.schema.names
+    for role in roles:
+        name = getattr(columns, role)
+        if name not in names:
+            hint = nearest(name, names) or ""
+            message = f"the events have no column '{name}'; say {role}=… if it is called otherwise. {hint}"
+            raise EventError(message.rstrip())
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise EventError(f"the events have two columns called '{min(repeated)}'")
+
+
+def _kinds(frame: DataFrame, columns: Columns) -> tuple[dict[str, Kind], frozenset[str]]:
+    """The kinds of the attributes, and the columns that hold nothing. What cannot be an attribute is left out."""
+    kinds: dict[str, Kind] = {}
+    empty: set[str] = set()
+    header = {columns.type, columns.ts, columns.seq, columns.id}
+    for name in frame.schema.names:
+        held = frame.schema[name].dataType
+        if name in header:
+            continue
+        if isinstance(held, T.NullType):
+            empty.add(name)
+            continue
+        if isinstance(held, T.ArrayType | T.MapType | T.StructType | T.BinaryType) or held.typeName() == "variant":
+            continue
+        kind = kind_of(to_arrow_schema(T.StructType([T.StructField("_", held)]), timezone="UTC").field(0).type)
+        if kind is not None:
+            kinds[name] = kind
+    return kinds, frozenset(empty)

@@ -1,0 +1,168 @@
+"""What the workers are told: the rules, what is known of the events, and where rules run.
+
+A job is sent once as bytes and kept by its digest in each Python worker, with what was built from it: the router that
+cuts batches into slots, and the plan of each slot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import pyarrow as pa
+
+from tocsin.engine import output
+from tocsin.engine.detector import Detector
+from tocsin.engine.routing import Router
+from tocsin.events.batches import DEFINED, Columns, Known
+from tocsin.events.types import Kind
+from tocsin.language.rules import Rule
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.layout import Layout, forwarding, live_forwarding
+from tocsin.plans.plan import Plan, plan
+
+NEVER_LATE_US = 2**60
+"""The delay of a detector in a slot: its host alone says how far time has come."""
+
+JOBS_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """One detection: rules over events of a known shape, laid out over slots."""
+
+    rules: tuple[Rule, ...]
+    catalog: Catalog
+    columns: Columns
+    layout: Layout
+    delay_us: int
+    times: bool
+    """Whether `ts` are timestamps."""
+    tables: Mapping[str, Mapping[str, str]] | None = None
+    """With a table for each type: for each type its attributes, and the columns that hold them."""
+    kept: tuple[str, ...] | None = None
+    """The types that are kept for rules that come and go while it runs; None if there are none such."""
+
+    @cached_property
+    def plan(self) -> Plan:
+        """All rules, bound."""
+        return plan(self.rules, self.catalog)
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """What the numbers of types in parcels stand for."""
+        return tuple(self.plan.numbers) if self.kept is None else self.kept
+
+    @cached_property
+    def router(self) -> Router:
+        """What cuts batches into slots."""
+        slots = self.layout.slots
+        if self.kept is None:
+            return Router(self.types, self.plan.columns, forwarding(self.plan, self.layout), slots)
+        columns = {type: self._attributes(type) for type in self.kept}
+        return Router(self.types, columns, live_forwarding(self.layout, self.kept), slots)
+
+    def _attributes(self, type: str) -> dict[str, Kind | None]:
+        exact = self.catalog.types.get(type)
+        return dict(exact.attributes) if exact is not None else dict(self.catalog.shared)
+
+    @cached_property
+    def known(self) -> Known:
+        """What the reader of batches must know."""
+        numbers = {type: number for number, type in enumerate(self.types)}
+        numbers |= dict.fromkeys(self.plan.defined, DEFINED)
+        exact = {name: dict(type.attributes) for name, type in self.catalog.types.items()}
+        return Known(numbers, exact, self.catalog.shared, self.catalog.seen)
+
+    @cached_property
+    def labels(self) -> list[int]:
+        return labels(self.layout.slots)
+
+    def rules_of(self, slot: int) -> tuple[Rule, ...]:
+        """The rules that run in a slot."""
+        names = self.layout.rules_of(slot)
+        return tuple(rule for rule in self.rules if rule.name in names)
+
+    def detector(self, slot: int) -> Detector:
+        """A new detector for a slot."""
+        mine = self._plans.get(slot)
+        if mine is None:
+            rules = self.rules_of(slot)
+            mine = self._plans[slot] = self.plan if rules == self.rules else plan(rules, self.catalog)
+        return Detector(mine, {}, delay_us=NEVER_LATE_US, columns=self.columns, times=self.times)
+
+    @cached_property
+    def _plans(self) -> dict[int, Plan]:
+        return {}
+
+    @cached_property
+    def matches(self) -> pa.Schema:
+        """The columns of the matches. What rules that come later define beyond them goes into `attributes`."""
+        columns = output.schema(self.plan, times=self.times)
+        return columns if self.kept is None else columns.append(pa.field("attributes", pa.string()))
+
+
+_kept: OrderedDict[str, Job] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A job on its way to the workers."""
+
+    data: bytes = field(repr=False)
+    digest: str
+
+    @property
+    def job(self) -> Job:
+        """The job; read once in a process."""
+        job = _kept.get(self.digest)
+        if job is None:
+            job = _kept[self.digest] = pickle.loads(self.data)
+            while len(_kept) > JOBS_KEPT:
+                _kept.popitem(last=False)
+        else:
+            _kept.move_to_end(self.digest)
+        return job
+
+
+def send(job: Job) -> Sent:
+    """The job as bytes."""
+    data = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
+    digest = hashlib.sha256(data).hexdigest()
+    _kept[digest] = job
+    return Sent(data, digest)
+
+
+@lru_cache
+def labels(slots: int) -> list[int]:
+    """The numbers by which Spark knows the slots: its hash sends them to as many partitions, one to each.
+
+    Slot 0 is 0 whatever their number, so that a change of the number is noticed.
+    """
+    found = [0]
+    taken = {_murmur3(0) % slots}
+    label = 0
+    while len(found) < slots:
+        label += 1
+        if (home := _murmur3(label) % slots) not in taken:
+            taken.add(home)
+            found.append(label)
+    return found
+
+
+def _murmur3(word: int, seed: int = 42) -> int:
+    """Spark's hash of an integer, signed."""
+    mask = 0xFFFFFFFF
+    word = word * 0xCC9E2D51 & mask
+    word = (word << 15 | word >> 17) & mask
+    state = seed ^ (word * 0x1B873593 & mask)
+    state = (state << 13 | state >> 19) & mask
+    state = (state * 5 + 0xE6546B64) & mask ^ 4
+    state = (state ^ state >> 16) * 0x85EBCA6B & mask
+    state = (state ^ state >> 13) * 0xC2B2AE35 & mask
+    state ^= state >> 16
+    return state - (1 << 32) if state >> 31 else state

@@ -1,0 +1,135 @@
+"""From rows to slots: whole columns are packed on the side of the source, so that the shuffle moves a few large values.
+
+A *parcel* is a row of the shuffle: the slot, what is in it, and the bytes. Parcels of events hold a batch; a *tick*
+tells every slot how far time has come, so that those without events go on too; letters are rows that could not be read;
+control rows are changes of the rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.events.batches import Data, letters, read
+from tocsin.spark.jobs import Job, Sent
+
+PARCELS = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("what", pa.string()),
+        ("least", pa.int64()),
+        ("largest", pa.int64()),
+        ("payload", pa.binary()),
+    ]
+)
+PARCELS_DDL = "slot int, what string, least bigint, largest bigint, payload binary"
+EVENTS, TICK, LETTERS, CONTROL = "events", "tick", "letters", "control"
+
+CHUNK_ROWS = 1 << 18
+"""How many rows are packed at once."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+class Parcel(NamedTuple):
+    slot: int
+    what: str
+    least: int | None
+    largest: int | None
+    payload: bytes | None
+
+
+def packer(sent: Sent, *, ticks: bool) -> Callable[[Batches], Batches]:
+    """The function that packs a partition. `ticks`: for a stream."""
+
+    def pack(batches: Batches) -> Batches:
+        job, largest = sent.job, None
+        for table in chunks(batches):
+            parcels = []
+            for parcel in _packed(table, job):
+                if parcel.what == TICK:
+                    assert parcel.largest is not None
+                    largest = parcel.largest if largest is None else max(largest, parcel.largest)
+                else:
+                    parcels.append(parcel)
+            if parcels:
+                yield rows(parcels)
+        if ticks:
+            yield rows([Parcel(label, TICK, None, largest, None) for label in job.labels])
+
+    return pack
+
+
+def chunks(batches: Batches) -> Iterator[pa.Table]:
+    """Record batches put together to what is worth the work."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= CHUNK_ROWS:
+            yield pa.Table.from_batches(held)
+            held, count = [], 0
+    if count:
+        yield pa.Table.from_batches(held)
+
+
+def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
+    """The parcels of a chunk, and a tick with its largest ts."""
+    seen = read(_by_type(table, job), job.columns, job.known, first=not job.times)
+    if seen.dead:
+        yield Parcel(job.labels[0], LETTERS, None, None, encode(letters(seen.dead)))
+    batch = seen.batch
+    if not batch.num_rows:
+        return
+    yield Parcel(0, TICK, None, int(batch["ts"].to_numpy().max()), None)
+    types = json.dumps(job.types)
+    for slot, part in job.router.route(batch):
+        ts = part["ts"].to_numpy()
+        part = part.replace_schema_metadata({"types": types})
+        yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(part))
+
+
+def _by_type(table: pa.Table, job: Job) -> Data:
+    """The rows as they were given: one table, or one for each type."""
+    if job.tables is None:
+        return table
+    names = job.columns
+    header = [name for name in (names.ts, names.seq, names.id) if name in table.column_names]
+    parts: dict[str, pa.Table] = {}
+    for type, attributes in job.tables.items():
+        mine = table.filter(pc.equal(table[names.type], type))
+        if mine.num_rows:
+            columns = {name: mine[name] for name in header}
+            parts[type] = pa.table({**columns, **{name: mine[column] for name, column in attributes.items()}})
+    nothing = pa.table({names.ts: pa.array([], pa.int64())})
+    return parts or {"": nothing}
+
+
+def rows(parcels: list[Parcel]) -> pa.RecordBatch:
+    """Parcels as rows."""
+    columns = list(zip(*parcels, strict=True))
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, PARCELS, strict=True)]
+    return pa.record_batch(arrays, schema=PARCELS)
+
+
+def encode(table: pa.Table) -> bytes:
+    """A table as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode(payload: bytes) -> pa.Table:
+    """The table behind the bytes."""
+    return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()
+
+
+def types_of(batch: pa.Table) -> list[str]:
+    """The types that the numbers in a batch of events stand for."""
+    return list(json.loads(batch.schema.metadata[b"types"]))

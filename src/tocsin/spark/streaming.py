@@ -1,0 +1,211 @@
+"""A slot of a stream: a group of Spark's stateful operator, whose state is the detector's.
+
+A micro-batch brings a slot its events, and a tick from every partition of the source, so that all slots know the same
+largest ts. The watermark is that minus the delay; what is below it is put in order and detected. Spark's own watermark
+is used as a clock only: it has seen the rows that the filters kept away, and fires a timer in a slot that waits when no
+further batch brings anything. Its late-row filter never applies, since parcels have no event-time column.
+
+The state is a head and segments (`engine.segments`): a batch writes what is new. A detector stays in the memory of the
+Python worker under the token of its last commit; if the state store has another token, it is read again from there.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+from tocsin.engine import segments
+from tocsin.engine.detector import Detector
+from tocsin.engine.segments import Ledger
+from tocsin.errors import StateError
+from tocsin.events.scheduler import BEGINNING
+from tocsin.plans.layout import Layout
+from tocsin.spark import control, reports
+from tocsin.spark.jobs import Job, Sent
+from tocsin.spark.packing import CONTROL, EVENTS, LETTERS, PARCELS_DDL, Parcel, decode, encode, packer
+from tocsin.spark.slots import Tally, take_events
+
+if TYPE_CHECKING:
+    from tocsin.spark.frames import Source
+
+OBSERVED = "tocsin"
+"""The name under which the slots' counts stand in a query's progress."""
+
+SLOTS_CACHED = 256
+MS = 1_000
+
+
+@dataclass
+class Slot:
+    """What is in memory of a slot."""
+
+    detector: Detector
+    ledger: Ledger
+    largest: int = BEGINNING
+    """The largest ts that any slot has seen."""
+    token: str = ""
+    timer: int | None = None
+    sizes: dict[int, int] = field(default_factory=dict)
+    """The bytes of each segment."""
+
+
+_cached: OrderedDict[tuple[str, int], Slot] = OrderedDict()
+
+
+class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
+    """The slots of a partition."""
+
+    def __init__(self, sent: Sent) -> None:
+        self._sent = sent
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._head = handle.getValueState("head", "token string, largest bigint, timer bigint, head binary")
+        self._segments = handle.getMapState("segments", "number bigint", "segment binary")
+        self._layout = handle.getValueState("layout", "layout string")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        parcels = [
+            Parcel(int(key[0]), what, _whole(least), _whole(largest), payload)
+            for frame in rows
+            for what, least, largest, payload in zip(
+                frame["what"], frame["least"], frame["largest"], frame["payload"], strict=True
+            )
+        ]
+        yield from self._turn(int(key[0]), parcels, timerValues.getCurrentWatermarkInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        yield from self._turn(int(key[0]), [], timerValues.getCurrentWatermarkInMs())
+
+    def close(self) -> None:
+        pass
+
+    # ---- one batch
+
+    def _turn(self, label: int, parcels: list[Parcel], clock_ms: int) -> Iterator[pd.DataFrame]:
+        begun = perf_counter()
+        job = self._sent.job
+        number = job.labels.index(label)
+        slot = self._open(job, number)
+        detector, tally = slot.detector, Tally(job, number)
+        before = detector.counts
+        for parcel in parcels:
+            if parcel.what == EVENTS:
+                take_events(detector, parcel, tally)
+            elif parcel.what == LETTERS:
+                tally.bury(decode(parcel.payload or b""))
+        ticks = [parcel.largest for parcel in parcels if parcel.largest is not None]
+        largest = max([slot.largest, *ticks, *([clock_ms * MS] if clock_ms > 0 else [])])
+        advances = [largest - job.delay_us] if largest > BEGINNING else []
+        orders = [parcel.payload for parcel in parcels if parcel.what == CONTROL and parcel.payload is not None]
+        advances += control.apply(orders, job, number, detector, largest, tally)
+        moved = bool(advances) and max(advances) > (detector.watermark or BEGINNING)
+        if moved:
+            tally.take(detector.advance(max(advances)))
+        tally.bury(detector.dead_letters())
+        slot.largest = max(largest, *advances, BEGINNING)
+        events = any(parcel.what == EVENTS for parcel in parcels)
+        if moved or events or orders or not slot.token:
+            self._save(job, slot)
+        elif not parcels:
+            return
+        counts = {name: count - before[name] for name, count in detector.counts.items()}
+        counted = {
+            **counts,
+            "parcels": len(parcels),
+            "watermark": detector.watermark,
+            "state_bytes": sum(slot.sizes.values()),
+            "seconds": round(perf_counter() - begun, 6),
+        }
+        yield pd.DataFrame({"payload": [encode(tally.closing(counted))]})
+
+    # ---- state
+
+    def _open(self, job: Job, number: int) -> Slot:
+        """The slot as the state store has it: from memory if that is the same."""
+        key = self._sent.digest, number
+        held = self._head.get()
+        slot = _cached.get(key)
+        if held is None:
+            slot = self._begin(job, number)
+        elif slot is None or slot.token != held[0]:
+            slot = self._read(job, number, *held)
+        _cached[key] = slot
+        _cached.move_to_end(key)
+        while len(_cached) > SLOTS_CACHED:
+            _cached.popitem(last=False)
+        return slot
+
+    def _begin(self, job: Job, number: int) -> Slot:
+        detector = job.detector(number)
+        self._layout.update((json.dumps(job.layout.as_data()),))
+        return Slot(detector, Ledger(detector))
+
+    def _read(self, job: Job, number: int, token: str, largest: int, timer: int | None, head: bytes) -> Slot:
+        written = self._layout.get()
+        check_layout(Layout.from_data(json.loads(written[0])), job.layout, number)
+        head = bytes(head)
+        stored = {n: bytes(self._segments.getValue((n,))[0]) for n in segments.live(head)}
+        detector, ledger = segments.restore(head, stored, control.rules_in(head, stored, job, number), {})
+        if written[0] != (now := json.dumps(job.layout.as_data())):
+            self._layout.update((now,))
+        return Slot(detector, ledger, largest, token, timer, {n: len(segment) for n, segment in stored.items()})
+
+    def _save(self, job: Job, slot: Slot) -> None:
+        changes = slot.ledger.changes()
+        for n, segment in changes.put.items():
+            self._segments.updateValue((n,), (segment,))
+            slot.sizes[n] = len(segment)
+        for n in changes.drop:
+            if slot.sizes.pop(n, None) is not None and n not in changes.put:
+                self._segments.removeKey((n,))
+        waits = slot.detector.next_ts
+        timer = None if waits is None else (waits + job.delay_us) // MS + 1
+        if timer != slot.timer:
+            if timer is not None:
+                self._handle.registerTimer(timer)
+            slot.timer = timer
+        slot.token = uuid.uuid4().hex
+        self._head.update((slot.token, slot.largest, slot.timer, changes.head))
+
+
+def check_layout(old: Layout, new: Layout, slot: int) -> None:
+    """Fails if state is not where the rules look for it."""
+    if old.slots != new.slots:
+        raise StateError(
+            f"the checkpoint keeps its state in {old.slots} slots, not in {new.slots}: "
+            f"run with {old.slots} slots, or move the state with 'tocsin rekey'"
+        )
+    for name, unit in new.homes.items():
+        was = old.homes.get(name)
+        if was is not None and (was.key, was.slot) != (unit.key, unit.slot) and slot in (was.slot or slot, unit.slot):
+            raise StateError(f"the state of rule {name} is elsewhere: move it with 'tocsin rekey'")
+
+
+def detect_stream(source: Source, sent: Sent, changes: DataFrame | None) -> DataFrame:
+    """The report of a stream."""
+    from tocsin.spark.frames import report_schema
+
+    job = sent.job
+    parcels = source.ticking().mapInArrow(packer(sent, ticks=True), PARCELS_DDL)
+    if changes is not None:
+        parcels = parcels.unionByName(control.parcels(changes, job))
+    payloads = parcels.groupBy("slot").transformWithStateInPandas(
+        SlotProcessor(sent), reports.PAYLOADS_DDL, "Append", "EventTime"
+    )
+    report = payloads.mapInArrow(reports.unpacker(sent), report_schema(job))
+    return report.observe(OBSERVED, F.collect_list("_metrics").alias("slots"))
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None or pd.isna(value) else int(value)
