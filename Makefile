@@ -5,24 +5,23 @@ READY := .venv/ready
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench bench-spark clean
 
 help:
 	@echo 'make demo    find fires in a million events'
 	@echo 'make test    every check and every test'
 	@echo 'make check   the same with the fast tests only'
-	@echo 'make bench   the benchmarks, on one core'
+	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
 	@echo 'make clean   remove what the others made'
 
 demo: $(READY)
-	@scripts/java.sh >/dev/null || echo 'Going on without Java: this demo does not need it.' >&2
-	@$(BIN)/tocsin demo
+	@JAVA_HOME=$$(scripts/java.sh) && export JAVA_HOME && $(BIN)/tocsin demo
 
 test: $(READY) lint
-	$(BIN)/pytest -n 2 --dist worksteal --slow --doctest-modules src tests
+	$(BIN)/pytest -n 2 --dist loadgroup --slow --doctest-modules src tests
 
 check: $(READY) lint
-	$(BIN)/pytest -n 2 --dist worksteal --doctest-modules src tests
+	$(BIN)/pytest -n 2 --dist loadgroup --doctest-modules src tests
 
 .PHONY: lint
 lint: $(READY)
@@ -32,7 +31,11 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/python benchmarks/bench.py
+	@status=0; $(BIN)/python benchmarks/bench.py || status=1; \
+	$(BIN)/python benchmarks/spark_bench.py || status=1; exit $$status
+
+bench-spark: $(READY)
+	$(BIN)/python benchmarks/spark_bench.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tocsin import cli
+from tocsin.cli import commands
 
 FIRE = """\
 rule    Last
@@ -42,6 +43,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tocsin(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, arguments)
+
+
+def run(*arguments: str) -> Result:
+    """`tocsin run` in this process; `spark/test_cli_spark.py` has the same on Spark."""
+    return tocsin("run", *arguments, "--engine", "embedded")
 
 
 def test_check(folder: Path) -> None:
@@ -92,7 +98,7 @@ def test_explain_as_a_drawing(folder: Path) -> None:
 
 
 def test_run_shows_the_first_matches(folder: Path) -> None:
-    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--limit", "1")
+    result = run("fire.tesla", "--events", "e.csv", "--limit", "1")
     assert result.exit_code == 0
     assert "the first 1 of 2 matches" in result.stdout
     assert "Heat" in result.stdout
@@ -102,14 +108,14 @@ def test_run_shows_the_first_matches(folder: Path) -> None:
 
 
 def test_run_shows_none_if_none_are_wanted(folder: Path) -> None:
-    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--limit", "0")
+    result = run("fire.tesla", "--events", "e.csv", "--limit", "0")
     assert result.exit_code == 0
     assert result.stdout == ""
     assert "2 matches (Hot 1, Last 1)" in result.stderr
 
 
 def test_run_writes_the_matches(folder: Path) -> None:
-    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "m.parquet")
+    result = run("fire.tesla", "--events", "e.csv", "--matches", "m.parquet")
     assert result.exit_code == 0
     assert result.stdout == ""
     assert "2 matches (Hot 1, Last 1), in m.parquet" in result.stderr
@@ -122,7 +128,7 @@ def test_run_writes_the_matches(folder: Path) -> None:
 
 
 def test_run_as_json(folder: Path) -> None:
-    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--json")
+    result = run("fire.tesla", "--events", "e.csv", "--json")
     assert result.exit_code == 0
     report = json.loads(result.stdout)
     assert report["counts"] == {"events": 4, "late": 0, "dead": 0, "matches": 2, "bad_lines": 0}
@@ -132,13 +138,13 @@ def test_run_as_json(folder: Path) -> None:
         ("Hot", "2026-07-01T12:01:00.000000Z"),
         ("Last", "2026-07-01T12:02:00.000000Z"),
     ]
-    written = tocsin("run", "fire.tesla", "--events", "e.csv", "--json", "--matches", "m.jsonl")
+    written = run("fire.tesla", "--events", "e.csv", "--json", "--matches", "m.jsonl")
     assert json.loads(written.stdout)["matches"] == "m.jsonl"
     assert [json.loads(line) for line in Path("m.jsonl").read_text().splitlines()] == report["matches"]
 
 
 def test_every_format_gives_the_same_matches(folder: Path) -> None:
-    tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "1.jsonl")
+    run("fire.tesla", "--events", "e.csv", "--matches", "1.jsonl")
     table = pa.table(
         {
             "type": ["Temp", "Temp", "Smoke", "Smoke"],
@@ -150,8 +156,8 @@ def test_every_format_gives_the_same_matches(folder: Path) -> None:
     pq.write_table(table, "e.parquet")
     rows = [{**row, "ts": row["ts"].isoformat()} for row in table.to_pylist()]
     Path("e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tocsin("run", "fire.tesla", "--events", "e.parquet", "--matches", "2.jsonl")
-    tocsin("run", "fire.tesla", "--events", "e.jsonl", "--matches", "3.jsonl")
+    run("fire.tesla", "--events", "e.parquet", "--matches", "2.jsonl")
+    run("fire.tesla", "--events", "e.jsonl", "--matches", "3.jsonl")
     first = Path("1.jsonl").read_text()
     assert first.count("\n") == 2
     assert Path("2.jsonl").read_text() == first
@@ -162,7 +168,7 @@ def test_late_and_bad_events_are_kept(folder: Path) -> None:
     good = "".join(f"Temp,2026-07-01T13:00:{second:02}Z,A1,20\n" for second in range(20))
     late = "Temp,2026-07-01T12:00:00Z,A3,60\n"
     Path("e.csv").write_text(f"{CSV}{good}{late}Temp,2026-07-01T13:01:00Z,A1,hot\nTemp\n")
-    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--delay", "5 s", "--dead-letters", "d.jsonl", "--json")
+    result = run("fire.tesla", "--events", "e.csv", "--delay", "5 s", "--dead-letters", "d.jsonl", "--json")
     assert result.exit_code == 0
     report = json.loads(result.stdout)
     assert report["counts"] == {"events": 25, "late": 1, "dead": 1, "matches": 2, "bad_lines": 2}
@@ -173,22 +179,22 @@ def test_late_and_bad_events_are_kept(folder: Path) -> None:
     ]
     assert letters[2]["reason"] == "late"
     assert letters[2]["event"].startswith("Temp@")
-    shown = tocsin("run", "fire.tesla", "--events", "e.csv")
+    shown = run("fire.tesla", "--events", "e.csv")
     assert "3 events set aside as late or bad; --dead-letters FILE keeps them. The first:" in shown.stderr
 
 
 def test_columns_of_other_names(folder: Path) -> None:
     Path("e.csv").write_text("kind,at,area,value\nTemp,1782907200,A1,51\n")
     names = ("--type-column", "kind", "--ts-column", "at", "--ts-unit", "s")
-    report = json.loads(tocsin("run", "fire.tesla", "--events", "e.csv", "--json", *names).stdout)
+    report = json.loads(run("fire.tesla", "--events", "e.csv", "--json", *names).stdout)
     assert [match["ts"] for match in report["matches"]] == [1782907200000000]
-    assert "Temp 1782907200000000" in tocsin("run", "fire.tesla", "--events", "e.csv", *names).stdout
+    assert "Temp 1782907200000000" in run("fire.tesla", "--events", "e.csv", *names).stdout
 
 
 def test_declared_types_are_not_guessed(folder: Path) -> None:
     Path("fire.tesla").write_text(f"event Temp(area: string, value: double)\nevent Smoke(area: string)\n{FIRE}")
     Path("e.csv").write_text(CSV.replace("A1", "1").replace("A2", "2").replace("46.5", "hot"))
-    report = json.loads(tocsin("run", "fire.tesla", "--events", "e.csv", "--json").stdout)
+    report = json.loads(run("fire.tesla", "--events", "e.csv", "--json").stdout)
     assert [match["area"] for match in report["matches"]] == ["1", "1"]
     assert report["counts"]["bad_lines"] == 1
 
@@ -204,7 +210,7 @@ def test_declared_types_are_not_guessed(folder: Path) -> None:
     ],
 )
 def test_mistakes_end_with_1_and_a_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = tocsin("run", "fire.tesla", *arguments)
+    result = run("fire.tesla", *arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith(f"tocsin: {message}")
@@ -212,7 +218,7 @@ def test_mistakes_end_with_1_and_a_message(folder: Path, arguments: tuple[str, .
 
 def test_a_rule_that_the_events_do_not_fit(folder: Path) -> None:
     Path("e.csv").write_text(CSV.replace("value", "degrees"))
-    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "m.csv")
+    result = run("fire.tesla", "--events", "e.csv", "--matches", "m.csv")
     assert result.exit_code == 1
     assert result.stderr.startswith("tocsin: fire.tesla: line 3, column 47: Temp has no attribute value")
     assert "^^^^^" in result.stderr
@@ -223,7 +229,13 @@ def test_a_rule_that_the_events_do_not_fit(folder: Path) -> None:
     "arguments",
     [
         ("run", "fire.tesla"),
-        ("run", "fire.tesla", "--events", "e.csv", "--engine", "spark"),
+        ("run", "fire.tesla", "--events", "e.csv", "--engine", "flink"),
+        ("run", "fire.tesla", "--events", "e.csv", "--engine", "spark", "--ordered"),
+        ("run", "fire.tesla", "--events", "e.csv", "--engine", "embedded", "--follow"),
+        ("run", "fire.tesla", "--events", "e.csv", "--engine", "embedded", "--slots", "2"),
+        ("run", "fire.tesla", "--events", "e.csv", "--rules-folder", "changes"),
+        ("change", "changes"),
+        ("change", "changes", "--remove", "Last", "--at", "noon"),
         ("run", "fire.tesla", "--events", "e.csv", "--ts-unit", "days"),
         ("check",),
         ("ring",),
@@ -237,22 +249,42 @@ def test_ctrl_c_ends_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_rules", interrupted)
+    monkeypatch.setattr(commands, "_rules", interrupted)
     result = tocsin("check", "fire.tesla")
     assert result.exit_code == 130
     assert result.output == ""
 
 
-def test_demo() -> None:
-    result = tocsin("demo", "--events", "20000", "--seed", "2")
+def test_what_is_for_spark_only(folder: Path) -> None:
+    result = run("fire.tesla", "--events", "kafka://localhost:9092/readings")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tocsin: kafka://localhost:9092/readings is for Spark: --engine embedded reads")
+
+
+def test_change(folder: Path) -> None:
+    result = tocsin("change", "changes", "--add", "fire.tesla", "--remove", "Old", "--at", "2026-07-01T12:00:00Z")
     assert result.exit_code == 0
-    assert "rule    R1" in result.stdout
-    assert "20,000 events of 20 areas" in result.stdout
-    assert "Matches: R1 " in result.stdout
-    assert "no matches" not in result.stdout
+    (file,) = Path("changes").iterdir()
+    assert result.stderr == f"the change is in {file}\n"
+    assert file.suffix == ".json"
+    assert json.loads(file.read_text()) == {"add": FIRE, "remove": ["Old"], "at": 1_782_907_200_000_000}
+    assert tocsin("change", "changes", "--remove", "Last", "--remove", "Hot", "--at", "17").exit_code == 0
+    later = max(Path("changes").iterdir())
+    assert later != file
+    assert json.loads(later.read_text()) == {"remove": ["Last", "Hot"], "at": 17}
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "run", "demo"])
+def test_a_change_to_wrong_rules_is_not_written(folder: Path) -> None:
+    Path("wrong.tesla").write_text("define Fire() from")
+    result = tocsin("change", "changes", "--add", "wrong.tesla")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tocsin: wrong.tesla: line 1, column ")
+    assert not Path("changes").exists()
+    Path("file").touch()
+    assert tocsin("change", "file", "--remove", "Last").stderr == "tocsin: file cannot be written: File exists\n"
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "run", "change", "demo"])
 def test_help_has_an_example(command: str) -> None:
     assert f"tocsin {command}" in tocsin(command, "--help").stdout.split("Options")[0]
 
@@ -260,7 +292,10 @@ def test_help_has_an_example(command: str) -> None:
 def test_the_real_command(folder: Path) -> None:
     command = [sys.executable, "-c", "from tocsin.cli import main; main()"]
     done = subprocess.run(
-        [*command, "run", "fire.tesla", "--events", "e.csv"], capture_output=True, text=True, check=False
+        [*command, "run", "fire.tesla", "--events", "e.csv", "--engine", "embedded"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0
     assert "2 matches" in done.stdout
@@ -276,7 +311,7 @@ package = types.ModuleType("tocsin")
 package.__path__ = importlib.util.find_spec("tocsin").submodule_search_locations
 sys.modules["tocsin"] = package
 import tocsin.cli
-print([name for name in ("numba", "numpy", "pyarrow", "lark", "tocsin.api") if name in sys.modules])
+print([name for name in ("numba", "numpy", "pyarrow", "pyspark", "lark", "tocsin.api") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

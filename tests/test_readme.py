@@ -2,11 +2,13 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tocsin.cli import app
@@ -20,21 +22,25 @@ def blocks(language: str) -> list[str]:
     return [text for found, text in BLOCKS if found == language]
 
 
-def test_python(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for text in blocks("python"):
         exec(compile(text, "README.md", "exec"), names)
-    assert "'rule': 'Fire'" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "'rule': 'Fire'" in out
     assert names["found"] == names["fires"].num_rows
+    assert "Row(rule='Fire'" in out
+    assert spark.read.parquet(f"{names['folder']}/fires").count() == 1
+    shutil.rmtree(names["folder"])
 
 
-def test_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (rule,), (events,) = blocks("tesla"), blocks("events")
     Path("fire.tesla").write_text(rule, encoding="utf-8")
     Path("readings.events").write_text(events, encoding="utf-8")
     commands = [line for text in blocks("sh") for line in text.splitlines() if line.startswith("tocsin ")]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         result = CliRunner().invoke(app, shlex.split(command)[1:])
         assert result.exit_code == 0, f"{command}\n{result.output}"
@@ -53,3 +59,11 @@ def test_targets_and_links_exist() -> None:
 def test_the_two_commands_stand_at_the_top() -> None:
     first = blocks("sh")[0].splitlines()
     assert [line.split("#")[0].split() for line in first] == [["make", "demo"], ["make", "test"]]
+
+
+def test_options_of_streams_exist() -> None:
+    text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
+    text += CliRunner().invoke(app, ["change", "--help"], env={"COLUMNS": "200"}).stdout
+    options = {word for block in blocks("console") for word in re.findall(r"--[a-z-]+", block)}
+    assert len(options) > 5
+    assert {option for option in options if option not in text} == set()

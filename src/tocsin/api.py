@@ -10,8 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-import pyarrow as pa
-
 from tocsin.engine.detector import Detector
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
@@ -87,8 +85,8 @@ class RuleSet:
 
         `delay`: how much later than the newest an event of a stream may come (µs, "5 s" or a timedelta).
         `slots`: over how many partitions the rules are laid out (default: the shuffle partitions).
-        `control`: a stream of changes of the rules, with the columns `add`, `remove`, `at`, `advance`.
-        `keep`: the types that rules added later may use (default: those that are used or declared).
+        `control`: a stream of control rows, with the columns `add`, `remove`, `at`, `advance`.
+        `keep`: rules come and go while the stream runs, and may use these types besides those used or declared now.
         """
         columns = Columns(type, ts, seq, id, ts_unit)
         if _is_frames(events):
@@ -125,6 +123,24 @@ class RuleSet:
         `tocsin.spark.matches`, `dead_letters` and `metrics` are its parts. The options are those of `detect`.
         """
         return self._report(events, Columns(type, ts, seq, id, ts_unit), delay, slots, control, keep)
+
+    def rekey(self, events: Frames, old: str | Path, new: str | Path, **options: Any) -> None:
+        """Makes the checkpoint `new` for these rules, with the state and the source offsets of the checkpoint `old`.
+
+        For another number of slots, or for rules that have to run elsewhere than before. `events` is the stream that
+        the query reads, and the options are those of `detect`. The query must be stopped; its checkpoint stays as it is.
+        """
+        from tocsin.spark.frames import prepare
+        from tocsin.spark.rekeying import rekey
+
+        names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
+        source, job = prepare(
+            self.rules, self.types, events, Columns(**names), duration_us(options.pop("delay", 0)),
+            options.pop("slots", None), options.pop("control", None), options.pop("keep", None),
+        )  # fmt: skip
+        if options:
+            raise EventError(f"rekey has no option {min(options)}")
+        rekey(source.frame.sparkSession, old, new, job)
 
     def _report(
         self,

@@ -171,6 +171,34 @@ def test_restored_under_other_rules(case: Case, other: Case, seed: int) -> None:
     assert rows_of(detector.finish()) == rows_of(plain.finish())
 
 
+def test_a_change_of_rules_that_is_still_to_come() -> None:
+    first = tocsin.rules("define P() from B() and each A() within 1 s from B")
+    second = tocsin.rules("define Q() from B() and each C() within 1 s from B")
+    plain, detector = (first.detector(delay=10) for _ in range(2))
+    ledger, written, found = Ledger(detector), Written(), []
+    for number, batch in enumerate(
+        ["A@0()", "C@5()", "B@12()", "C@25()", "B@30()", "B@45()", "A@60()\nC@61()", "B@70()"]
+    ):
+        for one in (plain, detector):
+            if number == 2:
+                one.change(add=second.rules, remove=["P"], at=20)
+        found += rows_of(plain.push(read_events(batch)))
+        again = rows_of(detector.push(read_events(batch)))
+        assert again == found[len(found) - len(again) :]
+        written.apply(ledger.changes())
+        rules = detector.plan.sources
+        detector, ledger = segments.restore(written.head, written.segments, rules, {})
+    last = rows_of(plain.finish())
+    assert rows_of(detector.finish()) == last
+    assert [(row["rule"], row["ts"]) for row in found + last] == [
+        ("P", 12),
+        ("Q", 30),
+        ("Q", 45),
+        ("Q", 70),
+        ("Q", 70),
+    ]
+
+
 def test_kinds_that_are_learned_late() -> None:
     rules = tocsin.rules("define P(n: long) from B(k = $k) and each A(k = $k) within 1 s from B where n = A.n")
     detector = rules.detector(delay=5)

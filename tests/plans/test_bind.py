@@ -156,6 +156,7 @@ def test_unknown_kinds_fit_everything() -> None:
     rule = bound('define X() from A(q > 3, q = "x")', Catalog())
     assert rule.unseen
     assert not bound("define X() from A(n > 3, ts > at)").unseen
+    assert bound("define X() from A(ts - q > 3, ts - q > ts, q - ts > 3)", Catalog()).unseen
 
 
 def test_what_the_builder_made_has_no_place_in_a_text() -> None:

@@ -71,6 +71,8 @@ def test_kinds_must_be_the_same() -> None:
 
 def test_times_and_ids_are_no_keys() -> None:
     assert ways("define X() from A(k = $k, id = $i) and last B(ref = $i) within 1 s from A") == ()
+    assert ways("define X() from A(at = $t) and last B(ts = $t) within 1 s from A") == ()
+    assert common_key(planned("define X(n: long) from A() where n = A.seq").rules) is None
 
 
 HIERARCHY = """

@@ -51,9 +51,11 @@ class Buffers:
     def retain(self, buffer: int, rows: Array) -> None:
         """Leaves in a buffer only these rows."""
         lists = self.lists
+        stays = np.zeros(int(max(rows.max(initial=-1), lists.pool_row.max(initial=-1))) + 2, bool)
+        stays[rows[rows >= 0]] = True
         for n in np.nonzero(lists.buffer[: self._count] == buffer)[0]:
             entries = lists.pool_row[lists.offset[n] : lists.offset[n] + lists.length[n]]
-            gone = (entries >= 0) & ~np.isin(entries, rows)
+            gone = (entries >= 0) & ~stays[entries]
             entries[gone] = ~entries[gone]
 
     def add(self, tables: Tables, store: Store, pair_filter: Array, pair_row: Array) -> None:

@@ -170,7 +170,9 @@ class Detector:
         if feeds and any(new.levels[name] != level for name, level in old.levels.items()):
             self._rebuild((*old.sources, *rules), old.given)
             return since
+        reading = self._reading
         self._plan = new
+        self._renumber(reading)
         if "_machine" in self.__dict__:
             self._machine.add(new, new.rules[len(old.rules) :], self._since)
         return since
@@ -363,7 +365,7 @@ class Detector:
         self._coming = rest
         self._since = {name: since for name, since in self._since.items() if name not in change.remove}
         self._since |= {rule.name: change.at for rule in change.add}
-        self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading)
+        self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading, now=change.at)
 
     def _detected(self, released: pa.Table | None, closed: Instant) -> pa.Table:
         columns = output.schema(self._plan, times=bool(self._times))
@@ -409,8 +411,12 @@ class Detector:
         catalog: Catalog,
         state: State | None = None,
         reading: Mapping[str, int] | None = None,
+        now: int | None = None,
     ) -> None:
-        """Starts a machine for these rules with the state of the old one. `reading`: how types were numbered so far."""
+        """Starts a machine for these rules with the state of the old one.
+
+        `reading`: how types were numbered so far. `now`: up to where events were detected (default: the watermark).
+        """
         bound = self._plan.bound_to(catalog) if rules == self._plan.sources else plan(rules, catalog)
         started = "_machine" in self.__dict__
         names = self._reading if reading is None else reading
@@ -418,15 +424,21 @@ class Detector:
             if bound.rules == self._plan.rules:
                 self._plan = bound
                 return
-            state = extract(self._machine, self._scheduler.watermark)
+            state = extract(self._machine, self._scheduler.watermark if now is None else now)
         self._plan = bound
         if started:
             del self._machine
         if state is not None:
             load(self._machine, state)
-        now = self._reading
-        if now != names and (waiting := self._scheduler.waiting) is not None:
-            self._scheduler.renumber(waiting, [now.get(name, UNNEEDED) for name in names])
+        self._renumber(names)
+
+    def _renumber(self, before: Mapping[str, int]) -> None:
+        """Gives the types of what waits their new numbers."""
+        numbers = self._reading
+        if any(numbers.get(name) != number for name, number in before.items()):
+            waiting = self._scheduler.waiting
+            if waiting is not None:
+                self._scheduler.renumber(waiting, [numbers.get(name, UNNEEDED) for name in before])
 
     def _late(self, batch: pa.Table, row: int, reason: str) -> None:
         """Sets a late event aside; one that no rule needs is nobody's loss."""

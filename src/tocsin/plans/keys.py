@@ -33,7 +33,9 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
     links: list[tuple[Joint, Joint]] = []
     for lookup in plan.lookups:
         for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True):
-            if isinstance(there, Field) and there.attribute not in HEADER and there.kind == here.kind:
+            if not isinstance(there, Field) or there.kind != here.kind:
+                continue
+            if here.attribute not in HEADER and there.attribute not in HEADER:
                 links.append(((lookup.place, here.attribute), (there.place, there.attribute)))
     found: list[Key] = []
     for members in _classes(links):
@@ -85,7 +87,8 @@ def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None
 
 def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
     """A rule of one event can be partitioned by any of its attributes that it hands on, or as the others want."""
-    names = {value.attribute: name for name, _, value in plan.outputs if isinstance(value, Field)}
+    outputs = [(value.attribute, name) for name, _, value in plan.outputs if isinstance(value, Field)]
+    names = {attribute: name for attribute, name in outputs if attribute not in HEADER}
     wanted = chosen.get(plan.types[0])
     if wanted is not None:
         return (Key((wanted,), tuple(name for source, name in names.items() if source == wanted)),)

@@ -1,9 +1,9 @@
 """Which slots does an event go to, and which rules run there?
 
 Rules that feed each other are one *unit*. A unit whose events all carry one key is *keyed*: it runs in every slot, and
-the hash of the key says where an event goes. Any other unit is *placed*: it runs whole in one slot. Placed units go,
-the most expensive first, where the slot stays least loaded, and among such slots where their filters are wanted
-already. Time linear in rules times slots.
+the hash of the key says where an event goes. Any other unit is *placed*: it runs whole in one slot, and so does one
+whose anchors other units need elsewhere. Placed units go, the most expensive first, where the slot stays least loaded,
+and among such slots where their filters are wanted already. Time linear in rules times slots.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from tocsin.errors import RuleError
 from tocsin.plans.cost import Statistics, rule_cost
 from tocsin.plans.graph import Filter, RulePlan
 from tocsin.plans.keys import common_key
 from tocsin.plans.plan import Plan
+
+Keyed: TypeAlias = tuple[list[RulePlan], dict[str, str]]
+"""Rules, and the attribute of each of their types by which they are partitioned."""
 
 SLACK = 1.10
 """How much more than the least loaded slot another one may carry if that saves duplicates."""
@@ -78,16 +81,46 @@ class Forward:
 def lay_out(plan: Plan, slots: int, statistics: Statistics | None = None) -> Layout:
     """A layout of the plan's rules over that many slots."""
     statistics = statistics or Statistics()
-    keyed: list[Unit] = []
-    placed: list[tuple[float, Sequence[RulePlan]]] = []
-    for rules in units(plan):
-        key = common_key(rules) if slots > 1 else None
-        if key is not None and all(type in key for rule in rules for type in rule.types):
-            types = {type for rule in rules for type in rule.types}
-            keyed.append(Unit(_names(rules), {type: key[type] for type in sorted(types)}, None))
-        else:
-            placed.append((sum(rule_cost(rule, statistics).candidates for rule in rules), rules))
-    return Layout(slots, (*keyed, *_placed(placed, slots, statistics)))
+    keyed, placed = _keyed(plan) if slots > 1 else ([], units(plan))
+    everywhere = [Unit(_names(rules), key, None) for rules, key in keyed]
+    costs = [(sum(rule_cost(rule, statistics).candidates for rule in rules), rules) for rules in placed]
+    return Layout(slots, (*everywhere, *_placed(costs, slots, statistics)))
+
+
+def _keyed(plan: Plan) -> tuple[list[Keyed], list[list[RulePlan]]]:
+    """The units that can be keyed, with the attribute of each type, and those that must be placed.
+
+    An anchor that is seen in two slots would be answered twice. So a unit is keyed only if no other sends the types of
+    its anchors elsewhere: to a slot of its own, or by another attribute.
+    """
+    keyed: list[Keyed] = []
+    placed: list[list[RulePlan]] = []
+    settled: dict[str, str] = {}
+    for rules in sorted(units(plan), key=lambda rules: -max(len(rule.types) for rule in rules)):
+        types = sorted({type for rule in rules for type in rule.types})
+        given = {type: settled[type] for type in types if type in settled}
+        key = (common_key(rules, given) if given else None) or common_key(rules)
+        if key is None or not all(type in key for type in types):
+            placed.append(rules)
+            continue
+        keyed.append((rules, {type: key[type] for type in types}))
+        settled.update(keyed[-1][1] | given)
+    while True:
+        ways: dict[str, set[str | None]] = {}
+        for _, key in keyed:
+            for type, attribute in key.items():
+                ways.setdefault(type, set()).add(attribute)
+        for type in {type for rules in placed for rule in rules for type in rule.types}:
+            ways.setdefault(type, set()).add(None)
+        clear = [all(type in plan.defined or len(ways[type]) == 1 for type in _anchors(rules)) for rules, _ in keyed]
+        if all(clear):
+            return keyed, placed
+        placed += [rules for (rules, _), free in zip(keyed, clear, strict=True) if not free]
+        keyed = [unit for unit, free in zip(keyed, clear, strict=True) if free]
+
+
+def _anchors(rules: Iterable[RulePlan]) -> set[str]:
+    return {rule.types[0] for rule in rules}
 
 
 def lay_out_live(plan: Plan, types: Iterable[str], slots: int) -> Layout:

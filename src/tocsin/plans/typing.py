@@ -108,6 +108,8 @@ def _time_arithmetic(node: Arithmetic, left: Typed, right: Typed) -> Typed:
     other = right if left.kind == Kind.TIMESTAMP else left
     if times == 2 or (other.kind is not None and not other.kind.integral):
         raise RuleError(f"{a(left.kind)} {node.operator} {a(right.kind)} has no meaning", span=node.span)
+    if node.operator == "-" and other.kind is None:
+        return Apply("-", (left, right), None if other is right else Kind.LONG)
     if node.operator == "-" and right.kind == Kind.TIMESTAMP:
         raise RuleError("a timestamp cannot be taken from a number", span=node.span)
     if node.operator == "+":

@@ -2,7 +2,8 @@
 
 A control row has `add` (the text of rules), `remove` (names of rules), `at` (the event time, µs, from which on that is
 so) and `advance` (no event before this time, µs, will come any more); each may be null. They come from a stream of
-their own, so that they are in Spark's offset log and are replayed like events.
+their own, so that they are in Spark's offset log and are replayed like events. Rules come and go only in a query that
+was started for it, with `keep`: that lays it out by type alone. In any other, control rows can advance time.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from tocsin.plans.layout import forwarding, lay_out, lay_out_live
 from tocsin.plans.plan import Plan, plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, send
-from tocsin.spark.packing import PARCELS_DDL, packer
+from tocsin.spark.packing import PARCELS_DDL, UNREADABLE, packer
 from tocsin.spark.pushdown import col, needed, needed_of_type
 from tocsin.spark.slots import batch_detector
 
@@ -72,13 +72,11 @@ def prepare(
     control: DataFrame | None,
     keep: Iterable[str] | None,
 ) -> tuple[Source, Job]:
-    """Checks the rules against the events, and lays them out."""
-    kept = None
-    if control is not None:
-        kept = tuple(keep if keep is not None else _types_of(rules, types))
+    """Checks the rules against the events, and lays them out: for these rules, or live if more types are kept."""
+    kept = None if keep is None else tuple(sorted({*_types_of(rules, types), *keep}))
     source = Source(rules, types, events, columns, kept or ())
-    if control is not None and not source.streaming:
-        raise EventError("rules come and go on a stream only: these events are no stream")
+    if not source.streaming and (control is not None or kept is not None):
+        raise EventError("control rows are for streams only: these events are no stream")
     slots = slots or default_slots(source.frame.sparkSession)
     layout = lay_out(source.plan, slots) if kept is None else lay_out_live(source.plan, kept, slots)
     return source, Job(rules, source.catalog, columns, layout, delay_us, source.times, source.tables, kept)
@@ -232,7 +230,7 @@ class Source:
     def _kept(self, frame: DataFrame, type: str | None) -> list[str]:
         """The columns that cross into Python. Without ids, all that an event's identity is made of."""
         columns, names = self._columns, frame.schema.names
-        header = [name for name in (columns.type, columns.ts, columns.seq, columns.id) if name in names]
+        header = [name for name in (columns.type, columns.ts, columns.seq, columns.id, UNREADABLE) if name in names]
         if type is not None and columns.type in header:
             header.remove(columns.type)
         kinds, empty = _kinds(frame, columns)

@@ -2,7 +2,7 @@
 
 A *parcel* is a row of the shuffle: the slot, what is in it, and the bytes. Parcels of events hold a batch; a *tick*
 tells every slot how far time has come, so that those without events go on too; letters are rows that could not be read;
-control rows are changes of the rules.
+control rows are changes of the rules; a seed is the state that a slot starts from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ PARCELS = pa.schema(
     ]
 )
 PARCELS_DDL = "slot int, what string, least bigint, largest bigint, payload binary"
-EVENTS, TICK, LETTERS, CONTROL = "events", "tick", "letters", "control"
+EVENTS, TICK, LETTERS, CONTROL, SEED = "events", "tick", "letters", "control", "seed"
+UNREADABLE = "_unreadable"
+"""A column of sources that cannot read every row: the reason why not, and the row's text; null for an event."""
 
 CHUNK_ROWS = 1 << 18
 """How many rows are packed at once."""
@@ -80,6 +82,13 @@ def chunks(batches: Batches) -> Iterator[pa.Table]:
 
 def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
     """The parcels of a chunk, and a tick with its largest ts."""
+    if UNREADABLE in table.column_names:
+        strange = table[UNREADABLE].filter(table[UNREADABLE].is_valid()).to_pylist()
+        if strange:
+            told = letters([(row["reason"], None, None, row["text"]) for row in strange])
+            yield Parcel(job.labels[0], LETTERS, None, None, encode(told))
+            table = table.filter(table[UNREADABLE].is_null())
+        table = table.drop_columns([UNREADABLE])
     seen = read(_by_type(table, job), job.columns, job.known, first=not job.times)
     if seen.dead:
         yield Parcel(job.labels[0], LETTERS, None, None, encode(letters(seen.dead)))

@@ -21,6 +21,7 @@ from tocsin.events.types import HEADER, Kind
 from tocsin.plans.expressions import Apply, Constant, Field, Typed
 from tocsin.plans.graph import Filter
 from tocsin.plans.plan import Plan
+from tocsin.spark.packing import UNREADABLE
 
 FILTERS_MAX = 16
 """More filters than this on one type are left to the engine's index, which looks at all of them at once."""
@@ -84,7 +85,8 @@ def needed_of_type(
 
 def broken(columns: Columns, schema: T.StructType) -> list[Column]:
     """What is wrong with a row that no reader can mend."""
-    return [col(name).isNull() for name in (columns.type, columns.ts, columns.id) if name in schema.names]
+    missing = [col(name).isNull() for name in (columns.type, columns.ts, columns.id) if name in schema.names]
+    return [*missing, *([col(UNREADABLE).isNotNull()] if UNREADABLE in schema.names else [])]
 
 
 def filters_by_type(plan: Plan) -> dict[str, list[Filter]]:

@@ -5,7 +5,9 @@ What Java writes to the standard error from its start on goes to a log file; `Se
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -50,9 +52,11 @@ def session(
     log = Path(tempfile.mkdtemp(prefix="tocsin-")) / "spark.log"
     with _stderr_to(log):
         try:
-            return builder.getOrCreate()
+            started = builder.getOrCreate()
         except Exception as error:
             raise TocsinError(f"Spark did not start: {_reason(log, error)}") from None
+    atexit.register(shutil.rmtree, log.parent, ignore_errors=True)
+    return started
 
 
 def _reason(log: Path, error: Exception) -> str:

@@ -29,6 +29,7 @@ class Tally:
         self._by_rule: Counter[str] = Counter()
         self._matches: list[pa.Table] = []
         self._letters: list[pa.Table] = []
+        self._letters_total = 0
 
     def take(self, found: pa.Table) -> None:
         """Takes matches."""
@@ -40,6 +41,7 @@ class Tally:
         """Takes dead letters."""
         if dead.num_rows:
             self._letters.append(dead)
+            self._letters_total += dead.num_rows
 
     def rows(self) -> pa.Table:
         """What was taken since the last call."""
@@ -53,7 +55,7 @@ class Tally:
         """The last rows, with what was counted."""
         rest = self.rows()
         nothing = self.columns.empty_table()
-        counted = {"slot": self._slot, **counted, "by_rule": dict(self._by_rule)}
+        counted = {"slot": self._slot, **counted, "letters": self._letters_total, "by_rule": dict(self._by_rule)}
         return pa.concat_tables([rest, report(self.columns, nothing, letters([]), counted)])
 
 

@@ -29,10 +29,10 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.segments import Ledger
 from tocsin.errors import StateError
 from tocsin.events.scheduler import BEGINNING
-from tocsin.plans.layout import Layout
+from tocsin.plans.layout import Layout, Unit
 from tocsin.spark import control, reports
 from tocsin.spark.jobs import Job, Sent
-from tocsin.spark.packing import CONTROL, EVENTS, LETTERS, PARCELS_DDL, Parcel, decode, encode, packer
+from tocsin.spark.packing import CONTROL, EVENTS, LETTERS, PARCELS_DDL, SEED, Parcel, decode, encode, packer
 from tocsin.spark.slots import Tally, take_events
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 
 OBSERVED = "tocsin"
 """The name under which the slots' counts stand in a query's progress."""
+
+ELSEWHERE = (
+    "the checkpoint keeps its state in {slots} slots, not in {now}: "
+    "run with as many as before, or move the state with 'tocsin rekey'"
+)
 
 SLOTS_CACHED = 256
 MS = 1_000
@@ -95,7 +100,12 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
     def _turn(self, label: int, parcels: list[Parcel], clock_ms: int) -> Iterator[pd.DataFrame]:
         begun = perf_counter()
         job = self._sent.job
+        if label not in job.labels:
+            raise StateError(ELSEWHERE.format(slots="another number of", now=job.layout.slots))
         number = job.labels.index(label)
+        if parcels and parcels[0].what == SEED:
+            self._sow(job, number, parcels[0])
+            return
         slot = self._open(job, number)
         detector, tally = slot.detector, Tally(job, number)
         before = detector.counts
@@ -151,6 +161,12 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
         self._layout.update((json.dumps(job.layout.as_data()),))
         return Slot(detector, Ledger(detector))
 
+    def _sow(self, job: Job, number: int, seed: Parcel) -> None:
+        """Begins with the state of another checkpoint."""
+        self._layout.update((json.dumps(job.layout.as_data()),))
+        detector = Detector.restore(seed.payload or b"", job.rules_of(number), {})
+        self._save(job, Slot(detector, Ledger(detector), BEGINNING if seed.largest is None else seed.largest))
+
     def _read(self, job: Job, number: int, token: str, largest: int, timer: int | None, head: bytes) -> Slot:
         written = self._layout.get()
         check_layout(Layout.from_data(json.loads(written[0])), job.layout, number)
@@ -182,14 +198,18 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
 def check_layout(old: Layout, new: Layout, slot: int) -> None:
     """Fails if state is not where the rules look for it."""
     if old.slots != new.slots:
-        raise StateError(
-            f"the checkpoint keeps its state in {old.slots} slots, not in {new.slots}: "
-            f"run with {old.slots} slots, or move the state with 'tocsin rekey'"
-        )
+        raise StateError(ELSEWHERE.format(slots=old.slots, now=new.slots))
     for name, unit in new.homes.items():
         was = old.homes.get(name)
-        if was is not None and (was.key, was.slot) != (unit.key, unit.slot) and slot in (was.slot or slot, unit.slot):
+        if was is not None and _moved(was, unit) and slot in (was.slot or slot, unit.slot):
             raise StateError(f"the state of rule {name} is elsewhere: move it with 'tocsin rekey'")
+
+
+def _moved(was: Unit, now: Unit) -> bool:
+    """Whether state is looked for elsewhere. A key of more types than before is the same key."""
+    if was.key is None or now.key is None:
+        return (was.key, was.slot) != (now.key, now.slot)
+    return any(now.key.get(type, attribute) != attribute for type, attribute in was.key.items())
 
 
 def detect_stream(source: Source, sent: Sent, changes: DataFrame | None) -> DataFrame:

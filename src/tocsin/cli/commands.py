@@ -1,0 +1,333 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tocsin.cli import running, showing
+from tocsin.errors import RuleError, TocsinError, nearest
+
+if TYPE_CHECKING:
+    from tocsin.api import RuleSet
+
+SPARK = "On Spark"
+
+
+class Answering(TyperGroup):
+    """Turns what the user can mend into a message and an exit code, and Ctrl-C into a quiet end."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TocsinError as error:
+            typer.echo(f"tocsin: {error}", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Answering,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Engine(StrEnum):
+    """Where rules run."""
+
+    SPARK = "spark"
+    EMBEDDED = "embedded"
+
+
+class Unit(StrEnum):
+    """What a whole number in the time column counts."""
+
+    S = "s"
+    MS = "ms"
+    US = "us"
+    NS = "ns"
+
+
+Rules = Annotated[Path, typer.Argument(metavar="RULES", help="A file of rules.", show_default=False)]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tocsin {version('tocsin')}")
+        raise typer.Exit
+
+
+@app.callback()
+def tocsin(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Complex event processing: say which combination of events matters, and get one match for each time it happens.
+
+    [bold]Try it:[/bold]  tocsin demo
+
+    [bold]Then:[/bold]  tocsin run fire.tesla --events readings.csv
+    """
+
+
+@app.command()
+def check(rules: Rules) -> None:
+    """Read rules and say what they define, or where they are wrong.
+
+    [bold]Example:[/bold]  tocsin check fire.tesla
+    """
+    ruleset = _rules(rules)
+    for rule in ruleset.rules:
+        typer.echo(f"{rule.name}: {rule.emits}")
+    typer.echo(f"{rules}: {showing.count(len(ruleset), 'rule')}, no mistake", err=True)
+
+
+@app.command()
+def explain(
+    rules: Rules,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the plan into this file instead.")] = None,
+) -> None:
+    """Show the plan of the rules: what they read, what they share, what they remember.
+
+    [bold]As text:[/bold]  tocsin explain fire.tesla
+
+    [bold]As a drawing:[/bold]  tocsin explain fire.tesla --svg plan.svg
+    """
+    ruleset = _rules(rules)
+    if svg is None:
+        typer.echo(ruleset.explain())
+        return
+    try:
+        svg.write_text(ruleset.explain_svg(), encoding="utf-8")
+    except OSError as error:
+        raise TocsinError(f"{svg} cannot be written: {error.strerror}") from None
+    typer.echo(f"the plan is in {svg}", err=True)
+
+
+@app.command()
+def run(
+    rules: Rules,
+    events: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Events: a .parquet, .jsonl, .csv or .events file, a folder of them, or kafka://host:port/topic.",
+        ),
+    ],
+    matches: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write the matches to this .parquet, .jsonl or .csv file, to a folder, or to kafka://host:port/topic.",
+        ),
+    ] = None,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Write late and bad events to this file or folder, with the reason."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    delay: Annotated[
+        str, typer.Option(help="How much later than others an event of a stream may come, such as '5 s'.")
+    ] = "0 s",
+    type_column: Annotated[str, typer.Option(help="The column with the type of each event.")] = "type",
+    ts_column: Annotated[str, typer.Option(help="The column with its time.")] = "ts",
+    ts_unit: Annotated[
+        Unit | None, typer.Option(help="What whole numbers in that column count.", show_default="microseconds")
+    ] = None,
+    seq_column: Annotated[str, typer.Option(help="The column that orders events of one instant, if any.")] = "seq",
+    id_column: Annotated[str, typer.Option(help="The column with the event's own id, if any.")] = "id",
+    limit: Annotated[int, typer.Option(min=0, help="How many matches to show if they are not written.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    engine: Annotated[Engine, typer.Option(help="Where to run: on Spark, or in this process.")] = Engine.SPARK,
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.", rich_help_panel=SPARK)] = "local[*]",
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Over how many partitions to lay out the rules.", rich_help_panel=SPARK)
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where --follow keeps what it needs to go on.",
+            show_default="MATCHES/.checkpoint, or .tocsin/RULES",
+            rich_help_panel=SPARK,
+        ),
+    ] = None,
+    rules_folder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --follow: rules change by what 'tocsin change' puts here.",
+            rich_help_panel=SPARK,
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|PORT",
+            help="With --follow: metrics for Prometheus, in a file or on a port of this machine.",
+            rich_help_panel=SPARK,
+        ),
+    ] = None,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Embedded only: the events are in order, wait for none.")
+    ] = False,
+) -> None:
+    """Run rules over events and show the matches, or write them to a file.
+
+    Without --follow, that is over what is there, in any order. With it, the run goes on with new files of a folder
+    or new messages of a topic, each match is written once, and a run that was stopped goes on where it was.
+
+    [bold]Look:[/bold]  tocsin run fire.tesla --events readings.csv
+
+    [bold]Keep:[/bold]  tocsin run fire.tesla --events readings/ --matches fires.parquet --dead-letters odd.jsonl
+
+    [bold]Times in milliseconds:[/bold]
+    tocsin run fire.tesla --events log.jsonl --ts-column time --ts-unit ms
+
+    [bold]Follow a folder; events may be five seconds late:[/bold]
+    tocsin run fire.tesla --events readings/ --matches fires/ --follow --delay "5 s"
+
+    [bold]From Kafka to Kafka, with rules that change:[/bold]
+    tocsin run fire.tesla --events kafka://localhost:9092/readings --matches kafka://localhost:9092/fires
+    --follow --rules-folder changes/ --metrics 9100
+
+    [bold]Without Spark, for scripts:[/bold]  tocsin run fire.tesla --events log.jsonl --engine embedded --json
+    """
+    options = {"--checkpoint": checkpoint, "--rules-folder": rules_folder, "--metrics": metrics}
+    given = [name for name, value in options.items() if value is not None]
+    if given and not follow:
+        raise typer.BadParameter("this is for --follow only", param_hint=given[0])
+    if engine is Engine.SPARK and ordered:
+        raise typer.BadParameter(
+            "Spark keeps no order of arrival; this is for --engine embedded", param_hint="--ordered"
+        )
+    if engine is Engine.EMBEDDED and (follow or slots):
+        raise typer.BadParameter("this is for --engine spark", param_hint="--follow" if follow else "--slots")
+    ruleset = _rules(rules)
+    wanted = running.Wanted(
+        rules=rules,
+        events=events,
+        matches=matches,
+        dead_letters=dead_letters,
+        names={"type": type_column, "ts": ts_column, "seq": seq_column, "id": id_column},
+        ts_unit=ts_unit and ts_unit.value,
+        delay=delay,
+        limit=limit,
+        ordered=ordered,
+        master=master,
+        slots=slots,
+        checkpoint=checkpoint,
+        changes=rules_folder,
+        metrics=metrics,
+        as_json=as_json,
+    )
+    if engine is Engine.EMBEDDED:
+        running.embedded(ruleset, wanted)
+    elif follow:
+        raise typer.Exit(running.follow(ruleset, wanted))
+    else:
+        running.once(ruleset, wanted)
+
+
+@app.command()
+def change(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --rules-folder of a run.", show_default=False)],
+    add: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rules to add; one with a known name replaces that.")
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A rule to remove; may be repeated.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="From this event time on: ISO 8601, or microseconds.",
+            show_default="the time that the run has reached",
+        ),
+    ] = None,
+) -> None:
+    """Change the rules of a run that follows events, while it runs.
+
+    [bold]Add:[/bold]  tocsin change changes/ --add flood.tesla
+
+    [bold]Remove, from noon on:[/bold]  tocsin change changes/ --remove Fire --at 2026-07-01T12:00:00Z
+    """
+    if add is None and not remove:
+        raise typer.BadParameter("say what to --add or --remove")
+    order: dict[str, object] = {}
+    if add is not None:
+        _rules(add)
+        order["add"] = add.read_text(encoding="utf-8")
+    if remove:
+        order["remove"] = remove
+    if at is not None:
+        order["at"] = _microseconds(at)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{time.time_ns():020}.json"
+        hidden = folder / f".{name}"
+        hidden.write_text(json.dumps(order, ensure_ascii=False) + "\n", encoding="utf-8")
+        hidden.rename(folder / name)
+    except OSError as error:
+        raise TocsinError(f"{folder} cannot be written: {error.strerror}") from None
+    typer.echo(f"the change is in {folder / name}", err=True)
+
+
+@app.command()
+def demo(
+    events: Annotated[int, typer.Option(min=1, help="How many events to make up.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, help="Another number makes other events.")] = 1,
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+) -> None:
+    """Make up readings of temperature, smoke and rain, and find the fires in them with three rules, on Spark.
+
+    [bold]Examples:[/bold]  tocsin demo     tocsin demo --events 100000 --seed 7
+    """
+    from tocsin.cli.demo import demo
+
+    demo(events, seed, master)
+
+
+def _microseconds(text: str) -> int:
+    """An event time as a person writes it."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is no time; write 2026-07-01T12:00:00Z", param_hint="--at") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _rules(path: Path) -> RuleSet:
+    import tocsin
+
+    if not path.is_file():
+        beside = [file.name for file in path.parent.iterdir() if file.is_file()] if path.parent.is_dir() else []
+        raise RuleError(f"there is no file {path}", hint=nearest(path.name, beside))
+    with running.named(path):
+        return tocsin.rules(path)
+
+
+def main() -> None:
+    """The `tocsin` command."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)

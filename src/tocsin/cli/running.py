@@ -1,0 +1,167 @@
+"""How does `tocsin run` run? In this process, on Spark over what is there, or on Spark following what comes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tocsin.cli import outcomes, showing
+from tocsin.errors import RuleError, TocsinError
+
+if TYPE_CHECKING:
+    from tocsin.api import RuleSet
+    from tocsin.cli.outcomes import Outcome
+    from tocsin.events.batches import Columns
+    from tocsin.events.types import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the options of `tocsin run` say."""
+
+    rules: Path
+    events: str
+    matches: str | None
+    dead_letters: str | None
+    names: dict[str, str]
+    """What the columns type, ts, seq and id are called."""
+    ts_unit: str | None
+    delay: str
+    limit: int
+    ordered: bool
+    master: str
+    slots: int | None
+    checkpoint: str | None
+    changes: str | None
+    metrics: str | None
+    as_json: bool
+
+    @property
+    def columns(self) -> Columns:
+        from tocsin.events.batches import Columns
+
+        return Columns(**self.names, ts_unit=self.ts_unit)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Prints what was found."""
+        if self.as_json:
+            typer.echo(json.dumps(outcomes.as_json(outcome, self.matches, self.dead_letters), ensure_ascii=False))
+            return
+        if self.matches is None and self.limit and outcome.shown is not None:
+            showing.show(outcome.shown, outcome.counts["matches"])
+        showing.summary(outcome, self.matches, self.dead_letters)
+
+
+def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
+    """The run in this process."""
+    from tocsin.events.files import open_events
+
+    for address in (wanted.events, wanted.matches, wanted.dead_letters):
+        if address is not None and "://" in address:
+            raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
+    source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
+    names, unit = wanted.names, wanted.ts_unit
+    detector = ruleset.detector(delay=wanted.delay, ordered=wanted.ordered, ts_unit=unit, **names)
+    places = [Path(path) if path else None for path in (wanted.matches, wanted.dead_letters)]
+    with named(wanted.rules):
+        outcome = outcomes.embedded(detector, source, *places, limit=wanted.limit)
+    wanted.tell(outcome)
+
+
+def once(ruleset: RuleSet, wanted: Wanted) -> None:
+    """The run on Spark over what is there."""
+    from tocsin.api import duration_us
+    from tocsin.spark import errors, runs, sources
+
+    duration_us(wanted.delay)
+    _check_places(wanted)
+    with errors.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
+        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.matches))
+        status.update(f"reading {wanted.events}")
+        source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
+        found = runs.once(
+            ruleset,
+            source,
+            wanted.columns,
+            slots=wanted.slots,
+            matches=wanted.matches,
+            dead_letters=wanted.dead_letters,
+            limit=wanted.limit,
+        )
+    wanted.tell(outcomes.Outcome(found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds))
+
+
+def follow(ruleset: RuleSet, wanted: Wanted) -> int:
+    """The run on Spark that goes on. Returns the exit code."""
+    from tocsin.api import duration_us
+    from tocsin.cli import following
+    from tocsin.spark import errors, runs
+
+    _check_places(wanted)
+    checkpoint = wanted.checkpoint or default_checkpoint(wanted.rules, wanted.matches)
+    typer.echo(f"checkpoint: {checkpoint}", err=True)
+    what = runs.Follow(
+        wanted.events,
+        wanted.columns,
+        checkpoint,
+        delay_us=duration_us(wanted.delay),
+        slots=wanted.slots,
+        matches=wanted.matches,
+        dead_letters=wanted.dead_letters,
+        changes=wanted.changes,
+        printed=None if wanted.as_json else following.print_matches,
+        said=lambda text: typer.echo(text, err=True),
+    )
+    with errors.plainly(), named(wanted.rules):
+        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.matches))
+        outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
+    wanted.tell(outcome)
+    return code
+
+
+def default_checkpoint(rules: Path, matches: str | None) -> str:
+    """Where a run that follows keeps its state if nobody says.
+
+    >>> default_checkpoint(Path("rules/fire.tesla"), "fires/"), default_checkpoint(Path("rules/fire.tesla"), None)
+    ('fires/.checkpoint', '.tocsin/fire')
+    """
+    if matches is None or "://" in matches:
+        return f".tocsin/{rules.stem}"
+    return f"{matches.rstrip('/')}/.checkpoint"
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Says in which file a mistake in the rules is."""
+    try:
+        yield
+    except RuleError as error:
+        raise TocsinError(f"{path}: {error}") from None
+
+
+def _check_places(wanted: Wanted) -> None:
+    """Fails if something is to be written among the events."""
+    for path in (wanted.matches, wanted.dead_letters):
+        if path is None or "://" in path or "://" in wanted.events:
+            continue
+        source, place = Path(wanted.events).resolve(), Path(path).resolve()
+        if source == place and source.is_file():
+            raise TocsinError(f"{path} is one of the files of events; write somewhere else")
+        if source.is_dir() and place.is_relative_to(source):
+            raise TocsinError(f"{path} is in the folder of events; write somewhere else")
+
+
+def _declared(ruleset: RuleSet) -> dict[str, Kind]:
+    """What the attributes hold that the rules declare with one kind for all types."""
+    kinds: dict[str, set[Kind]] = defaultdict(set)
+    for type in ruleset.types.values():
+        for name, kind in type.attributes:
+            kinds[name].add(kind)
+    return {name: kind for name, (kind, *others) in kinds.items() if not others}

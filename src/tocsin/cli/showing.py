@@ -1,0 +1,91 @@
+"""How is it shown? Matches as a table on stdout; counts, rates and what was set aside in a few lines on stderr."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+    from tocsin.cli.outcomes import Outcome
+
+WIDE = 160
+
+
+def summary(outcome: Outcome, matches: str | None, dead_letters: str | None) -> None:
+    """What happened, in a few lines on stderr."""
+    events = outcome.counts["events"]
+    typer.echo(f"{count(events, 'event')} in {outcome.seconds:.2f} s: {rate(events, outcome.seconds)}", err=True)
+    rules = f" ({', '.join(f'{name} {found:,}' for name, found in sorted(outcome.by_rule.items())[:8])})"
+    where = f", in {matches}" if matches else ""
+    found = count(outcome.counts["matches"], "match")
+    typer.echo(f"{found}{rules if outcome.by_rule else ''}{where}", err=True)
+    if outcome.dead:
+        where = f"in {dead_letters}" if dead_letters else "--dead-letters FILE keeps them"
+        first = ". The first:" if outcome.examples else ""
+        typer.echo(f"{count(outcome.dead, 'event')} set aside as late or bad; {where}{first}", err=True)
+        for example in outcome.examples:
+            typer.echo(f"  {example}", err=True)
+
+
+def show(table: pa.Table, total: int) -> None:
+    """Matches as a table on stdout."""
+    from rich.table import Column, Table
+
+    from tocsin.events.files import records
+
+    if not total:
+        typer.echo("no matches")
+        return
+    title = (
+        count(total, "match") if total == table.num_rows else f"the first {table.num_rows:,} of {count(total, 'match')}"
+    )
+    names = [name for name in table.column_names if name not in ("id", "parts")]
+    columns = [Column(name, overflow="fold") for name in (*names, "made of")]
+    shown = Table(*columns, title=title, title_justify="left")
+    for record in records(table):
+        parts = ", ".join(f"{part['role']} {_clock(part['ts'])}" for part in record["parts"])
+        shown.add_row(*("" if record[name] is None else str(record[name]) for name in names), parts)
+    console().print(shown)
+
+
+def console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else WIDE, soft_wrap=False)
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> count(1, "match"), count(2000, "match"), count(2, "event")
+    ('1 match', '2,000 matches', '2 events')
+    """
+    plural = noun if number == 1 else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {plural}"
+
+
+def rate(events: int, seconds: float) -> str:
+    """Events for each second.
+
+    >>> rate(3_000_000, 2), rate(10, 2)
+    ('1.50 M events/s', '5 events/s')
+    """
+    rate = events / max(seconds, 1e-9)
+    return f"{rate / 1e6:.2f} M events/s" if rate >= 1e5 else f"{rate:,.0f} events/s"
+
+
+def found_by_rule(matches: pa.Table) -> dict[str, int]:
+    """How many matches each rule has."""
+    counted: Any = matches["rule"].value_counts()
+    return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
+
+
+def _clock(ts: str | int) -> str:
+    """The time of day of an ISO time; a number as it is."""
+    return ts[11:23] if isinstance(ts, str) else str(ts)

@@ -1,0 +1,204 @@
+"""State that moves: from a checkpoint to a new one with another number of slots, or other rules.
+
+A checkpoint's slots are read with Spark's state reader, regrouped rule by rule (`engine.rekeying`), and written by a
+first micro-batch of the same stateful operator in the new checkpoint, to which state comes as parcels. Then the new
+checkpoint is given the source offsets and the watermark of the old one, so that a query that starts from it reads on
+where the other stopped. The old checkpoint is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tocsin.engine import rekeying, segments
+from tocsin.engine.detector import Detector
+from tocsin.engine.kernels import Array
+from tocsin.engine.routing import key_slots
+from tocsin.errors import StateError
+from tocsin.events.types import Kind
+from tocsin.language import parse
+from tocsin.language.rules import Rule
+from tocsin.plans.layout import Layout, Unit
+from tocsin.spark import reports
+from tocsin.spark.jobs import Job, labels, send
+from tocsin.spark.packing import PARCELS, PARCELS_DDL, SEED, Batches, Parcel, rows
+from tocsin.spark.sessions import QUIET
+from tocsin.spark.streaming import SlotProcessor
+
+AT = "_tocsin_at"
+SEEDING = {
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": QUIET["spark.sql.streaming.stateStore.providerClass"],
+}
+"""One batch, whose state is written whole."""
+
+
+def rekey(session: SparkSession, old: str | Path, new: str | Path, job: Job) -> None:
+    """Makes a checkpoint for the job, whose state is that of the old checkpoint."""
+    old, new = Path(old), Path(new)
+    batch = _last_commit(old)
+    if new.exists() and any(new.iterdir()):
+        raise StateError(f"there is something in {new} already: a new checkpoint needs an empty folder")
+    layout, states, largest = _read(session, old)
+    seeds = [
+        Parcel(job.labels[slot], SEED, None, largest, _seed(job, slot, state))
+        for slot, state in enumerate(regroup(layout, states, job))
+    ]
+    _write(session, new, job, seeds, largest)
+    _take_over(old, new, batch)
+
+
+def regroup(layout: Layout, states: Mapping[int, bytes], job: Job) -> list[bytes | None]:
+    """The snapshots of the job's slots, made of those of the slots of another layout."""
+    pieces: list[list[bytes]] = [[] for _ in range(job.layout.slots)]
+    for unit in job.layout.units:
+        known = [name for name in unit.rules if name in layout.homes]
+        rules = tuple(rule for rule in job.rules if rule.name in known)
+        held = []
+        for slot, state in states.items():
+            mine = tuple(rule for rule in rules if layout.homes[rule.name].slot in (None, slot))
+            if mine:
+                held.append(rekeying.narrowed(state, mine, {}))
+        if not held:
+            continue
+        whole = rekeying.joined(held)
+        if unit.slot is not None:
+            pieces[unit.slot].append(whole)
+            continue
+        for slot, part in enumerate(rekeying.split(whole, _place(unit, job), job.layout.slots)):
+            pieces[slot].append(part)
+    return [rekeying.joined(mine) if mine else None for mine in pieces]
+
+
+def _place(unit: Unit, job: Job) -> Any:
+    """Where events of a keyed unit go; composite events go where their own key says."""
+    from tocsin.plans.keys import common_key
+
+    rules = [rule for rule in job.plan.rules if rule.rule.name in unit.rules]
+    key = common_key(rules, unit.key) or unit.key or {}
+
+    def place(type: str, table: pa.Table) -> Array:
+        attribute = key[type]
+        column = next(name for name in table.column_names if name.rpartition(":")[0] == attribute)
+        kind = Kind(column.rpartition(":")[2])
+        values = table[column].combine_chunks()
+        return key_slots(values, kind, job.layout.slots)
+
+    return place
+
+
+def _read(session: SparkSession, old: Path) -> tuple[Layout, dict[int, bytes], int]:
+    """The layout of a checkpoint, a snapshot of each slot, and the largest ts."""
+
+    def variable(name: str) -> Any:
+        reader = session.read.format("statestore").option("path", str(old)).option("stateVarName", name)
+        return reader.load()
+
+    heads = {row["key"]["slot"]: row["value"] for row in variable("head").select("key", "value").collect()}
+    if not heads:
+        raise StateError(f"there is no state of a detection in {old}")
+    written = variable("layout").select("value.layout").first()
+    layout = Layout.from_data(json.loads(written["layout"]))
+    stored: dict[int, dict[int, bytes]] = {}
+    columns = ("key", "user_map_key", "user_map_value")
+    for key, number, segment in variable("segments").select(*columns).collect():
+        stored.setdefault(key["slot"], {})[number["number"]] = bytes(segment["segment"])
+    states = {}
+    for label, head in heads.items():
+        slot = labels(layout.slots).index(label)
+        mine = stored.get(label, {})
+        texts = segments.rules_of(bytes(head["head"]), mine).values()
+        rules: Sequence[Rule] = [rule for text in texts for rule in parse(text).rules]
+        states[slot] = segments.restore(bytes(head["head"]), mine, rules, {})[0].snapshot()
+    return layout, states, max(head["largest"] for head in heads.values())
+
+
+def _seed(job: Job, slot: int, state: bytes | None) -> bytes:
+    """What a slot starts from."""
+    detector = job.detector(slot) if state is None else Detector.restore(state, job.rules_of(slot), {})
+    return detector.snapshot()
+
+
+def _write(session: SparkSession, new: Path, job: Job, seeds: list[Parcel], largest: int) -> None:
+    """Runs the first micro-batch of the new checkpoint."""
+
+    def as_they_are(batches: Batches) -> Batches:
+        yield from batches
+
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(pa.Table.from_batches([rows(seeds)], PARCELS), f"{folder}/seeds.parquet")
+        parcels = session.readStream.schema(PARCELS_DDL).parquet(folder)
+        timed = parcels.withColumn(AT, F.timestamp_micros(F.lit(max(largest, 0)))).withWatermark(AT, "0 seconds")
+        payloads = (
+            timed.drop(AT)
+            .mapInArrow(as_they_are, PARCELS_DDL)
+            .groupBy("slot")
+            .transformWithStateInPandas(SlotProcessor(send(job)), reports.PAYLOADS_DDL, "Append", "EventTime")
+        )
+        with _settings(session, SEEDING):
+            writer = payloads.writeStream.format("noop").option("checkpointLocation", str(new))
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+
+@contextmanager
+def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Runs with these settings."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, earlier)
+
+
+def _take_over(old: Path, new: Path, batch: int) -> None:
+    """Makes the new checkpoint's first batch the old one's last: its number, offsets, watermark and query.
+
+    So sinks go on counting batches where they were.
+    """
+    version, told, *sources = (old / "offsets" / str(batch)).read_text().splitlines()
+    own = (new / "offsets" / "0").read_text().splitlines()
+    settings = {**json.loads(own[1]), "batchWatermarkMs": json.loads(told)["batchWatermarkMs"]}
+    mark = json.loads((old / "commits" / str(batch)).read_text().splitlines()[1])
+    first, commit = (new / "commits" / "0").read_text().splitlines()[:2]
+    commit = json.dumps({**json.loads(commit), "nextBatchWatermarkMs": mark["nextBatchWatermarkMs"]})
+    for folder in ("offsets", "commits", "sources"):
+        shutil.rmtree(new / folder, ignore_errors=True)
+    (new / "offsets").mkdir()
+    (new / "commits").mkdir()
+    (new / "offsets" / str(batch)).write_text("\n".join([version, json.dumps(settings), *sources]))
+    (new / "commits" / str(batch)).write_text(f"{first}\n{commit}")
+    for folder in ("offsets", "commits"):  # Spark looks at the batch before the last, too
+        if batch and (old / folder / str(batch - 1)).exists():
+            shutil.copy(old / folder / str(batch - 1), new / folder / str(batch - 1))
+    if (old / "sources").exists():
+        shutil.copytree(old / "sources", new / "sources")
+    (new / ".metadata.crc").unlink(missing_ok=True)
+    shutil.copy(old / "metadata", new / "metadata")
+    for snapshot in (new / "state").glob("*/*/1.zip"):
+        snapshot.with_name(".1.zip.crc").unlink(missing_ok=True)
+        snapshot.rename(snapshot.with_name(f"{batch + 1}.zip"))
+
+
+def _last_commit(old: Path) -> int:
+    commits = [int(path.name) for path in (old / "commits").glob("[0-9]*")]
+    if not commits:
+        raise StateError(f"{old} is no checkpoint of a stream, or no batch of it was ever committed")
+    return max(commits)

@@ -1,0 +1,364 @@
+"""A whole run on Spark, as a shell starts it: once over what is there, or following what comes.
+
+A run that follows has a checkpoint folder. Beside Spark's own files it holds what must be the same when it goes on
+(`tocsin.json`: the number of slots, the shape of the events) and the changes of rules that were taken (`changes/`).
+Rules change through a folder that is looked into between batches. A change is checked, and then handed on to the query
+through `changes/`, which is a source of its own. If it needs events of a type that the query does not keep, the query
+is first started anew from its checkpoint, so that it keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tocsin.errors import EventError, StateError, TocsinError
+from tocsin.events.batches import Columns
+from tocsin.events.files import FORMATS, TableWriter
+from tocsin.language import parse
+from tocsin.spark import errors, kafka, reports, sinks, sources
+from tocsin.spark.control import SCHEMA, types_of
+from tocsin.spark.frames import default_slots
+from tocsin.spark.metrics import Counters, Listener
+from tocsin.spark.sessions import session
+
+if TYPE_CHECKING:
+    from tocsin.api import RuleSet
+
+COLLECTED_MAX = 1_000_000
+"""More matches than this go through a folder on their way into one file."""
+EXAMPLES = 3
+NAME = "tocsin"
+
+
+def connect(master: str, slots: int | None, addresses: tuple[str | None, ...]) -> SparkSession:
+    """The session for a run that reads and writes these addresses."""
+    errors.reach(master)
+    settings = {}
+    topics = [kafka.topic(address) for address in addresses if address and address.startswith("kafka://")]
+    if topics:
+        settings["spark.jars"] = ",".join(kafka.jars())
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        return session(master, settings, slots)
+    except TocsinError as error:
+        raise errors.no_java(str(error)) or error from None
+
+
+# ---- once
+
+
+@dataclass
+class Found:
+    """What a run over what is there has found."""
+
+    counts: dict[str, int]
+    by_rule: Counter[str]
+    shown: pa.Table | None
+    dead: int
+    examples: list[str]
+    seconds: float
+
+
+def once(
+    ruleset: RuleSet,
+    events: sources.Events,
+    columns: Columns,
+    *,
+    slots: int | None = None,
+    matches: str | None = None,
+    dead_letters: str | None = None,
+    limit: int = 20,
+) -> Found:
+    """Detects in what is there, and writes or shows the matches in the order of time."""
+    begun = perf_counter()
+    with ExitStack() as places:
+        matches_to = places.enter_context(_place(matches)) if matches is not None else None
+        dead_to = places.enter_context(_place(dead_letters)) if dead_letters is not None else None
+        report = ruleset.report(events.frame, **names(columns), slots=slots).persist()
+        places.callback(report.unpersist)
+        told = [json.loads(row["metrics"]) for row in reports.metrics(report).collect()]
+        by_rule: Counter[str] = Counter()
+        for slot in told:
+            by_rule.update(slot["by_rule"])
+        dead = sum(slot["letters"] for slot in told) + events.bad.num_rows
+        found, strange = reports.matches(report), reports.dead_letters(report)
+        shown = None
+        if matches_to is not None:
+            _write(found, matches_to, by_rule.total())
+        else:
+            shown = found.orderBy("ts", "id").limit(limit).toArrow()
+        examples: list[str] = []
+        if dead:
+            rows = [*events.bad.slice(0, EXAMPLES).to_pylist(), *(row.asDict() for row in strange.take(EXAMPLES))]
+            examples = [f"{row['reason']}: {row['event'][:120]}" for row in rows[:EXAMPLES]]
+        if dead_to is not None:
+            _write(strange, dead_to, dead, events.bad)
+        events_read, bad = events.count()
+    counts = {
+        "events": events_read,
+        "late": sum(slot["late"] for slot in told),
+        "dead": dead - bad,
+        "matches": by_rule.total(),
+        "bad_lines": bad,
+    }
+    return Found(counts, by_rule, shown, dead, examples, perf_counter() - begun)
+
+
+def names(columns: Columns) -> dict[str, Any]:
+    """The columns as options of `RuleSet.report`."""
+    return {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id, "ts_unit": columns.ts_unit}
+
+
+@contextmanager
+def _place(path: str) -> Iterator[TableWriter | str]:
+    """Where to write; fails early if that cannot be."""
+    if path.startswith("kafka://"):
+        kafka.topic(path)
+        yield path
+    elif is_file(path):
+        with TableWriter(path) as writer:
+            yield writer
+    else:
+        there = Path(path)
+        if sources.is_local(path) and there.exists() and (not there.is_dir() or any(there.iterdir())):
+            message = f"there is something in {path} already: name an empty folder, or a file such as {path}.parquet"
+            raise EventError(message)
+        yield sources.absolute(path)
+
+
+def is_file(path: str) -> bool:
+    """Whether a path names one file, by its ending."""
+    suffix = Path(path).suffix.lower()
+    if suffix and suffix not in FORMATS:
+        raise EventError(f"{Path(path).name} ends in '{suffix}', which is no known format")
+    return bool(suffix) and sources.is_local(path)
+
+
+def _write(rows: DataFrame, to: TableWriter | str, count: int, first: pa.Table | None = None) -> None:
+    """Rows into one file, a folder of files, or a topic; `first` before them."""
+    order = [name for name in ("ts", "id") if name in rows.columns]
+    if isinstance(to, str):
+        if to.startswith("kafka://"):
+            sinks.send(rows, to)
+            return
+        if first is not None and first.num_rows:
+            rows = rows.unionByName(rows.sparkSession.createDataFrame(first).select(*_as(rows)))
+        rows.orderBy(*order).write.mode("append").parquet(to)
+        return
+    if count > COLLECTED_MAX:
+        with tempfile.TemporaryDirectory(prefix=".tocsin-", dir=to.path.parent) as folder:
+            rows.orderBy(*order).write.mode("append").parquet(sources.absolute(f"{folder}/parts"))
+            for part in sorted((Path(folder) / "parts").glob("part-*.parquet")):
+                with pq.ParquetFile(part) as file:
+                    for batch in file.iter_batches():
+                        to.write(pa.Table.from_batches([batch]))
+        return
+    found = rows.toArrow().sort_by([(name, "ascending") for name in order])
+    if first is not None and first.num_rows:
+        found = pa.concat_tables([first.cast(found.schema), found])
+    to.write(found)
+
+
+def _as(rows: DataFrame) -> list[Any]:
+    return [F.col(field.name).cast(field.dataType).alias(field.name) for field in rows.schema]
+
+
+# ---- following
+
+
+@dataclass
+class Follow:
+    """What to follow, and where to."""
+
+    events: str
+    columns: Columns
+    checkpoint: str
+    delay_us: int = 0
+    slots: int | None = None
+    matches: str | None = None
+    dead_letters: str | None = None
+    changes: str | None = None
+    """The folder of changes of the rules."""
+    printed: Callable[[pa.Table], None] | None = None
+    """Takes matches that are written nowhere."""
+    said: Callable[[str], None] = print
+    """Takes what is worth a line."""
+
+
+@dataclass
+class Followed:
+    """A query that follows events, and is started anew when it must keep more of them."""
+
+    ruleset: RuleSet
+    spark: SparkSession
+    what: Follow
+    counters: Counters = field(default_factory=Counters)
+    query: Any = None
+    kept: set[str] = field(default_factory=set)
+    _refused: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        what = self.what
+        for path in (what.matches, what.dead_letters):
+            if path is not None and not path.startswith("kafka://") and is_file(path):
+                raise EventError(f"{path} is one file; with --follow, name a folder, or kafka://host:port/topic")
+        if what.dead_letters is not None and what.dead_letters.startswith("kafka://"):
+            raise EventError("dead letters go to a folder")
+        memo = self._remembered()
+        self.slots = what.slots or memo.get("slots") or default_slots(self.spark)
+        if "shape" in memo:
+            self.shape = sources.Shape.from_data(memo["shape"])
+        else:
+            self.shape = sources.shape_of(self.spark, what.events, what.columns, self.ruleset.types)
+        if what.changes is not None:
+            Path(what.changes).mkdir(parents=True, exist_ok=True)
+            self._taken.mkdir(parents=True, exist_ok=True)
+            for change in sorted(self._taken.glob("*.json")):
+                self.kept |= self._needed(change)[0]
+        self._remember({"slots": self.slots, "shape": self.shape.to_data()} | memo)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The query runs within."""
+        listener = Listener(self.counters, NAME)
+        self.spark.streams.addListener(listener)
+        try:
+            self.start()
+            yield
+        finally:
+            self.stop()
+            self.spark.streams.removeListener(listener)
+
+    def start(self) -> None:
+        """Starts the query, or starts it again from its checkpoint."""
+        what, changes, keep = self.what, None, None
+        events = sources.stream(self.spark, what.events, self.shape, what.columns)
+        if what.changes is not None:
+            changes, keep = (
+                self.spark.readStream.schema(SCHEMA).json(sources.absolute(str(self._taken))),
+                sorted(self.kept),
+            )
+        report = self.ruleset.report(
+            events, **names(what.columns), delay=what.delay_us, slots=self.slots, control=changes, keep=keep
+        )
+        more: list[sinks.Batch] = [self._tell_refusals] if what.changes is not None else []
+        folder = dead_letters = None
+        if what.matches is None:
+            more.append(self._print)
+        elif what.matches.startswith("kafka://"):
+            more.append(sinks.to_kafka(what.matches))
+        else:
+            folder = sources.absolute(what.matches)
+        if what.dead_letters is not None:
+            dead_letters = sources.absolute(what.dead_letters)
+        writer = report.writeStream.queryName(NAME).option("checkpointLocation", sources.absolute(what.checkpoint))
+        self.query = writer.foreachBatch(sinks.folders(folder, dead_letters, more)).start()
+
+    def stop(self) -> None:
+        """Stops the query. A batch under way is done again when it goes on."""
+        if self.query is not None:
+            self.query.stop()
+
+    def look(self) -> None:
+        """Looks whether the query is well, and whether rules are to change. To be called now and then."""
+        failed = self.query.exception()
+        if failed is not None:
+            raise failed
+        if not self.query.isActive:
+            raise TocsinError("the query has ended")
+        if self.what.changes is None:
+            return
+        for path in sorted(Path(self.what.changes).glob("*.json")):
+            if path.name[0] not in "._" and not (self._taken / path.name).exists():
+                self._take(path)
+
+    def _take(self, path: Path) -> None:
+        """Hands a change of the rules on to the query."""
+        mark = path.name, path.stat().st_mtime_ns
+        if mark in self._refused:
+            return
+        try:
+            needed, told = self._needed(path)
+        except (TocsinError, ValueError) as error:
+            self._refused.add(mark)
+            self.what.said(f"{path} was not taken: {error}")
+            return
+        more = needed - self.kept - self._own()
+        if more:
+            self.stop()
+            self.kept |= needed
+        fresh = self._taken / f".{path.name}"
+        shutil.copyfile(path, fresh)
+        fresh.rename(self._taken / path.name)
+        again = f"; started again from the checkpoint, to keep {', '.join(sorted(more))}" if more else ""
+        if more:
+            self.start()
+        self.what.said(f"{path.name}: {told}{again}")
+
+    def _needed(self, path: Path) -> tuple[set[str], str]:
+        """The types that a change of the rules needs, and what it does."""
+        types: set[str] = set()
+        does = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            order = json.loads(line) if line.strip() else {}
+            if not isinstance(order, dict) or not order.keys() <= {"add", "remove", "at", "advance"}:
+                raise EventError("a change has the keys add, remove, at, advance, and no other")
+            rules = parse(order["add"]).rules if order.get("add") else ()
+            types |= {type for rule in rules for type in types_of(rule)} - {rule.emits.name for rule in rules}
+            does += [f"adds {rule.name}" for rule in rules]
+            does += [f"removes {name}" for name in order.get("remove") or ()]
+            does += [f"advances to {order['advance']}"] if order.get("advance") is not None else []
+        return types - {rule.emits.name for rule in self.ruleset.rules}, ", ".join(does) or "nothing to do"
+
+    def _own(self) -> set[str]:
+        """The types that are kept anyway."""
+        return {type for rule in self.ruleset.rules for type in types_of(rule)} | set(self.ruleset.types)
+
+    def _print(self, report: DataFrame, batch: int) -> None:
+        if self.what.printed is not None:
+            found = reports.matches(report).toArrow()
+            if found.num_rows:
+                self.what.printed(found.sort_by([("ts", "ascending"), ("id", "ascending")]))
+
+    def _tell_refusals(self, report: DataFrame, batch: int) -> None:
+        for row in reports.dead_letters(report).where("reason LIKE 'the rules were not changed%'").collect():
+            self.what.said(row["reason"])
+
+    @property
+    def _taken(self) -> Path:
+        return Path(self.what.checkpoint) / "changes"
+
+    def _remembered(self) -> dict[str, Any]:
+        path = Path(self.what.checkpoint) / "tocsin.json"
+        if not sources.is_local(self.what.checkpoint) or not path.exists():
+            return {}
+        try:
+            memo: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise StateError(f"{path} is damaged") from None
+        return memo
+
+    def _remember(self, memo: Mapping[str, Any]) -> None:
+        if not sources.is_local(self.what.checkpoint):
+            return
+        path = Path(self.what.checkpoint) / "tocsin.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(memo), encoding="utf-8")
+        fresh.replace(path)

@@ -1,0 +1,187 @@
+"""Spark as a host: a pack of cases as one query over tables, or over a stream of micro-batches.
+
+    .venv/bin/python -m tests.conformance.spark CASE batch|stream SLOTS
+
+runs one case alone, from a file as a failing test writes it, and shows what is missing and what is too much.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import tocsin
+from tests.conformance.packs import Pack, Query, Row, arrival, read_case, settled, table
+from tocsin.engine.detector import Detector
+from tocsin.events.types import Event
+from tocsin.spark import control
+
+PATIENCE_S = 600
+
+
+def embedded(pack: Pack) -> list[Row]:
+    """The matches of all tenants, found without Spark."""
+    detector = Detector(pack.rules, pack.types, delay_us=2**60)
+    return [*rows_of(detector.push(pack.events)), *rows_of(detector.finish())]
+
+
+def batch(spark: SparkSession, pack: Pack, query: Query, folder: Path) -> list[Row]:
+    """The matches of all tenants, found in tables of several files and in no order."""
+    chance = random.Random(query.seed)
+    shuffled = chance.sample(pack.events, len(pack.events))
+    put(shuffled, pack, query, folder, chance)
+    with conf(spark, partitions=query.partitions):
+        frames = {path.name: spark.read.parquet(str(path)) for path in sorted(folder.iterdir())}
+        events = frames if query.by_type else frames["events"]
+        return matches_of(tocsin.rules(pack.rules).report(events, **options(query)).toArrow())
+
+
+def stream(spark: SparkSession, pack: Pack, query: Query, folder: Path) -> list[Row]:
+    """The matches of all tenants, found in micro-batches, with restarts in between and before time is advanced."""
+    chance = random.Random(query.seed)
+    pending = arrival(pack.events, query, chance)
+    (folder / "control").mkdir(parents=True)
+    with conf(spark, partitions=query.partitions), cold(spark) if query.cold else conf(spark):
+        found: dict[int, pa.Table] = {}
+        stops = {round(query.batches * n / (query.restarts + 1)) for n in range(1, query.restarts + 1)}
+        for number, events in enumerate(pending, 1):
+            put(events, pack, query, folder / "events", chance, number)
+            if number in stops or number == query.batches:
+                run(spark, pack, query, folder, found)
+        assert len(found) >= query.batches, f"{len(found)} micro-batches"
+        last = max(event.ts for event in pack.events)
+        (folder / "control" / "end.json").write_text(json.dumps({"advance": last + 1}))
+        run(spark, pack, query, folder, found)
+    return [row for number in sorted(found) for row in matches_of(found[number])]
+
+
+def run(spark: SparkSession, pack: Pack, query: Query, folder: Path, found: dict[int, pa.Table]) -> None:
+    """Runs what is there. A batch that runs again replaces what it found before."""
+    reader = spark.readStream.option("maxFilesPerTrigger", 1 if query.by_type else 2)
+    frames: Mapping[str, DataFrame] = {
+        path.name: reader.schema(spark.read.parquet(str(path)).schema).parquet(str(path))
+        for path in sorted((folder / "events").iterdir())
+    }
+    orders = spark.readStream.schema(control.SCHEMA).json(str(folder / "control"))
+    report = tocsin.rules(pack.rules).report(
+        frames if query.by_type else frames["events"],
+        control=orders,
+        delay=query.delay_ticks * query.tick_us,
+        **options(query),
+    )
+
+    def keep(frame: DataFrame, number: int) -> None:
+        found[number] = frame.toArrow()
+
+    writer = report.writeStream.option("checkpointLocation", str(folder / "checkpoint")).foreachBatch(keep)
+    running = writer.trigger(availableNow=True).start()
+    try:
+        assert running.awaitTermination(PATIENCE_S), f"not done in {PATIENCE_S} s"
+    finally:
+        running.stop()
+
+
+def put(events: list[Event], pack: Pack, query: Query, folder: Path, chance: random.Random, number: int = 0) -> None:
+    """Writes the events of a micro-batch: into two files, or into one for each type."""
+    if query.by_type:
+        parts = {name: [event for event in events if event.type == name] for name in pack.types}
+        for name, mine in parts.items():
+            write(table(mine, [pack.types[name]], query, type=False), folder / name / f"{number:03}.parquet", number)
+        return
+    middle = chance.randint(0, len(events))
+    for part, some in enumerate((events[:middle], events[middle:])):
+        whole = table(some, pack.types.values(), query)
+        write(whole, folder / "events" / f"{number:03}-{part}.parquet", number)
+
+
+def write(table: pa.Table, path: Path, number: int) -> None:
+    """Writes a file as of the time at which it is to be read: Spark takes the oldest first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+    moment = time.time() - 3600 + number * 60
+    os.utime(path, (moment, moment))
+
+
+def options(query: Query) -> dict[str, object]:
+    return {"slots": query.slots, **({} if query.timestamps else {"ts_unit": "us"})}
+
+
+def matches_of(report: pa.Table) -> list[Row]:
+    """The matches of a report that has no dead letters."""
+    rows = rows_of(report)
+    dead = [row for row in rows if row["_kind"] == "dead letter"]
+    assert not dead, dead
+    assert any(row["_kind"] == "metrics" for row in rows) or not rows
+    return [{name: row[name] for name in row if name[0] != "_"} for row in rows if row["_kind"] == "match"]
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Rows with times as integers, those of the parts too."""
+    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema])).to_pylist()
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type):
+        return pa.int64()
+    if pa.types.is_list(type):
+        return pa.list_(_plain(type.value_type))
+    if pa.types.is_struct(type):
+        return pa.struct([(field.name, _plain(field.type)) for field in type])
+    return type
+
+
+@contextmanager
+def conf(spark: SparkSession, partitions: int | None = None) -> Iterator[None]:
+    """A session with that many shuffle partitions for a while."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, str(partitions or before))
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+@contextmanager
+def cold(spark: SparkSession) -> Iterator[None]:
+    """Each task has a Python worker of its own for a while, so that nothing is found in memory."""
+    settings = spark.sparkContext._conf  # that of the running context: it is asked anew for each task
+    settings.set("spark.python.worker.reuse", "false")
+    try:
+        yield
+    finally:
+        settings.set("spark.python.worker.reuse", "true")
+
+
+def alone(path: Path, way: str, slots: int) -> int:
+    """Runs a case from a file by itself; how many matches are wrong."""
+    case = read_case(path)
+    pack = Pack({case.rules[0].name.split("_")[0]: case})
+    named = bool(case.events) and case.events[0].id is not None
+    query = Query("alone", 0, slots, named=named, batches=min(3, len(case.events)))
+    spark = tocsin.spark.session("local[2]")
+    with tempfile.TemporaryDirectory() as folder:
+        found = settled({"batch": batch, "stream": stream}[way](spark, pack, query, Path(folder) / "case"))
+    (right,) = pack.right.values()
+    missing, extra = [row for row in right if row not in found], [row for row in found if row not in right]
+    for sign, rows in (("missing", missing), ("extra", extra)):
+        for row in rows:
+            print(f"{sign}: {row}")
+    print(f"{len(right)} matches, {len(missing)} missing, {len(extra)} too much")
+    return len(missing) + len(extra)
+
+
+if __name__ == "__main__":
+    file, way, slots = sys.argv[1:]
+    sys.exit(alone(Path(file), way, int(slots)) > 0)

@@ -1,0 +1,318 @@
+"""`tocsin run` on Spark: the answers of the engine in this process, and streams that are stopped and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from tocsin import cli
+
+FIRE = """\
+rule    Last
+define  Fire(area: string, temp: double)
+from    Smoke(area=$a) and last Temp(area=$a, value>45) within 5 min from Smoke
+where   area = Smoke.area, temp = Temp.value
+"""
+HEAT = """\
+rule    Hot
+define  Heat(area: string)
+from    Temp(value > 50)
+where   area = Temp.area
+"""
+FLOOD = """\
+rule    Flood
+define  Flood(area: string)
+from    Rain(area=$a) and last Temp(area=$a) within 5 min from Rain
+where   area = Rain.area
+"""
+CSV = """\
+type,ts,area,value
+Temp,2026-07-01T12:00:00Z,A1,46.5
+Temp,2026-07-01T12:01:00Z,A1,51.0
+Smoke,2026-07-01T12:02:00Z,A1,
+Smoke,2026-07-01T12:03:00Z,A2,n/a
+"""
+NOON = 1_782_907_200
+WAIT_S = 240
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fire.tesla").write_text(FIRE + HEAT, encoding="utf-8")
+    (tmp_path / "e.csv").write_text(CSV, encoding="utf-8")
+    return tmp_path
+
+
+def tocsin(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def put(name: str, rows: list[tuple[str, int, str, float | None]]) -> None:
+    """A file of events, at these seconds after noon, that appears at once."""
+    columns = list(zip(*rows, strict=True))
+    ts = pa.array([(NOON + second) * 1_000_000 for second in columns[1]], pa.timestamp("us", "UTC"))
+    table = pa.table({"type": columns[0], "ts": ts, "area": columns[2], "value": pa.array(columns[3], pa.float64())})
+    Path("in").mkdir(exist_ok=True)
+    pq.write_table(table, f"in/.{name}")
+    Path(f"in/.{name}").rename(f"in/{name}.parquet")
+
+
+def follow(*arguments: str, until: Callable[[], bool], by: int = signal.SIGTERM) -> Result:
+    """`tocsin run --follow` until something is so, then stopped by a signal."""
+    came: list[bool] = []
+
+    def stop() -> None:
+        begun = time.monotonic()
+        while time.monotonic() - begun < WAIT_S and not ended.wait(0.2):
+            if until():
+                came.append(True)
+                break
+        if not ended.is_set():
+            os.kill(os.getpid(), by)
+
+    ended = threading.Event()
+    before = signal.signal(by, lambda number, frame: None)  # it may come before the command listens, or after
+    thread = threading.Thread(target=stop)
+    thread.start()
+    result = tocsin("run", "fire.tesla", "--events", "in", "--follow", "--slots", "2", *arguments)
+    ended.set()
+    thread.join()
+    signal.signal(by, before)
+    assert came, f"it did not come to be\n{result.output}\n{result.stderr}"
+    return result
+
+
+def matches(folder: str = "out") -> list[tuple[str, str]]:
+    found = [row for path in sorted(Path(folder).glob("batch=*/*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return sorted((row["rule"], row["area"]) for row in found)
+
+
+def test_the_answers_are_those_of_this_process(folder: Path) -> None:
+    embedded = json.loads(tocsin("run", "fire.tesla", "--events", "e.csv", "--engine", "embedded", "--json").stdout)
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    for part in ("counts", "by_rule", "matches", "dead_letters"):
+        assert report[part] == embedded[part]
+    assert len(report["matches"]) == 2
+    assert result.stderr == ""
+
+
+def test_every_format_gives_the_same_matches(folder: Path) -> None:
+    table = pa.table(
+        {
+            "type": ["Temp", "Temp", "Smoke", "Smoke"],
+            "ts": pa.array([NOON, NOON + 60, NOON + 120, NOON + 180], pa.timestamp("s", "UTC")).cast(
+                pa.timestamp("us", "UTC")
+            ),
+            "area": ["A1", "A1", "A1", "A2"],
+            "value": [46.5, 51.0, None, None],
+        }
+    )
+    Path("parquet").mkdir()
+    pq.write_table(table.slice(0, 2), "parquet/1.parquet")
+    pq.write_table(table.slice(2).drop_columns(["value"]), "parquet/2.parquet")
+    rows = [{**row, "ts": row["ts"].isoformat()} for row in table.to_pylist()]
+    Path("e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = CSV.splitlines(keepends=True)
+    Path("csv").mkdir()
+    Path("csv/1.csv").write_text("".join(lines[:3]))
+    Path("csv/2.csv").write_text("ts,type,area\n2026-07-01 12:02:00,Smoke,A1\r\n2026-07-01T14:03:00+02:00,Smoke,A2\n")
+    found = []
+    for events in ("e.csv", "parquet", "e.jsonl", "csv"):
+        assert tocsin("run", "fire.tesla", "--events", events, "--matches", f"{events}.m.jsonl").exit_code == 0
+        found.append(Path(f"{events}.m.jsonl").read_text())
+    assert found[0].count("\n") == 2
+    assert found == found[:1] * 4
+
+
+def test_a_folder_of_matches(folder: Path) -> None:
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "fires")
+    assert result.exit_code == 0
+    assert "2 matches (Hot 1, Last 1), in fires" in result.stderr
+    assert pq.read_table("fires")["rule"].to_pylist() == ["Hot", "Last"]
+    again = tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "fires")
+    assert again.exit_code == 1
+    assert again.stderr.startswith("tocsin: there is something in fires already")
+
+
+def test_bad_lines_are_told_with_the_reason(folder: Path) -> None:
+    good = "".join(f"Temp,2026-07-01T13:00:{second:02}Z,A1,20\n" for second in range(20))
+    Path("e.csv").write_text(f"{CSV}{good}Temp,2026-07-01T13:01:00Z,A1,hot\nTemp,tomorrow,A1,60\nTemp\n")
+    result = tocsin("run", "fire.tesla", "--events", "e.csv", "--dead-letters", "d.jsonl", "--json")
+    assert json.loads(result.stdout)["counts"] == {"events": 24, "late": 0, "dead": 0, "matches": 2, "bad_lines": 3}
+    letters = [json.loads(line) for line in Path("d.jsonl").read_text().splitlines()]
+    assert sorted((letter["reason"], letter["event"]) for letter in letters) == [
+        ("it is not a line of CSV with the 4 columns type, ts, area, value", "Temp"),
+        ('ts is "tomorrow", which is not a time', "Temp,tomorrow,A1,60"),
+        ('value is "hot", which is not a number', "Temp,2026-07-01T13:01:00Z,A1,hot"),
+    ]
+
+
+def test_event_notation_and_more_matches_than_are_collected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tocsin.spark import runs
+
+    monkeypatch.setattr(runs, "COLLECTED_MAX", 1)
+    heats = "".join(f'Temp@2026-07-01T12:00:{second}Z(area="A{second}", value=60)\n' for second in range(10, 40))
+    Path("e.events").write_text(f"{heats}oops\n")
+    result = tocsin("run", "fire.tesla", "--events", "e.events", "--matches", "m.csv")
+    assert result.exit_code == 0
+    assert "e.events, line 31: column 5: expected '@' and a time: oops" in result.stderr
+    assert [line.split(",")[2][1:-1] for line in Path("m.csv").read_text().splitlines()[1:]] == [
+        f"2026-07-01T12:00:{second}.000000Z" for second in range(10, 40)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--events", "none.csv"), 1, "there is no file or folder none.csv"),
+        (("--events", "e.csv", "--delay", "soon"), 1, "'soon' is not a duration"),
+        (("--events", "e.csv", "--matches", "m.xml"), 1, "m.xml ends in '.xml', which is no known format"),
+        (("--events", "e.csv", "--matches", "e.csv"), 1, "e.csv is one of the files of events"),
+        (("--events", "e.csv", "--follow"), 1, "e.csv is a file, and --follow waits for new ones"),
+        (("--events", ".", "--matches", "m", "--follow"), 1, "m is in the folder of events"),
+        (("--events", "e.csv", "--ordered"), 2, "Spark keeps no order of arrival"),
+        (("--events", "e.csv", "--metrics", "0"), 2, "this is for --follow only"),
+        (("--events", "kafka://nowhere/", "--follow"), 1, "'kafka://nowhere/' is not the address of a Kafka topic"),
+    ],
+)
+def test_mistakes(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+    result = tocsin("run", "fire.tesla", *arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr
+
+
+def test_kafka_needs_declared_types(folder: Path) -> None:
+    from tocsin.errors import TocsinError
+    from tocsin.events.batches import Columns
+    from tocsin.spark import sources
+
+    with pytest.raises(TocsinError, match="declare the types in the rules"):
+        sources.declared({}, Columns())
+
+
+def test_lines_of_a_topic(spark: SparkSession) -> None:
+    """What a message becomes, without a broker: the same as a line, with an id of its own or its place as the id."""
+    from tocsin.events.batches import Columns
+    from tocsin.events.types import EventType, Kind
+    from tocsin.spark import sources
+
+    types = {"Temp": EventType("Temp", (("area", Kind.STRING), ("value", Kind.INT)))}
+    messages = ['{"type":"Temp","ts":"2026-07-01T12:00:00Z","area":7,"value":46}', '{"type":"Temp","ts":5}', "{"]
+    messages.append('{"type":"Temp","ts":"2026-07-01T12:00:00Z","id":"mine","value":4.5}')
+    lines = spark.createDataFrame([(m, f"t-0-{n}") for n, m in enumerate(messages)], "_line string, _origin string")
+    shape = sources.Shape("Kafka", sources.declared(types, Columns()))
+    first, *others = sources.typed(lines, shape, Columns()).toArrow().to_pylist()
+    assert (first["area"], first["value"], first["id"], first["_unreadable"]) == ("7", 46, "t-0-0", None)
+    assert [row["_unreadable"]["reason"] for row in others] == [
+        'ts is "5", which is not a time',
+        "it is not a JSON object",
+        'value is "4.5", which is not a whole number',
+    ]
+    assert others[2]["id"] == "mine"
+    assert others[2]["ts"] is None
+
+
+def test_follow_goes_on_where_it_was(folder: Path) -> None:
+    put("1", [("Temp", 0, "A1", 51.0), ("Smoke", 60, "A2", None)])
+    put("2", [("Temp", 61, "A9", 1.0)])
+    options = ("--matches", "out", "--metrics", "metrics.prom", "--dead-letters", "dead")
+    result = follow(*options, until=lambda: matches() == [("Hot", "A1")])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("checkpoint: out/.checkpoint\n")
+    assert "1 match (Hot 1), in out" in result.stderr
+    assert 'tocsin_matches_total{rule="Hot"} 1\n' in Path("metrics.prom").read_text()
+    put("3", [("Smoke", 120, "A1", None), ("Temp", 130, "A9", 1.0)])
+    result = follow(*options, until=lambda: len(matches()) > 1, by=signal.SIGINT)
+    assert result.exit_code == 130
+    assert matches() == [("Hot", "A1"), ("Last", "A1")]
+    assert "1 match (Last 1), in out" in result.stderr
+    assert "Traceback" not in result.stderr
+    other = tocsin("run", "fire.tesla", "--events", "in", "--follow", "--matches", "out", "--slots", "3")
+    assert other.exit_code == 1
+    assert re.search(r"the checkpoint keeps its state in (2|another number of) slots, not in 3", other.stderr)
+    assert "Traceback" not in other.stderr
+    other = tocsin("run", "fire.tesla", "--events", "in", "--follow", "--matches", "out", "--checkpoint", "new")
+    assert other.exit_code == 1
+    assert "out has the matches of another run" in other.stderr
+
+
+def test_rules_change_while_it_follows(folder: Path) -> None:
+    """A rule over a type that the query did not keep starts it again, and sees the events from then on."""
+    Path("fire.tesla").write_text(FIRE)
+    Path("heat.tesla").write_text(HEAT)
+    Path("flood.tesla").write_text(FLOOD)
+    put("1", [("Temp", 0, "A1", 51.0), ("Rain", 60, "A1", None), ("Smoke", 61, "A1", None), ("Temp", 62, "A9", 1.0)])
+    steps = iter(
+        [
+            (lambda: len(matches()) == 1, lambda: tocsin("change", "changes", "--add", "heat.tesla").exit_code),
+            (
+                lambda: any(Path("out/.checkpoint/changes").glob("*.json")),
+                lambda: put("2", [("Temp", 100, "A2", 60.0)]),
+            ),
+            (lambda: batches() >= 3, lambda: put("3", [("Temp", 110, "A2", 61.0), ("Temp", 120, "A9", 1.0)])),
+            (lambda: ("Hot", "A2") in matches(), lambda: tocsin("change", "changes", "--add", "flood.tesla").exit_code),
+            (
+                lambda: len([*Path("out/.checkpoint/changes").glob("*.json")]) == 2,
+                lambda: put("4", [("Temp", 200, "A3", 40.0)]),
+            ),
+            (lambda: batches() >= 6, lambda: put("5", [("Rain", 210, "A3", None), ("Temp", 220, "A9", 1.0)])),
+            (lambda: ("Flood", "A3") in matches(), lambda: None),
+        ]
+    )
+    now = [next(steps)]
+
+    def done() -> bool:
+        if now and now[0][0]():
+            now[0][1]()
+            now[:] = [step] if (step := next(steps, None)) is not None else []
+        return not now
+
+    (folder / "changes").mkdir()
+    (folder / "changes" / "wrong.json").write_text('{"add": "define nonsense"}')
+    result = follow("--matches", "out", "--rules-folder", "changes", until=done)
+    assert result.exit_code == 0, result.output
+    assert "wrong.json was not taken: " in result.stderr
+    assert "adds Hot\n" in result.stderr
+    assert "adds Flood; started again from the checkpoint, to keep Rain\n" in result.stderr
+    assert ("Flood", "A1") not in matches()
+
+
+def batches() -> int:
+    return len(list(Path("out/.checkpoint/commits").glob("[0-9]*")))
+
+
+def test_matches_that_are_written_nowhere_are_printed(folder: Path) -> None:
+    Path("in").mkdir()
+    Path("in/1.csv").write_text(CSV)
+    Path("in/2.csv").write_text("type,ts,area,value\nTemp,2026-07-01T12:09:00Z,A1,1\nnonsense\n")
+    result = follow(until=lambda: len([*Path(".tocsin/fire/commits").glob("[0-9]*")]) > 1)
+    assert result.exit_code == 0
+    assert [json.loads(line)["rule"] for line in result.stdout.splitlines()] == ["Hot", "Last"]
+    assert "checkpoint: .tocsin/fire" in result.stderr
+    assert "1 event set aside as late or bad" in result.stderr
+
+
+def test_demo(spark: SparkSession) -> None:
+    result = tocsin("demo", "--events", "20000", "--seed", "2")
+    assert result.exit_code == 0
+    assert "rule    R1" in result.stdout
+    assert "20,000 events of 20 areas" in result.stdout
+    assert "Matches: R1 " in result.stdout
+    assert "no matches" not in result.stdout
+    assert result.stderr == ""
