@@ -128,7 +128,7 @@ class RuleSet:
         """Makes the checkpoint `new` for these rules, with the state and the source offsets of the checkpoint `old`.
 
         For another number of slots, or for rules that have to run elsewhere than before. `events` is the stream that
-        the query reads, and the options are those of `detect`. The query must be stopped; its checkpoint stays as it is.
+        the query reads, and the options are those of `detect`. The query must be stopped; `old` stays as it is.
         """
         from tocsin.spark.frames import prepare
         from tocsin.spark.rekeying import rekey

@@ -113,12 +113,13 @@ class Pack:
     def events(self) -> list[Event]:
         return [event for case in self.tenants.values() for event in case.events]
 
-    def wrong(self, found: Iterable[Row]) -> list[str]:
-        """The tenants whose matches are not those that the reference finds."""
+    def wrong(self, found: Iterable[Row]) -> dict[str, str]:
+        """The tenants whose matches are not those that the reference finds, with the difference in a few lines."""
         by_tenant: dict[str, list[Row]] = {name: [] for name in self.tenants}
         for row in found:
             by_tenant[row["rule"].split("_")[0]].append(row)
-        return [name for name, case in self.tenants.items() if settled(by_tenant[name]) != self.right[name]]
+        told = {name: difference(self.right[name], settled(mine)) for name, mine in by_tenant.items()}
+        return {name: text for name, text in told.items() if text}
 
     @cached_property
     def right(self) -> dict[str, list[Row]]:
@@ -133,6 +134,17 @@ def settled(rows: Iterable[Row]) -> list[Row]:
     """Matches in an order of their own, without the attributes of other rules, which are null."""
     whole = [{name: value for name, value in row.items() if value is not None} for row in rows]
     return sorted(whole, key=lambda row: (row["ts"], row["id"], row["rule"]))
+
+
+def difference(right: list[Row], found: list[Row]) -> str:
+    """What is missing and what is too much, one of each in full; nothing if they are the same."""
+    if found == right:
+        return ""
+    expected, present = Counter(map(repr, right)), Counter(map(repr, found))
+    lines = [f"{len(right)} matches expected, {len(found)} found"]
+    for word, rows in (("missing", expected - present), ("too many", present - expected)):
+        lines += [f"{rows.total()} {word}, as {next(iter(rows))}"] if rows else []
+    return "\n".join(lines)
 
 
 # ---- where cases come from
@@ -281,7 +293,7 @@ class Move:
         return node
 
 
-# ---- events as tables
+# ---- events and matches as tables
 
 
 def table(events: Sequence[Event], types: Iterable[EventType], query: Query, type: bool = True) -> pa.Table:
@@ -302,8 +314,31 @@ def arrival(events: Sequence[Event], query: Query, chance: random.Random) -> lis
     """The micro-batches: out of order within the delay, cut at random."""
     delay_us = query.delay_ticks * query.tick_us
     late = sorted(events, key=lambda event: event.ts + chance.randint(0, delay_us))
-    cuts = sorted(chance.sample(range(1, len(late)), query.batches - 1))
+    cuts = sorted(chance.sample(range(1, len(late)), query.batches - 1)) if late else []
     return [late[start:end] for start, end in zip([0, *cuts], [*cuts, len(late)], strict=True)]
+
+
+def matches_of(report: pa.Table) -> list[Row]:
+    """The matches of a report that has no dead letters."""
+    rows = rows_of(report)
+    dead = [row for row in rows if row["_kind"] == "dead letter"]
+    assert not dead, dead
+    return [{name: row[name] for name in row if name[0] != "_"} for row in rows if row["_kind"] == "match"]
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Rows with times as integers, those of the parts too."""
+    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema])).to_pylist()
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type):
+        return pa.int64()
+    if pa.types.is_list(type):
+        return pa.list_(_plain(type.value_type))
+    if pa.types.is_struct(type):
+        return pa.struct([(field.name, _plain(field.type)) for field in type])
+    return type
 
 
 def census(pack: Pack) -> str:

@@ -1,6 +1,6 @@
 """Spark as a host: a pack of cases as one query over tables, or over a stream of micro-batches.
 
-    .venv/bin/python -m tests.conformance.spark CASE batch|stream SLOTS
+    .venv/bin/python -m tests.conformance.spark CASE embedded|batch|stream SLOTS
 
 runs one case alone, from a file as a failing test writes it, and shows what is missing and what is too much.
 """
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import tocsin
-from tests.conformance.packs import Pack, Query, Row, arrival, read_case, settled, table
+from tests.conformance.packs import Pack, Query, Row, arrival, matches_of, read_case, rows_of, table
 from tocsin.engine.detector import Detector
 from tocsin.events.types import Event
 from tocsin.spark import control
@@ -117,30 +117,6 @@ def options(query: Query) -> dict[str, object]:
     return {"slots": query.slots, **({} if query.timestamps else {"ts_unit": "us"})}
 
 
-def matches_of(report: pa.Table) -> list[Row]:
-    """The matches of a report that has no dead letters."""
-    rows = rows_of(report)
-    dead = [row for row in rows if row["_kind"] == "dead letter"]
-    assert not dead, dead
-    assert any(row["_kind"] == "metrics" for row in rows) or not rows
-    return [{name: row[name] for name in row if name[0] != "_"} for row in rows if row["_kind"] == "match"]
-
-
-def rows_of(table: pa.Table) -> list[Row]:
-    """Rows with times as integers, those of the parts too."""
-    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema])).to_pylist()
-
-
-def _plain(type: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(type):
-        return pa.int64()
-    if pa.types.is_list(type):
-        return pa.list_(_plain(type.value_type))
-    if pa.types.is_struct(type):
-        return pa.struct([(field.name, _plain(field.type)) for field in type])
-    return type
-
-
 @contextmanager
 def conf(spark: SparkSession, partitions: int | None = None) -> Iterator[None]:
     """A session with that many shuffle partitions for a while."""
@@ -164,24 +140,23 @@ def cold(spark: SparkSession) -> Iterator[None]:
         settings.set("spark.python.worker.reuse", "true")
 
 
-def alone(path: Path, way: str, slots: int) -> int:
-    """Runs a case from a file by itself; how many matches are wrong."""
+def alone(path: Path, way: str, slots: int) -> bool:
+    """Runs a case from a file by itself, and tells whether its matches are right."""
     case = read_case(path)
     pack = Pack({case.rules[0].name.split("_")[0]: case})
     named = bool(case.events) and case.events[0].id is not None
     query = Query("alone", 0, slots, named=named, batches=min(3, len(case.events)))
-    spark = tocsin.spark.session("local[2]")
-    with tempfile.TemporaryDirectory() as folder:
-        found = settled({"batch": batch, "stream": stream}[way](spark, pack, query, Path(folder) / "case"))
-    (right,) = pack.right.values()
-    missing, extra = [row for row in right if row not in found], [row for row in found if row not in right]
-    for sign, rows in (("missing", missing), ("extra", extra)):
-        for row in rows:
-            print(f"{sign}: {row}")
-    print(f"{len(right)} matches, {len(missing)} missing, {len(extra)} too much")
-    return len(missing) + len(extra)
+    if way == "embedded":
+        found = embedded(pack)
+    else:
+        spark = tocsin.spark.session("local[2]")
+        with tempfile.TemporaryDirectory() as folder:
+            found = {"batch": batch, "stream": stream}[way](spark, pack, query, Path(folder) / "case")
+    wrong = "\n".join(pack.wrong(found).values())
+    print(wrong or f"{len(found)} matches, all of them right")
+    return not wrong
 
 
 if __name__ == "__main__":
     file, way, slots = sys.argv[1:]
-    sys.exit(alone(Path(file), way, int(slots)) > 0)
+    sys.exit(not alone(Path(file), way, int(slots)))

@@ -289,6 +289,31 @@ def change(
 
 
 @app.command()
+def rekey(
+    rules: Rules,
+    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="The checkpoint of a run that is stopped.")],
+    to: Annotated[str, typer.Option(metavar="DIR", help="The new checkpoint.")],
+    slots: Annotated[int | None, typer.Option(min=1, help="Another number of slots.")] = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+) -> None:
+    """Move the state of a followed stream to a new checkpoint: for more or fewer slots, or for other rules.
+
+    The run then goes on where it was with --checkpoint set to the new folder, and the same folder of matches. Rules
+    that are new see events from there on; the state of rules that are not in RULES any more is left behind.
+
+    [bold]Example:[/bold]  tocsin rekey fire.tesla --checkpoint fires/.checkpoint --to fires-8 --slots 8
+    """
+    ruleset = _rules(rules)
+    from tocsin.spark import runs
+    from tocsin.spark.errors import plainly
+
+    with plainly():
+        spark = runs.connect(master, slots, (runs.events_of(checkpoint),))
+        before, after = runs.rekey(ruleset, spark, checkpoint, to, slots)
+    typer.echo(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
+
+
+@app.command()
 def demo(
     events: Annotated[int, typer.Option(min=1, help="How many events to make up.")] = 1_000_000,
     seed: Annotated[int, typer.Option(min=0, help="Another number makes other events.")] = 1,

@@ -16,14 +16,15 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -44,6 +45,7 @@ COLLECTED_MAX = 1_000_000
 """More matches than this go through a folder on their way into one file."""
 EXAMPLES = 3
 NAME = "tocsin"
+STOP_S_MAX = 10.0
 
 
 def connect(master: str, slots: int | None, addresses: tuple[str | None, ...]) -> SparkSession:
@@ -162,12 +164,13 @@ def _write(rows: DataFrame, to: TableWriter | str, count: int, first: pa.Table |
         rows.orderBy(*order).write.mode("append").parquet(to)
         return
     if count > COLLECTED_MAX:
+        columns = rows.limit(0).toArrow().schema
         with tempfile.TemporaryDirectory(prefix=".tocsin-", dir=to.path.parent) as folder:
             rows.orderBy(*order).write.mode("append").parquet(sources.absolute(f"{folder}/parts"))
             for part in sorted((Path(folder) / "parts").glob("part-*.parquet")):
                 with pq.ParquetFile(part) as file:
                     for batch in file.iter_batches():
-                        to.write(pa.Table.from_batches([batch]))
+                        to.write(pa.Table.from_batches([batch]).cast(columns))
         return
     found = rows.toArrow().sort_by([(name, "ascending") for name in order])
     if first is not None and first.num_rows:
@@ -220,7 +223,7 @@ class Followed:
                 raise EventError(f"{path} is one file; with --follow, name a folder, or kafka://host:port/topic")
         if what.dead_letters is not None and what.dead_letters.startswith("kafka://"):
             raise EventError("dead letters go to a folder")
-        memo = self._remembered()
+        memo = _remembered(what.checkpoint)
         self.slots = what.slots or memo.get("slots") or default_slots(self.spark)
         if "shape" in memo:
             self.shape = sources.Shape.from_data(memo["shape"])
@@ -231,7 +234,8 @@ class Followed:
             self._taken.mkdir(parents=True, exist_ok=True)
             for change in sorted(self._taken.glob("*.json")):
                 self.kept |= self._needed(change)[0]
-        self._remember({"slots": self.slots, "shape": self.shape.to_data()} | memo)
+        told = {"events": what.events, "columns": asdict(what.columns), "delay_us": what.delay_us}
+        _remember(what.checkpoint, {"slots": self.slots, "shape": self.shape.to_data(), **told} | memo)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -271,9 +275,17 @@ class Followed:
         self.query = writer.foreachBatch(sinks.folders(folder, dead_letters, more)).start()
 
     def stop(self) -> None:
-        """Stops the query. A batch under way is done again when it goes on."""
-        if self.query is not None:
-            self.query.stop()
+        """Stops the query after the batch that is under way, if that ends soon; else it is done again later."""
+        query, batches, until = self.query, self.counters.batches, monotonic() + STOP_S_MAX
+        if query is None:
+            return
+        while query.isActive and query.status["isTriggerActive"] and monotonic() < until:
+            if self.counters.batches > batches:
+                break
+            sleep(0.05)
+        query.stop()
+        with suppress(Py4JError):  # so that all that was done is counted
+            self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
     def look(self) -> None:
         """Looks whether the query is well, and whether rules are to change. To be called now and then."""
@@ -344,21 +356,48 @@ class Followed:
     def _taken(self) -> Path:
         return Path(self.what.checkpoint) / "changes"
 
-    def _remembered(self) -> dict[str, Any]:
-        path = Path(self.what.checkpoint) / "tocsin.json"
-        if not sources.is_local(self.what.checkpoint) or not path.exists():
-            return {}
-        try:
-            memo: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise StateError(f"{path} is damaged") from None
-        return memo
 
-    def _remember(self, memo: Mapping[str, Any]) -> None:
-        if not sources.is_local(self.what.checkpoint):
-            return
-        path = Path(self.what.checkpoint) / "tocsin.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(memo), encoding="utf-8")
-        fresh.replace(path)
+def events_of(checkpoint: str) -> str | None:
+    """What the run of a checkpoint follows."""
+    address: str | None = _remembered(checkpoint).get("events")
+    return address
+
+
+def rekey(ruleset: RuleSet, spark: SparkSession, old: str, new: str, slots: int | None) -> tuple[int, int]:
+    """Makes the checkpoint `new` for these rules and that many slots, with the state of the checkpoint of a run.
+
+    Returns the numbers of slots before and after.
+    """
+    memo = _remembered(old)
+    if not memo.keys() >= {"slots", "shape", "events", "columns", "delay_us"}:
+        raise StateError(f"{old} is not the checkpoint of a 'tocsin run --follow'; see RuleSet.rekey for other queries")
+    if (Path(old) / "changes").exists():
+        raise StateError(f"rules come and go in {old}: one key for all of them cannot be moved")
+    columns = Columns(**memo["columns"])
+    events = sources.stream(spark, memo["events"], sources.Shape.from_data(memo["shape"]), columns)
+    slots = slots or memo["slots"]
+    ruleset.rekey(events, old, new, **names(columns), delay=memo["delay_us"], slots=slots)
+    _remember(new, {**memo, "slots": slots})
+    return memo["slots"], slots
+
+
+def _remembered(checkpoint: str) -> dict[str, Any]:
+    """What must be the same when a run goes on."""
+    path = Path(checkpoint) / "tocsin.json"
+    if not sources.is_local(checkpoint) or not path.exists():
+        return {}
+    try:
+        memo: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise StateError(f"{path} is damaged") from None
+    return memo
+
+
+def _remember(checkpoint: str, memo: Mapping[str, Any]) -> None:
+    if not sources.is_local(checkpoint):
+        return
+    path = Path(checkpoint) / "tocsin.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(memo), encoding="utf-8")
+    fresh.replace(path)

@@ -201,7 +201,7 @@ def check_layout(old: Layout, new: Layout, slot: int) -> None:
         raise StateError(ELSEWHERE.format(slots=old.slots, now=new.slots))
     for name, unit in new.homes.items():
         was = old.homes.get(name)
-        if was is not None and _moved(was, unit) and slot in (was.slot or slot, unit.slot):
+        if was is not None and _moved(was, unit) and slot in (slot if was.slot is None else was.slot, unit.slot):
             raise StateError(f"the state of rule {name} is elsewhere: move it with 'tocsin rekey'")
 
 
