@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.conformance.hosts import expected
 from tests.conftest import GOLDEN
-from tests.strategies import Case, cases
+from tests.strategies import KINDS, Case, cases
 from tocsin.engine import reference
 from tocsin.events.notation import read_events, write_event
 from tocsin.events.types import HEADER, Event, EventType, Kind, Value
@@ -38,6 +38,7 @@ from tocsin.language.rules import (
     Negative,
     Not,
     Or,
+    Parameter,
     Pattern,
     Program,
     Rule,
@@ -167,7 +168,7 @@ def packed(query: Query) -> Pack:
 
 
 def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
-    """That many cases whose events all have ids, or have none: one in six without a match."""
+    """That many cases whose events all have ids, or have none: one in six without a match, many with keys."""
     chance = random.Random(seed)
     found: list[Case] = []
     idle: list[Case] = []
@@ -175,6 +176,8 @@ def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
     @settings(database=None, suppress_health_check=list(HealthCheck))
     @given(cases())
     def collect(case: Case) -> None:
+        if case.events and chance.random() < 0.4:
+            case = joined(case, chance.choice(list(KINDS)), chance.choice([-1, -1, 1, 2, 5]))
         if case.events:
             (found if reference.detect(case.rules, case.events) else idle).append(case)
 
@@ -183,6 +186,28 @@ def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
         collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
     mixed = [*found[: count - count // 6], *idle[: count // 6]]
     return [replace(case, events=tuple(_with_ids(case.events, named, chance))) for case in mixed]
+
+
+def joined(case: Case, name: str, which: int = -1) -> Case:
+    """The case with equalities over all events of some rules (the bits of `which`), so that they can be keyed by the
+    attribute of that name. All composite events have it then.
+    """
+    rules = []
+    for number, rule in enumerate(case.rules):
+        where = dict(rule.where)
+        where.setdefault(name, Attribute(name, rule.anchor.role))
+        if which >> number & 1:
+            where[name] = Parameter("key")
+            clauses = tuple(replace(clause, pattern=_joined(clause.pattern, name)) for clause in rule.clauses)
+            rule = replace(rule, anchor=_joined(rule.anchor, name), clauses=clauses)
+        emits = EventType(rule.emits.name, tuple({**dict(rule.emits.attributes), name: KINDS[name]}.items()))
+        rules.append(replace(rule, emits=emits, where=tuple(where.items())))
+    return replace(case, rules=tuple(rules))
+
+
+def _joined(pattern: Pattern, name: str) -> Pattern:
+    test = Comparison("=", Attribute(name), Parameter("key"))
+    return replace(pattern, constraints=(*pattern.constraints, test))
 
 
 def _with_ids(events: Sequence[Event], named: bool, chance: random.Random) -> Iterator[Event]:

@@ -9,13 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.hosts import HOSTS, expected
-from tests.conformance.packs import settled
+from tests.conformance.packs import joined, settled
 from tests.conformance.slots import SLOTS
-from tests.strategies import TYPES, Case, cases
+from tests.strategies import KINDS, TYPES, Case, cases
 from tocsin.engine import reference
 
 ALL = {**HOSTS, **SLOTS}
 DECLARED = {type.name: type for type in TYPES}
+KEYED = st.builds(joined, cases(), st.sampled_from(list(KINDS)), st.integers(0, 15))
+"""Cases of which some rules can be partitioned."""
 
 
 def check(host: str, case: Case, seed: int) -> None:
@@ -35,9 +37,24 @@ def test_host_gives_the_answer_of_the_reference(host: str, case: Case, seed: int
     check(host, case, seed)
 
 
+@pytest.mark.parametrize("host", SLOTS)
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(case=KEYED, seed=st.integers(0, 999))
+def test_keyed_rules_give_the_answer_of_the_reference(host: str, case: Case, seed: int) -> None:
+    check(host, case, seed)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("host", ALL)
+@pytest.mark.parametrize("host", HOSTS)
 @settings(max_examples=2500, suppress_health_check=list(HealthCheck))
 @given(case=cases(), seed=st.integers(0, 999))
 def test_host_gives_the_answer_of_the_reference_in_a_long_sweep(host: str, case: Case, seed: int) -> None:
+    check(host, case, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", SLOTS)
+@settings(max_examples=800, suppress_health_check=list(HealthCheck))
+@given(case=KEYED, seed=st.integers(0, 999))
+def test_keyed_rules_give_the_answer_of_the_reference_in_a_long_sweep(host: str, case: Case, seed: int) -> None:
     check(host, case, seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 import time
@@ -245,7 +244,7 @@ def test_follow_goes_on_where_it_was(folder: Path) -> None:
     assert "Traceback" not in result.stderr
     other = tocsin("run", "fire.tesla", "--events", "in", "--follow", "--matches", "out", "--slots", "3")
     assert other.exit_code == 1
-    assert re.search(r"the checkpoint keeps its state in (2|another number of) slots, not in 3", other.stderr)
+    assert "the checkpoint keeps its state in 2 slots, not in 3" in other.stderr
     assert "Traceback" not in other.stderr
     other = tocsin("run", "fire.tesla", "--events", "in", "--follow", "--matches", "out", "--checkpoint", "new")
     assert other.exit_code == 1

@@ -103,6 +103,8 @@ def test_no_connector_for_kafka(spark: SparkSession) -> None:
 def test_java_that_is_gone() -> None:
     with pytest.raises(TocsinError, match=r"^Spark has ended: its Java process is gone$"), plainly():
         raise Py4JNetworkError("Answer from Java side is empty")
+    with pytest.raises(TocsinError, match=r"^Spark has ended: its Java process is gone$"), plainly():
+        raise ConnectionRefusedError(111, "Connection refused")
 
 
 @pytest.mark.parametrize(

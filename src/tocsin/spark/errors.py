@@ -36,7 +36,7 @@ def plainly() -> Iterator[None]:
     """Turns what Spark raises into one `TocsinError`."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError) as error:
         raise told(error) from None
 
 
@@ -44,7 +44,7 @@ def told(error: BaseException) -> TocsinError:
     """What an exception of Spark's means."""
     if isinstance(error, TocsinError):
         return error
-    if isinstance(error, Py4JNetworkError) or "Answer from Java side is empty" in str(error):
+    if isinstance(error, Py4JNetworkError | ConnectionError) or "Answer from Java side is empty" in str(error):
         return TocsinError("Spark has ended: its Java process is gone")
     text = str(error)
     if ours := [*OURS.finditer(text)]:

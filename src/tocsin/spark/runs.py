@@ -37,6 +37,7 @@ from tocsin.spark.control import SCHEMA, types_of
 from tocsin.spark.frames import default_slots
 from tocsin.spark.metrics import Counters, Listener
 from tocsin.spark.sessions import session
+from tocsin.spark.streaming import ELSEWHERE
 
 if TYPE_CHECKING:
     from tocsin.api import RuleSet
@@ -225,6 +226,8 @@ class Followed:
             raise EventError("dead letters go to a folder")
         memo = _remembered(what.checkpoint)
         self.slots = what.slots or memo.get("slots") or default_slots(self.spark)
+        if self.slots != memo.get("slots", self.slots):
+            raise StateError(ELSEWHERE.format(slots=memo["slots"], now=self.slots))
         if "shape" in memo:
             self.shape = sources.Shape.from_data(memo["shape"])
         else:
