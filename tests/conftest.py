@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep-seed", type=int, default=0, metavar="SEED", help="where the sweep starts (default 0)")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--slow"):
         skip = pytest.mark.skip(reason="slow: run with --slow")
