@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark import kafka as broker_of
 from typer.testing import CliRunner, Result
 
 from tocsin import cli
+from tocsin.errors import TocsinError
+from tocsin.spark import kafka
+from tocsin.spark.sinks import deduplicated
 
 FIRE = """\
 rule    Last
@@ -197,7 +203,6 @@ def test_mistakes(folder: Path, arguments: tuple[str, ...], code: int, message: 
 
 
 def test_kafka_needs_declared_types(folder: Path) -> None:
-    from tocsin.errors import TocsinError
     from tocsin.events.batches import Columns
     from tocsin.spark import sources
 
@@ -309,3 +314,67 @@ def test_demo(spark: SparkSession) -> None:
     assert "Matches: R1 " in result.stdout
     assert "no matches" not in result.stdout
     assert result.stderr == ""
+
+
+def write_messages(session: SparkSession, topic: kafka.Topic, values: list[str]) -> None:
+    rows = session.createDataFrame([(value,) for value in values], "value string").coalesce(1)
+    rows.write.format("kafka").options(**kafka.writing(topic)).save()
+
+
+def read_messages(session: SparkSession, topic: kafka.Topic) -> list[tuple[str, str]]:
+    rows = session.read.format("kafka").options(**kafka.reading(topic)).load()
+    rows = deduplicated(rows.selectExpr("cast(key AS string) AS id", "cast(value AS string) AS value"))
+    return [tuple(row) for row in rows.collect()]
+
+
+@pytest.mark.slow
+def test_from_kafka_to_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real command, with a session of its own that has the connector."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        kafka.jars()
+    except TocsinError:
+        broker_of.connector()
+        monkeypatch.setenv(kafka.VARIABLE, broker_of.STAND_IN)
+    declared = "event Temp(area: string, value: double)\nevent Smoke(area: string)\n"
+    Path("fire.tesla").write_text(declared + FIRE)
+    moments = [f"2026-07-01T12:0{minute}:00Z" for minute in range(3)]
+    values = [
+        json.dumps({"type": "Temp", "ts": moments[0], "area": "A1", "value": 50}),
+        json.dumps({"type": "Smoke", "ts": moments[1], "area": "A1"}),
+        json.dumps({"type": "Temp", "ts": moments[2], "area": "A2", "value": 1.5}),
+        "oops",
+    ]
+    command = [sys.executable, "-c", "from tocsin.cli import main; main()", "run", "fire.tesla", "--master", "local[2]"]
+    nowhere = subprocess.run(
+        [*command, "--events", "kafka://127.0.0.1:1/t"], capture_output=True, text=True, check=False
+    )
+    assert nowhere.returncode == 1
+    assert nowhere.stderr.startswith("tocsin: the Kafka broker does not answer: ")
+    assert nowhere.stderr.count("\n") == 1
+    with broker_of.broker(tmp_path / "broker") as broker:
+        readings, fires = broker.topic("readings"), broker.topic("fires")
+        with broker_of.session() as session:
+            session.run(write_messages, readings, values)
+        once = subprocess.run(
+            [*command, "--events", str(readings), "--json"], capture_output=True, text=True, check=False
+        )
+        assert once.returncode == 0, once.stderr
+        report = json.loads(once.stdout)
+        assert report["counts"] == {"events": 3, "late": 0, "dead": 0, "matches": 1, "bad_lines": 1}
+        options = ["--events", str(readings), "--matches", str(fires), "--follow", "--metrics", "m.prom"]
+        following = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + WAIT_S
+        while following.poll() is None and time.monotonic() < until:
+            time.sleep(0.5)
+            if Path("m.prom").exists() and 'tocsin_matches_total{rule="Last"} 1\n' in Path("m.prom").read_text():
+                break
+        following.send_signal(signal.SIGINT)
+        _, stderr = following.communicate(timeout=WAIT_S)
+        assert following.returncode == 130, stderr
+        assert f"1 match (Last 1), in {fires}" in stderr
+        assert "Traceback" not in stderr
+        with broker_of.session() as session:
+            ((id, value),) = session.run(read_messages, fires)
+    assert id == report["matches"][0]["id"]
+    assert json.loads(value) == report["matches"][0]
