@@ -102,7 +102,7 @@ def cases(draw: st.DrawFn, events_max: int = 40, *, ids_shared: bool = False) ->
     # What is drawn last comes out smallest, and a long stream matters more than many rules.
     stream = draw(streams(alphabet, events_max, ids_shared=ids_shared))
     rules = draw(rule_sets(alphabet))
-    while stream and _matches_max(rules, stream) > MATCHES_MAX:
+    while stream and matches_max(rules, stream) > MATCHES_MAX:
         stream = stream[: len(stream) * 3 // 4]
     return Case(tuple(draw(st.permutations(rules))), tuple(stream))
 
@@ -397,7 +397,7 @@ def _unnested(operand: Expression) -> tuple[Expression, ...]:
     return operand.operands if isinstance(operand, Or) else (operand,)
 
 
-def _matches_max(rules: Sequence[Rule], events: Sequence[Event]) -> int:
+def matches_max(rules: Sequence[Rule], events: Sequence[Event]) -> int:
     """No more matches than this are possible, by the numbers of events at each time."""
     counts: dict[str, Counter[int]] = {}
     for event in events:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+from tocsin.engine import output
 from tocsin.engine.detector import Detector
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
@@ -76,12 +77,18 @@ class RuleSet:
         slots: int | None = None,
         control: DataFrame | None = None,
         keep: Iterable[str] | None = None,
+        select: Iterable[str] | None = None,
     ) -> Any:
         """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), in any order,
         or a Spark DataFrame (or a mapping of type to DataFrame), which gives a DataFrame; a stream gives a stream.
 
         Of a table, rows that cannot be used are left out with a `DeadLetterWarning`; take a `detector` to get hold of
-        them. Of a DataFrame, they are in the `report`, whose options these are:
+        them. Of a DataFrame, they are in the `report`.
+
+        `select`: the columns that matches have, if not all. Where there are many matches, `parts`, the events that a
+        match is made of, costs as much as all others together.
+
+        For DataFrames:
 
         `delay`: how much later than the newest an event of a stream may come (µs, "5 s" or a timedelta).
         `slots`: over how many partitions the rules are laid out (default: the shuffle partitions).
@@ -92,10 +99,14 @@ class RuleSet:
         if _is_frames(events):
             from tocsin.spark import matches
 
-            return matches(self._report(events, columns, delay, slots, control, keep))
+            select = select if select is None else tuple(select)
+            found = matches(self._report(events, columns, delay, slots, control, keep, select))
+            return found if select is None else found.select(*select)
         detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
         detector.push(events)
         found = detector.finish()
+        if select is not None:
+            found = found.select(list(output.checked(select, found.column_names)))
         dead = detector.dead_letters()
         if dead.num_rows:
             first = f"{dead['reason'][0].as_py()}: {dead['event'][0].as_py()}"
@@ -122,7 +133,7 @@ class RuleSet:
 
         `tocsin.spark.matches`, `dead_letters` and `metrics` are its parts. The options are those of `detect`.
         """
-        return self._report(events, Columns(type, ts, seq, id, ts_unit), delay, slots, control, keep)
+        return self._report(events, Columns(type, ts, seq, id, ts_unit), delay, slots, control, keep, None)
 
     def rekey(self, events: Frames, old: str | Path, new: str | Path, **options: Any) -> None:
         """Makes the checkpoint `new` for these rules, with the state and the source offsets of the checkpoint `old`.
@@ -150,6 +161,7 @@ class RuleSet:
         slots: int | None,
         control: DataFrame | None,
         keep: Iterable[str] | None,
+        select: Iterable[str] | None,
     ) -> DataFrame:
         from tocsin.spark.frames import detect
 
@@ -157,7 +169,7 @@ class RuleSet:
             raise EventError(f"slots is a whole number from 1 on, not {slots!r}")
         return detect(
             self.rules, self.types, events, columns,
-            delay_us=duration_us(delay), slots=slots, control=control, keep=keep,
+            delay_us=duration_us(delay), slots=slots, control=control, keep=keep, select=select,
         )  # fmt: skip
 
     def detector(

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.conformance.hosts import expected
 from tests.conftest import GOLDEN
-from tests.strategies import KINDS, Case, cases
+from tests.strategies import KINDS, MATCHES_MAX, Case, cases, matches_max, rule_sets
 from tocsin.engine import reference
 from tocsin.events.notation import read_events, write_event
 from tocsin.events.types import HEADER, Event, EventType, Kind, Value
@@ -174,10 +174,12 @@ def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
     idle: list[Case] = []
 
     @settings(database=None, suppress_health_check=list(HealthCheck))
-    @given(cases())
-    def collect(case: Case) -> None:
-        if case.events and chance.random() < 0.4:
+    @given(cases(), rule_sets())
+    def collect(case: Case, others: tuple[Rule, ...]) -> None:
+        if chance.random() < 0.4:
             case = joined(case, chance.choice(list(KINDS)), chance.choice([-1, -1, 1, 2, 5]))
+        if chance.random() < 0.3:
+            case = beside(case, others)
         if case.events:
             (found if reference.detect(case.rules, case.events) else idle).append(case)
 
@@ -203,6 +205,15 @@ def joined(case: Case, name: str, which: int = -1) -> Case:
         emits = EventType(rule.emits.name, tuple({**dict(rule.emits.attributes), name: KINDS[name]}.items()))
         rules.append(replace(rule, emits=emits, where=tuple(where.items())))
     return replace(case, rules=tuple(rules))
+
+
+def beside(case: Case, others: Sequence[Rule]) -> Case:
+    """The case with more rules over the same events."""
+    rules = (*case.rules, *Move("o_", kept="ABCDE").node(tuple(others)))
+    events = case.events
+    while events and matches_max(rules, events) > MATCHES_MAX:
+        events = events[: len(events) * 3 // 4]
+    return replace(case, rules=rules, events=events)
 
 
 def _joined(pattern: Pattern, name: str) -> Pattern:
@@ -254,6 +265,8 @@ class Move:
     start_us: int = 0
     attributes: bool = False
     """Whether attributes get the prefix too: they must where others have some of the same name and another kind."""
+    kept: str = ""
+    """Names of one letter that get no prefix."""
 
     def case(self, case: Case) -> Case:
         used = {*_inputs(case.rules), *(event.type for event in case.events)}
@@ -269,7 +282,7 @@ class Move:
         return replace(event, type=self.name(event.type), ts=event.ts * self.tick_us + self.start_us, attributes=values)
 
     def name(self, name: str) -> str:
-        return self.prefix + name
+        return name if name in [*self.kept] else self.prefix + name
 
     def attribute(self, name: str) -> str:
         return self.prefix + name if self.attributes and name not in HEADER else name
@@ -346,9 +359,9 @@ def arrival(events: Sequence[Event], query: Query, chance: random.Random) -> lis
 def matches_of(report: pa.Table) -> list[Row]:
     """The matches of a report that has no dead letters."""
     rows = rows_of(report)
-    dead = [row for row in rows if row["_kind"] == "dead letter"]
+    dead = [row for row in rows if row["rule"] is None and row["_metrics"] is None]
     assert not dead, dead
-    return [{name: row[name] for name in row if name[0] != "_"} for row in rows if row["_kind"] == "match"]
+    return [{name: row[name] for name in row if name[0] != "_"} for row in rows if row["rule"] is not None]
 
 
 def rows_of(table: pa.Table) -> list[Row]:

@@ -32,7 +32,11 @@ from tocsin.spark.streaming import SlotProcessor
 
 def slots(rules: Sequence[Rule], types: dict[str, EventType], events: list[Event], chance: random.Random) -> list[Row]:
     """Some slots, and tables in some partitions."""
-    sent = sent_of(rules, types, events, chance, 0)
+    return detected(sent_of(rules, types, events, chance, 0), types, events, chance)
+
+
+def detected(sent: Sent, types: dict[str, EventType], events: list[Event], chance: random.Random) -> list[Row]:
+    """What the slots of a job find in tables."""
     parcels = packed(chance.sample(events, len(events)), types, sent, chance, ticks=False)
     found: list[Row] = []
     for label in sent.job.labels:

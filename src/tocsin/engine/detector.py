@@ -6,7 +6,7 @@ order, and lets the machine find the matches. What cannot be used is set aside w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -70,6 +70,10 @@ class Detector:
         times: bool | None = None,
     ) -> None:
         self._columns = columns or Columns()
+        self.select: Collection[str] | None = None
+        """The columns that matches have, if not all."""
+        self.nameless = False
+        """Whether events need no identity; see `identifies`."""
         self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
         self._since: dict[str, int] = {}
         self._coming: tuple[Change, ...] = ()
@@ -85,7 +89,9 @@ class Detector:
     @cached_property
     def _machine(self) -> Machine:
         """What runs; not made before it is needed, as the first events may tell more about their types."""
-        return Machine(self._plan, self._since, ordered=self._ordered)
+        machine = Machine(self._plan, self._since, ordered=self._ordered)
+        machine.intake.nameless = self.nameless
+        return machine
 
     # ---- what goes in and comes out
 
@@ -368,7 +374,7 @@ class Detector:
         self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading, now=change.at)
 
     def _detected(self, released: pa.Table | None, closed: Instant) -> pa.Table:
-        columns = output.schema(self._plan, times=bool(self._times))
+        columns = output.schema(self._plan, times=bool(self._times), select=self.select)
         pieces: list[pa.Table] = []
         if released is None or not released.num_rows:
             released = pa.table({})
@@ -462,6 +468,13 @@ class Detector:
     def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
         self._counts["dead"] += len(dead)
         self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]
+
+
+def identifies(plan: Plan, select: Collection[str] | None) -> bool:
+    """Whether anything depends on who an event is: ids and parts of matches, composite events, rules that read ids."""
+    if select is None or not {"id", "parts"}.isdisjoint(select):
+        return True
+    return any(type in plan.numbers for type in plan.defined) or any("id" in read for read in plan.columns.values())
 
 
 def _moment(ts: object) -> int:

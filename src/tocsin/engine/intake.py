@@ -6,6 +6,7 @@ What comes out is the store's new rows and the pairs (filter, row), in canonical
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +85,30 @@ def whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
+def identities(
+    batch: pa.Table, type_words: Array, source: Array, columns: Mapping[str, tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """The identities of the content of the events at `source` in a batch, of which some columns may be words already.
+
+    They are in the batch if it has crossed a border behind which not all columns of the events are at hand.
+    """
+    if "first" in batch.column_names:
+        first, second = (whole(batch[name]).to_numpy()[source] for name in ("first", "second"))
+        return first, second
+    first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
+    header = (batch[name].to_numpy()[source].astype(np.int64, copy=False) for name in ("type", "ts", "seq"))
+    kernels.fold_start(first, second, type_words, *header)
+    for name in sorted(name for name in batch.column_names if ":" in name):
+        attribute, _, kind = name.rpartition(":")
+        title = np.array(text_words(attribute), np.uint64)
+        if kind == Kind.STRING:
+            kernels.fold_texts(first, second, title, *text_buffers(whole(batch[name])), source)
+        else:
+            words = columns.get(name) or words_of(whole(batch[name]), Kind(kind), None)
+            kernels.fold_words(first, second, title, *words, source)
+    return first, second
+
+
 class Intake:
     """Takes in batches and composite events. `ordered`: an instant may be spread over several batches."""
 
@@ -91,6 +116,8 @@ class Intake:
         self._tables, self._texts, self._store = tables, texts, store
         self._scratch = kernels.Scratch()
         self.tail = Tail() if ordered else None
+        self.nameless = False
+        """Whether nobody will ask who an event is: then only equals are identified, for their order."""
 
     def environment(self, lists: kernels.Lists | None) -> Array:
         """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
@@ -214,6 +241,9 @@ class Intake:
     ) -> None:
         """Writes the identities of the rows from `base` on, which were at `source` in the batch."""
         store, rows = self._store, slice(base, base + len(source))
+        if self.nameless:
+            store.first[rows], store.second[rows] = 0, 0
+            return
         unnamed = np.arange(len(source))
         if given is not None:
             offsets, data, present = text_buffers(given)
@@ -224,27 +254,8 @@ class Intake:
             unnamed = np.nonzero(present[source] == 0)[0]
         if len(unnamed):
             chosen = base + unnamed
-            store.first[chosen], store.second[chosen] = self.content(batch, columns, source[unnamed], chosen)
-
-    def content(
-        self, batch: pa.Table, columns: dict[str, tuple[Array, Array]], source: Array, rows: Array
-    ) -> tuple[Array, Array]:
-        """The identities of the content of events: those at `source` in the batch, which are `rows` of the store."""
-        if "first" in batch.column_names:
-            return tuple(whole(batch[name]).to_numpy()[source] for name in ("first", "second"))
-        store = self._store
-        first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
-        types = self._tables.type_words
-        kernels.fold_start(first, second, types, store.type[rows], store.ts[rows], store.seq[rows])
-        for name in sorted(name for name in batch.column_names if ":" in name):
-            attribute, _, kind = name.rpartition(":")
-            title = np.array(text_words(attribute), np.uint64)
-            if kind == Kind.STRING:
-                kernels.fold_texts(first, second, title, *text_buffers(whole(batch[name])), source)
-            else:
-                words = columns.get(name) or words_of(whole(batch[name]), Kind(kind), None)
-                kernels.fold_words(first, second, title, *words, source)
-        return first, second
+            content = identities(batch, self._tables.type_words, source[unnamed], columns)
+            store.first[chosen], store.second[chosen] = content
 
     # ---- order among equals
 
@@ -269,6 +280,9 @@ class Intake:
             tied[1:] |= same
             tied[:-1] |= same
             rows = base + np.nonzero(tied)[0]
+            if self.nameless:
+                content = identities(batch, self._tables.type_words, source[rows - base], columns)
+                store.first[rows], store.second[rows] = content
             order = self._canonical(batch, columns, source[rows - base], rows)
             if (np.diff(order) != 1).any():
                 store.permute(rows, order)
@@ -290,7 +304,7 @@ class Intake:
         if (given < 0).all():
             keys = (store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows])
             return np.lexsort(keys)
-        first, second = self.content(batch, columns, source, rows)
+        first, second = identities(batch, self._tables.type_words, source, columns)
         texts = self._texts.decode(np.maximum(given, 0))
         table = pa.table(
             {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,26 +11,35 @@ import pyarrow.compute as pc
 from tocsin.engine.intake import hexadecimal
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Found, Machine
+from tocsin.errors import EventError, nearest
 from tocsin.events.batches import ARROW
 from tocsin.events.types import Kind
 from tocsin.language.rules import Rule
 from tocsin.plans.plan import Plan
 
 
-def schema(plan: Plan, *, times: bool) -> pa.Schema:
-    """The columns of the matches of these rules. `times`: ts are timestamps, not integers."""
+def schema(plan: Plan, *, times: bool, select: Collection[str] | None = None) -> pa.Schema:
+    """The columns of the matches of these rules, or some of them. `times`: ts are timestamps, not integers."""
     ts = ARROW[Kind.TIMESTAMP] if times else pa.int64()
     part = pa.struct([("role", pa.string()), ("type", pa.string()), ("ts", ts), ("id", pa.string())])
-    return pa.schema(
-        [
-            ("rule", pa.string()),
-            ("type", pa.string()),
-            ("ts", ts),
-            ("id", pa.string()),
-            *((name, ARROW[kind]) for name, kind in plan.emitted.kinds.items()),
-            ("parts", pa.list_(part)),
-        ]
-    )
+    columns = {
+        "rule": pa.string(),
+        "type": pa.string(),
+        "ts": ts,
+        "id": pa.string(),
+        **{name: ARROW[kind] for name, kind in plan.emitted.kinds.items()},
+        "parts": pa.list_(part),
+    }
+    return pa.schema([(name, type) for name, type in columns.items() if select is None or name in select])
+
+
+def checked(select: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
+    """The columns that are wanted, if matches have them."""
+    select = tuple(select)
+    for name in select:
+        if name not in names:
+            raise EventError(f"matches have no column '{name}'. {nearest(name, names) or ''}".rstrip())
+    return select
 
 
 def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
@@ -46,16 +57,15 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
             found.first[order], found.second[order],
         )  # fmt: skip
         ts, which = ts[order], which[order]
-    ts_type = columns.field("ts").type
-    header = {
-        "rule": _labels([rule.name for rule in rules], which),
-        "type": _labels([rule.emits.name for rule in rules], which),
-        "ts": _times(ts, ts_type),
-        "id": hexadecimal(found.first, found.second),
-        "parts": _parts(found, rules, which, machine, ts_type),
+    header: dict[str, Callable[[pa.DataType], pa.Array]] = {
+        "rule": lambda _: _labels([rule.name for rule in rules], which),
+        "type": lambda _: _labels([rule.emits.name for rule in rules], which),
+        "ts": lambda type: _times(ts, type),
+        "id": lambda _: hexadecimal(found.first, found.second),
+        "parts": lambda type: _parts(found, rules, which, machine, type.value_type.field("ts").type),
     }
     values = [
-        header[field.name] if field.name in header else _attribute(field, found, rules, which, machine)
+        header[field.name](field.type) if field.name in header else _attribute(field, found, rules, which, machine)
         for field in columns
     ]
     return pa.table(values, schema=columns)

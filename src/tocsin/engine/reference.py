@@ -78,7 +78,7 @@ def detect(rules: Sequence[Rule], events: Iterable[Event], since: Mapping[str, i
     >>> [(match.type, match.ts) for match in detect([rule], [Event("Smoke", 7)])]
     [('Fire', 7)]
     """
-    facts = _identified(events)
+    facts = identified(events)
     for fact in facts:
         if any(fact.type == rule.emits.name for rule in rules):
             raise EventError(f"events of type {fact.type} come from a rule, they are not accepted from outside")
@@ -97,7 +97,7 @@ def _output_key(match: Match) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Fact:
+class Fact:
     """An event, from outside or composite, with its identity. Two equal events are two facts."""
 
     type: str
@@ -112,7 +112,7 @@ class _Fact:
         """Its place in the canonical order; events that share an id are told apart by their content."""
         return self.ts, self.seq, self.type, self.id, content_words(self.type, self.ts, self.seq, self.attributes)
 
-    def precedes(self, other: _Fact) -> bool:
+    def precedes(self, other: Fact) -> bool:
         return (self.ts, self.seq) < (other.ts, other.seq)
 
     def value(self, name: str) -> Value:
@@ -120,7 +120,7 @@ class _Fact:
         return header[name] if name in header else self.attributes.get(name)
 
 
-def _identified(events: Iterable[Event]) -> list[_Fact]:
+def identified(events: Iterable[Event]) -> list[Fact]:
     """The events with their ids: the source's, or the hash of the content plus the occurrence among equal events."""
     facts = []
     occurrences: Counter[Words] = Counter()
@@ -133,7 +133,7 @@ def _identified(events: Iterable[Event]) -> list[_Fact]:
             words = occurrence_words(content, occurrences[content])
             occurrences[content] += 1
             id = hexadecimal(words)
-        facts.append(_Fact(event.type, event.ts, event.seq, id, words, attributes))
+        facts.append(Fact(event.type, event.ts, event.seq, id, words, attributes))
     return facts
 
 
@@ -147,7 +147,7 @@ def _in_order_of_use(rules: Sequence[Rule]) -> list[Rule]:
 
 
 Condition = Negation | Aggregate
-Chosen = Mapping[str | None, _Fact]
+Chosen = Mapping[str | None, Fact]
 """The event of each role; under None the event that a constraint is about."""
 Bound = Mapping[str, Value]
 """The value of each parameter."""
@@ -209,7 +209,7 @@ def _parameters(*expressions: Expression) -> list[str]:
     return names
 
 
-def _found(rule: Rule, facts: Sequence[_Fact]) -> Iterator[tuple[_Fact, Match]]:
+def _found(rule: Rule, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Match]]:
     """The composite events of one rule over the events it sees, which are in canonical order."""
     search = _Search(rule, facts, _conditions(rule), set())
     for fact in facts:
@@ -229,9 +229,9 @@ class _Search:
     """What one rule looks through, and what it has consumed so far: events by role."""
 
     rule: Rule
-    facts: Sequence[_Fact]
+    facts: Sequence[Fact]
     conditions: Mapping[str, list[Condition]]
-    consumed: set[tuple[str, _Fact]]
+    consumed: set[tuple[str, Fact]]
 
     def completed(self, position: int, chosen: Chosen, bound: Bound) -> Iterator[tuple[Chosen, Bound]]:
         """Every way to choose events for the selections from that position on: the product over the clauses."""
@@ -253,7 +253,7 @@ class _Search:
         for fact, after in candidates:
             yield from self.completed(position + 1, {**chosen, role: fact}, after)
 
-    def in_scope(self, type: str, scope: Scope, chosen: Chosen) -> list[_Fact]:
+    def in_scope(self, type: str, scope: Scope, chosen: Chosen) -> list[Fact]:
         """The events of a type that are in a scope, in canonical order."""
         facts = [fact for fact in self.facts if fact.type == type]
         if isinstance(scope, Within):
@@ -262,20 +262,20 @@ class _Search:
         x, y = chosen[scope.start], chosen[scope.end]
         return [fact for fact in facts if x.precedes(fact) and fact.precedes(y)]
 
-    def admitted(self, pattern: Pattern, fact: _Fact, chosen: Chosen, bound: Bound) -> Bound | None:
+    def admitted(self, pattern: Pattern, fact: Fact, chosen: Chosen, bound: Bound) -> Bound | None:
         """All parameters that are bound once the event fills the role; None if it fails a condition of the role."""
         for constraint in pattern.constraints:
             equation = _equation(constraint)
             if equation and equation[1] not in bound:
                 bound = {**bound, equation[1]: fact.value(equation[0])}
-            elif not _holds(constraint, {None: fact}, bound):
+            elif not holds(constraint, {None: fact}, bound):
                 return None
         chosen = {**chosen, pattern.role: fact}
         for condition in self.conditions[pattern.role]:
             facts = [
                 other
                 for other in self.in_scope(condition.pattern.type, condition.scope, chosen)
-                if all(_holds(constraint, {None: other}, bound) for constraint in condition.pattern.constraints)
+                if all(holds(constraint, {None: other}, bound) for constraint in condition.pattern.constraints)
             ]
             if isinstance(condition, Negation):
                 if facts:
@@ -290,7 +290,7 @@ class _Search:
         return bound
 
 
-def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[_Fact, Match]:
+def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[Fact, Match]:
     """The composite event of a complete match: at its anchor's time, with an id made of its rule and parts."""
     anchor = chosen[rule.anchor.role]
     kinds = dict(rule.emits.attributes)
@@ -299,7 +299,7 @@ def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[_Fact, Match]:
     parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id) for role, fact in filled)
     words = match_words(rule.name, (fact.words for _, fact in filled))
     match = Match(rule.name, rule.emits.name, anchor.ts, anchor.seq, hexadecimal(words), attributes, parts)
-    return _Fact(match.type, match.ts, match.seq, match.id, words, attributes), match
+    return Fact(match.type, match.ts, match.seq, match.id, words, attributes), match
 
 
 def _value(expression: Expression, events: Chosen, bound: Bound) -> Value:
@@ -317,14 +317,14 @@ def _value(expression: Expression, events: Chosen, bound: Bound) -> Value:
         case Comparison(sign, left, right):
             return _compared(sign, _value(left, events, bound), _value(right, events, bound))
         case Not(operand):
-            return not _holds(operand, events, bound)
+            return not holds(operand, events, bound)
         case And(operands):
-            return all(_holds(operand, events, bound) for operand in operands)
+            return all(holds(operand, events, bound) for operand in operands)
         case Or(operands):
-            return any(_holds(operand, events, bound) for operand in operands)
+            return any(holds(operand, events, bound) for operand in operands)
 
 
-def _holds(constraint: Expression, events: Chosen, bound: Bound) -> bool:
+def holds(constraint: Expression, events: Chosen, bound: Bound) -> bool:
     """Whether a constraint is met: logic is two-valued, null counts as false."""
     return _value(constraint, events, bound) is True
 
@@ -366,7 +366,7 @@ def _calculated(sign: str, left: Value, right: Value) -> Value:
     return None if right == 0 else _settled(left / right)
 
 
-def _aggregated(aggregate: Aggregate, facts: Sequence[_Fact]) -> Value:
+def _aggregated(aggregate: Aggregate, facts: Sequence[Fact]) -> Value:
     """Nulls are skipped; sums are exact and rounded once; Count of nothing is 0, of all others null."""
     if aggregate.attribute is None:
         return len(facts)

@@ -1,8 +1,8 @@
 """Who needs this event? Cuts a batch into one for each slot, before anything is remembered.
 
 Filters are tried where the events are, so that an event that no rule wants goes nowhere and one that two slots want
-goes twice. The identity of events without ids is computed here, while all of their columns are at hand; only the
-columns that rules read go on.
+goes twice. Only the columns that rules read go on; where others are left behind, the identity of events without ids is
+computed here, while all of their columns are at hand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
-from tocsin.engine.intake import Intake, load, text_buffers, whole, words_of
+from tocsin.engine.intake import Intake, identities, load, text_buffers, whole, words_of
 from tocsin.engine.kernels import Array
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
@@ -62,6 +62,7 @@ class Router:
     def route(self, batch: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The batches for the slots that need any of these events."""
         store = Store()
+        batch = _coded(batch, self.slots)
         numbers = [self._tables.types.get(name, kernels.NONE) for name in self._types]
         types = np.array([*numbers, kernels.NONE], np.int32)[batch["type"].to_numpy()]
         local = batch.set_column(0, "type", pa.array(types))
@@ -72,19 +73,19 @@ class Router:
         if not len(source):
             return
         rows, slots = self._destinations(batch, passed.filters, passed.rows, source)
-        identities = None
-        if "id" not in batch.column_names:
-            identities = intake.content(local, columns, source, np.arange(len(source)))
         kept = [name for name in batch.column_names if ":" not in name or name in self._columns]
+        content = None
+        if "id" not in kept and len(kept) < len(batch.column_names):
+            content = identities(local, self._tables.type_words, source, columns)
         if self._texts.crowded:
             self._texts.keep([])
         thin = batch.select(kept)
-        for slot in np.unique(slots).tolist():
+        for slot in np.flatnonzero(np.bincount(slots)).tolist():
             mine = rows[slots == slot]
             table = thin.take(pa.array(source[mine]))
-            if identities is not None:
-                table = table.append_column("first", pa.array(identities[0][mine]))
-                table = table.append_column("second", pa.array(identities[1][mine]))
+            if content is not None:
+                table = table.append_column("first", pa.array(content[0][mine]))
+                table = table.append_column("second", pa.array(content[1][mine]))
             yield slot, table
 
     def _destinations(self, batch: pa.Table, filters: Array, rows: Array, source: Array) -> tuple[Array, Array]:
@@ -110,8 +111,21 @@ class Router:
         return pairs // self.slots, pairs % self.slots
 
 
+def _coded(batch: pa.Table, slots: int) -> pa.Table:
+    """The batch with its strings as dictionaries, where that is shorter although every slot gets the dictionary."""
+    for place, name in enumerate(batch.column_names):
+        if name.endswith(f":{Kind.STRING}"):
+            coded = whole(batch[name]).dictionary_encode()
+            if not coded.null_count and len(coded.dictionary) * slots <= len(coded):
+                batch = batch.set_column(place, name, coded)
+    return batch
+
+
 def key_slots(column: pa.Array, kind: Kind, slots: int) -> Array:
     """The slot of each key; that of no key is 0. The same everywhere and for ever, as state is found by it."""
+    if pa.types.is_dictionary(column.type):
+        homes = key_slots(column.dictionary, kind, slots)
+        return np.asarray(homes[column.indices.to_numpy(zero_copy_only=False)])
     if kind == Kind.STRING:
         offsets, data, present = text_buffers(column)
         first = np.empty(len(column), np.uint64)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from tocsin.engine import output
 from tocsin.errors import EventError, nearest
 from tocsin.events.batches import TS_LIMIT, Columns, kind_of
 from tocsin.events.types import EventType, Kind
@@ -49,9 +50,10 @@ def detect(
     slots: int | None = None,
     control: DataFrame | None = None,
     keep: Iterable[str] | None = None,
+    select: Iterable[str] | None = None,
 ) -> DataFrame:
     """The report of these rules over these events."""
-    source, job = prepare(rules, types, events, columns, delay_us, slots, control, keep)
+    source, job = prepare(rules, types, events, columns, delay_us, slots, control, keep, select)
     sent = send(job)
     if source.streaming:
         from tocsin.spark.streaming import detect_stream
@@ -59,7 +61,7 @@ def detect(
         return detect_stream(source, sent, control)
     parcels = source.needed().mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
-    return spread.mapInArrow(batch_detector(sent), report_schema(job))
+    return reports.told_apart(spread.mapInArrow(batch_detector(sent), report_schema(job)))
 
 
 def prepare(
@@ -71,6 +73,7 @@ def prepare(
     slots: int | None,
     control: DataFrame | None,
     keep: Iterable[str] | None,
+    select: Iterable[str] | None = None,
 ) -> tuple[Source, Job]:
     """Checks the rules against the events, and lays them out: for these rules, or live if more types are kept."""
     kept = None if keep is None else tuple(sorted({*_types_of(rules, types), *keep}))
@@ -78,8 +81,10 @@ def prepare(
     if not source.streaming and (control is not None or kept is not None):
         raise EventError("control rows are for streams only: these events are no stream")
     slots = slots or default_slots(source.frame.sparkSession)
+    if select is not None:
+        select = output.checked(select, output.schema(source.plan, times=source.times).names)
     layout = lay_out(source.plan, slots) if kept is None else lay_out_live(source.plan, kept, slots)
-    return source, Job(rules, source.catalog, columns, layout, delay_us, source.times, source.tables, kept)
+    return source, Job(rules, source.catalog, columns, layout, delay_us, source.times, source.tables, select, kept)
 
 
 def explain_frames(

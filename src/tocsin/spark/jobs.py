@@ -44,6 +44,8 @@ class Job:
     """Whether `ts` are timestamps."""
     tables: Mapping[str, Mapping[str, str]] | None = None
     """With a table for each type: for each type its attributes, and the columns that hold them."""
+    select: tuple[str, ...] | None = None
+    """The columns that matches have, if not all."""
     kept: tuple[str, ...] | None = None
     """The types that are kept for rules that come and go while it runs; None if there are none such."""
 
@@ -93,7 +95,9 @@ class Job:
         if mine is None:
             rules = self.rules_of(slot)
             mine = self._plans[slot] = self.plan if rules == self.rules else plan(rules, self.catalog)
-        return Detector(mine, {}, delay_us=NEVER_LATE_US, columns=self.columns, times=self.times)
+        detector = Detector(mine, {}, delay_us=NEVER_LATE_US, columns=self.columns, times=self.times)
+        detector.select = self.made
+        return detector
 
     @cached_property
     def _plans(self) -> dict[int, Plan]:
@@ -102,8 +106,13 @@ class Job:
     @cached_property
     def matches(self) -> pa.Schema:
         """The columns of the matches. What rules that come later define beyond them goes into `attributes`."""
-        columns = output.schema(self.plan, times=self.times)
+        columns = output.schema(self.plan, times=self.times, select=self.select)
         return columns if self.kept is None else columns.append(pa.field("attributes", pa.string()))
+
+    @property
+    def made(self) -> tuple[str, ...] | None:
+        """The columns of matches that a slot makes: it counts them by rule."""
+        return None if self.select is None else (*self.select, "rule")
 
 
 _kept: OrderedDict[str, Job] = OrderedDict()

@@ -11,10 +11,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tocsin.engine.intake import identities
 from tocsin.events.batches import Data, letters, read
+from tocsin.events.ids import text_words
 from tocsin.spark.jobs import Job, Sent
 
 PARCELS = pa.schema(
@@ -42,7 +45,7 @@ class Parcel(NamedTuple):
     what: str
     least: int | None
     largest: int | None
-    payload: bytes | None
+    payload: bytes | pa.Buffer | None
 
 
 def packer(sent: Sent, *, ticks: bool) -> Callable[[Batches], Batches]:
@@ -51,15 +54,12 @@ def packer(sent: Sent, *, ticks: bool) -> Callable[[Batches], Batches]:
     def pack(batches: Batches) -> Batches:
         job, largest = sent.job, None
         for table in chunks(batches):
-            parcels = []
             for parcel in _packed(table, job):
                 if parcel.what == TICK:
                     assert parcel.largest is not None
                     largest = parcel.largest if largest is None else max(largest, parcel.largest)
                 else:
-                    parcels.append(parcel)
-            if parcels:
-                yield rows(parcels)
+                    yield rows([parcel])
         if ticks:
             yield rows([Parcel(label, TICK, None, largest, None) for label in job.labels])
 
@@ -99,8 +99,7 @@ def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
     types = json.dumps(job.types)
     for slot, part in job.router.route(batch):
         ts = part["ts"].to_numpy()
-        part = part.replace_schema_metadata({"types": types})
-        yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(part))
+        yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(_short(part, types)))
 
 
 def _by_type(table: pa.Table, job: Job) -> Data:
@@ -120,25 +119,62 @@ def _by_type(table: pa.Table, job: Job) -> Data:
 
 
 def rows(parcels: list[Parcel]) -> pa.RecordBatch:
-    """Parcels as rows."""
-    columns = list(zip(*parcels, strict=True))
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, PARCELS, strict=True)]
-    return pa.record_batch(arrays, schema=PARCELS)
+    """Parcels as rows. The payload of a single one is not copied."""
+    *header, payloads = zip(*parcels, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(header, PARCELS, strict=False)]
+    if len(payloads) == 1 and payloads[0] is not None:
+        payload = pa.py_buffer(payloads[0])
+        ends = pa.array([0, payload.size], pa.int32()).buffers()[1]
+        return pa.record_batch([*arrays, pa.Array.from_buffers(pa.binary(), 1, [None, ends, payload])], schema=PARCELS)
+    copied = [None if payload is None else bytes(payload) for payload in payloads]
+    return pa.record_batch([*arrays, pa.array(copied, pa.binary())], schema=PARCELS)
 
 
-def encode(table: pa.Table) -> bytes:
-    """A table as bytes."""
-    sink = pa.BufferOutputStream()
+def encode(table: pa.Table) -> pa.Buffer:
+    """A table as bytes. How many is known before they are written, as a buffer that grows is copied again and again."""
+    table = table.combine_chunks()
+    measured = pa.MockOutputStream()
+    _write(table, measured)
+    held = pa.allocate_buffer(measured.size())
+    _write(table, pa.FixedSizeBufferWriter(held))
+    return held
+
+
+def _write(table: pa.Table, sink: pa.NativeFile) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(sink.getvalue().to_pybytes())
+        writer.write_table(table)
 
 
-def decode(payload: bytes) -> pa.Table:
+def decode(payload: bytes | pa.Buffer) -> pa.Table:
     """The table behind the bytes."""
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()
 
 
-def types_of(batch: pa.Table) -> list[str]:
-    """The types that the numbers in a batch of events stand for."""
-    return list(json.loads(batch.schema.metadata[b"types"]))
+def _short(batch: pa.Table, types: str) -> pa.Table:
+    """A batch as it travels: without what is the same in all rows, types in one byte if there are few."""
+    if not batch["seq"].to_numpy().any():
+        batch = batch.drop_columns(["seq"])
+    numbers = batch["type"].to_numpy()
+    if numbers.max() < 128:
+        batch = batch.set_column(0, "type", pa.array(numbers.astype(np.int8)))
+    return batch.replace_schema_metadata({"types": types})
+
+
+def events_of(payload: bytes | pa.Buffer, *, nameless: bool = False) -> tuple[pa.Table, list[str]]:
+    """The batch of a parcel of events, and the types that the numbers in it stand for.
+
+    Every event is identified, unless it can stay `nameless`.
+    """
+    batch = decode(payload)
+    types = list(json.loads(batch.schema.metadata[b"types"]))
+    columns = {"type": pa.array(batch["type"].to_numpy().astype(np.int32)), "ts": batch["ts"]}
+    columns["seq"] = batch["seq"] if "seq" in batch.column_names else pa.array(np.zeros(batch.num_rows, np.int64))
+    for name in batch.column_names:
+        held = batch[name]
+        columns.setdefault(name, held.cast(pa.string()) if pa.types.is_dictionary(held.type) else held)
+    found = pa.table(columns)
+    if not nameless and "id" not in columns and "first" not in columns:
+        words = np.array([text_words(type) for type in types], np.uint64)
+        first, second = identities(found, words, np.arange(found.num_rows), {})
+        found = found.append_column("first", pa.array(first)).append_column("second", pa.array(second))
+    return found, types

@@ -19,13 +19,13 @@ from tocsin.spark.packing import Batches, decode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MATCH, DEAD_LETTER, METRICS = "match", "dead letter", "metrics"
-MORE = [("_kind", pa.string()), ("_reason", pa.string()), ("_event", pa.string()), ("_metrics", pa.string())]
+MORE = [("_reason", pa.string()), ("_event", pa.string()), ("_metrics", pa.string())]
+KIND = "CASE WHEN _metrics IS NOT NULL THEN 'metrics' WHEN _reason IS NOT NULL THEN 'dead letter' ELSE 'match' END"
 PAYLOADS_DDL = "payload binary"
 
 
 def schema(matches: pa.Schema) -> pa.Schema:
-    """The columns of a report: those of the matches, and more."""
+    """The columns of a report as slots write it: those of the matches, and more."""
     return pa.schema([*matches, *(pa.field(name, type) for name, type in MORE)])
 
 
@@ -35,17 +35,17 @@ def report(columns: pa.Schema, matches: pa.Table, letters: pa.Table, counted: Ma
     if matches.num_rows:
         values = {name: matches[name] for name in matches.column_names if name in columns.names}
         beyond = [name for name in matches.column_names if name not in columns.names]
-        if beyond:
+        if beyond and "attributes" in columns.names:
             values["attributes"] = _as_json(matches.select(beyond))
-        parts.append(_wide(columns, values, MATCH, matches.num_rows))
+        parts.append(_wide(columns, values, matches.num_rows))
     if letters.num_rows:
         ts = letters["ts"]
-        if pa.types.is_timestamp(columns.field("ts").type):
+        if "ts" in columns.names and pa.types.is_timestamp(columns.field("ts").type):
             ts = ts.cast(columns.field("ts").type)
         values = {"type": letters["type"], "ts": ts, "_reason": letters["reason"], "_event": letters["event"]}
-        parts.append(_wide(columns, values, DEAD_LETTER, letters.num_rows))
+        parts.append(_wide(columns, values, letters.num_rows))
     if counted is not None:
-        parts.append(_wide(columns, {"_metrics": pa.array([json.dumps(counted)])}, METRICS, 1))
+        parts.append(_wide(columns, {"_metrics": pa.array([json.dumps(counted)])}, 1))
     return pa.concat_tables(parts) if parts else columns.empty_table()
 
 
@@ -55,8 +55,7 @@ def _as_json(table: pa.Table) -> pa.Array:
     return pa.array([json.dumps(row, default=str) if row else None for row in found], pa.string())
 
 
-def _wide(columns: pa.Schema, values: Mapping[str, Any], kind: str, size: int) -> pa.Table:
-    values = {**values, "_kind": pa.repeat(pa.scalar(kind), size)}
+def _wide(columns: pa.Schema, values: Mapping[str, Any], size: int) -> pa.Table:
     arrays = [values[field.name] if field.name in values else pa.nulls(size, field.type) for field in columns]
     return pa.table(arrays, schema=columns)
 
@@ -79,16 +78,21 @@ def count_by_rule(matches: pa.Table) -> dict[str, int]:
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 
+def told_apart(written: DataFrame) -> DataFrame:
+    """The report, from what slots wrote."""
+    return written.selectExpr("*", f"{KIND} AS _kind")
+
+
 def matches(report: DataFrame) -> DataFrame:
     """The matches of a report."""
-    return report.where(f"_kind = '{MATCH}'").drop(*(name for name, _ in MORE))
+    return report.where("_reason IS NULL AND _metrics IS NULL").drop("_kind", *(name for name, _ in MORE))
 
 
 def dead_letters(report: DataFrame) -> DataFrame:
     """The events of a report that could not be used: reason, type, ts, and the event in its notation."""
-    return report.where(f"_kind = '{DEAD_LETTER}'").selectExpr("_reason AS reason", "type", "ts", "_event AS event")
+    return report.where("_kind = 'dead letter'").selectExpr("_reason AS reason", "type", "ts", "_event AS event")
 
 
 def metrics(report: DataFrame) -> DataFrame:
     """What the slots counted, a JSON object for each."""
-    return report.where(f"_kind = '{METRICS}'").selectExpr("_metrics AS metrics")
+    return report.where("_kind = 'metrics'").selectExpr("_metrics AS metrics")

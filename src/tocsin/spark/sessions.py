@@ -28,9 +28,17 @@ QUIET = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.driver.extraJavaOptions": "-XX:G1HeapRegionSize=32m",
+    "spark.executor.extraJavaOptions": "-XX:G1HeapRegionSize=32m",
     "spark.log.level": "ERROR",
 }
-"""What a session of ours is set to; a session that a user brings is left as it is."""
+"""What a session of ours is set to; a session that a user brings is left as it is.
+
+A parcel is a value of some megabytes: with Java's own small regions each would be an object that needs several.
+"""
+
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""What writes checkpoints on this machine's disk: Spark's usual way starts a process for every file there."""
 
 
 def session(
@@ -47,7 +55,10 @@ def session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("tocsin").master(master)
-    chosen = {**QUIET, "spark.sql.shuffle.partitions": str(slots or os.cpu_count() or 2), **(settings or {})}
+    chosen = {**QUIET, "spark.sql.shuffle.partitions": str(slots or os.cpu_count() or 2)}
+    if master.startswith("local"):
+        chosen["spark.sql.streaming.checkpointFileManagerClass"] = CHECKPOINTS
+    chosen |= settings or {}
     for name, value in chosen.items():
         builder = builder.config(name, value)
     log = Path(tempfile.mkdtemp(prefix="tocsin-")) / "spark.log"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tocsin.engine.detector import Detector
+from tocsin.engine.detector import Detector, identifies
 from tocsin.events.batches import letters
 from tocsin.spark.jobs import Job, Sent
-from tocsin.spark.packing import EVENTS, LETTERS, Batches, Parcel, decode, types_of
+from tocsin.spark.packing import EVENTS, LETTERS, Batches, Parcel, decode, events_of
 from tocsin.spark.reports import count_by_rule, report, schema
 
 
@@ -62,8 +62,7 @@ class Tally:
 def take_events(detector: Detector, parcel: Parcel, tally: Tally) -> None:
     """Gives a parcel of events to the detector, which keeps them until time has come that far."""
     assert parcel.payload is not None
-    batch = decode(parcel.payload)
-    tally.take(detector.push_batch(batch, types_of(batch)))
+    tally.take(detector.push_batch(*events_of(parcel.payload, nameless=detector.nameless)))
 
 
 def batch_detector(sent: Sent) -> Any:
@@ -81,6 +80,7 @@ def batch_detector(sent: Sent) -> Any:
             return
         slot = job.labels.index(first.slot)
         detector, tally = job.detector(slot), Tally(job, slot)
+        detector.nameless = not identifies(detector.plan, job.select)
         for parcel, following in pairwise(_ended(first, parcels)):
             if parcel.what == EVENTS:
                 take_events(detector, parcel, tally)

@@ -137,7 +137,7 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
             "state_bytes": sum(slot.sizes.values()),
             "seconds": round(perf_counter() - begun, 6),
         }
-        yield pd.DataFrame({"payload": [encode(tally.closing(counted))]})
+        yield pd.DataFrame({"payload": [encode(tally.closing(counted)).to_pybytes()]})
 
     # ---- state
 
@@ -173,6 +173,7 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
         head = bytes(head)
         stored = {n: bytes(self._segments.getValue((n,))[0]) for n in segments.live(head)}
         detector, ledger = segments.restore(head, stored, control.rules_in(head, stored, job, number), {})
+        detector.select = job.made
         if written[0] != (now := json.dumps(job.layout.as_data())):
             self._layout.update((now,))
         return Slot(detector, ledger, largest, token, timer, {n: len(segment) for n, segment in stored.items()})
@@ -224,7 +225,7 @@ def detect_stream(source: Source, sent: Sent, changes: DataFrame | None) -> Data
         SlotProcessor(sent), reports.PAYLOADS_DDL, "Append", "EventTime"
     )
     report = payloads.mapInArrow(reports.unpacker(sent), report_schema(job))
-    return report.observe(OBSERVED, F.collect_list("_metrics").alias("slots"))
+    return reports.told_apart(report).observe(OBSERVED, F.collect_list("_metrics").alias("slots"))
 
 
 def _whole(value: Any) -> int | None:
