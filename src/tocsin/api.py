@@ -15,7 +15,8 @@ from tocsin.engine.detector import Detector
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
-from tocsin.language import parse
+from tocsin.language import guess, parse
+from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Program, Rule
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.explain import explain
@@ -41,7 +42,7 @@ class RuleSet:
         self._plan = plan(program.rules, Catalog(types=self.types, closed=bool(self.types)))
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[Statement, ...]:
         return self.program.rules
 
     @property
@@ -49,7 +50,7 @@ class RuleSet:
         """The event types that the text declares."""
         return {type.name: type for type in self.program.types}
 
-    def __iter__(self) -> Iterator[Rule]:
+    def __iter__(self) -> Iterator[Statement]:
         return iter(self.rules)
 
     def __len__(self) -> int:
@@ -223,7 +224,7 @@ def _is_frames(events: object) -> TypeGuard[Frames]:
     return type(some).__module__.startswith("pyspark.")
 
 
-def rules(source: str | Path | Iterable[Rule], language: str | None = None) -> RuleSet:
+def rules(source: str | Path | Iterable[Statement], language: str | None = None) -> RuleSet:
     """Rules from their text or from a file (a `Path`, or a string that names a file), or from rules made by the
     builder.
 
@@ -238,7 +239,7 @@ def rules(source: str | Path | Iterable[Rule], language: str | None = None) -> R
         return RuleSet(replace(program, rules=tuple(replace(rule, source=text) for rule in program.rules)))
     given = tuple(source) if isinstance(source, Iterable) else (source,)
     for rule in given:
-        if not isinstance(rule, Rule):
+        if not isinstance(rule, Rule | Request):
             message = f"rules come as text, a file, or Rule objects, not as {type(rule).__name__}"
             raise RuleError(message, hint="The builder's rules end with .build().")
     return RuleSet(Program((), given))
@@ -267,7 +268,9 @@ def duration_us(duration: Duration) -> int:
 
 
 def _text(source: str | Path) -> str:
-    looks_like_path = isinstance(source, Path) or ("\n" not in source and "(" not in source and source.strip() != "")
+    looks_like_path = isinstance(source, Path) or (
+        "\n" not in source and "(" not in source and source.strip() != "" and guess(source) != "eps"
+    )
     if not looks_like_path:
         return str(source)
     try:

@@ -27,8 +27,11 @@ class Buffers:
         self.kept = 0
         """Entries that the last trim left."""
 
-    def trim(self, tables: Tables, store: Store, now: int) -> None:
-        """Drops what no rule can reach from `now` on, and squeezes the store."""
+    def trim(self, tables: Tables, store: Store, now: int) -> tuple[Array, Array]:
+        """Drops what no rule can reach from `now` on, and squeezes the store.
+
+        Returns which rows stay, and their new numbers.
+        """
         live = np.zeros(max(store.size, 1), np.uint8)
         stay, entries = kernels.trim(self.lists, self._count, tables.horizons, now, live)
         number = store.squeeze(live)
@@ -37,6 +40,7 @@ class Buffers:
         self.lists = fresh
         self._added = np.zeros(len(fresh.offset), np.int64)
         self.fresh, self.kept = 0, entries
+        return live, number
 
     def held(self, buffer: int) -> Array:
         """The rows of one buffer, in the order of the store."""

@@ -35,7 +35,7 @@ from tocsin.events.scheduler import BEGINNING, Scheduler
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
 from tocsin.language.printing import print_rule
-from tocsin.language.rules import Rule
+from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
 
@@ -49,9 +49,9 @@ class Change:
 
     at: int
     remove: frozenset[str]
-    add: tuple[Rule, ...]
+    add: tuple[Statement, ...]
 
-    def applied(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    def applied(self, rules: Iterable[Statement]) -> tuple[Statement, ...]:
         """The rules after the change."""
         return (*(rule for rule in rules if rule.name not in self.remove), *self.add)
 
@@ -61,7 +61,7 @@ class Detector:
 
     def __init__(
         self,
-        rules: Sequence[Rule] | Plan,
+        rules: Sequence[Statement] | Plan,
         types: Mapping[str, EventType],
         *,
         delay_us: int = 0,
@@ -156,7 +156,7 @@ class Detector:
 
     # ---- rules that come and go
 
-    def add(self, rules: Iterable[Rule] | str, *, at: int | None = None) -> int:
+    def add(self, rules: Iterable[Statement] | str, *, at: int | None = None) -> int:
         """Adds rules, or their text, that see events from time `at` on (µs; default: just behind the latest event).
         Returns that time.
 
@@ -197,7 +197,7 @@ class Detector:
     def change(
         self,
         *,
-        add: Iterable[Rule] = (),
+        add: Iterable[Statement] = (),
         remove: Iterable[str] = (),
         at: int,
         check: Callable[[Plan], None] | None = None,
@@ -222,7 +222,7 @@ class Detector:
         self._coming = tuple(sorted((*self._coming, coming), key=lambda change: change.at))
 
     @property
-    def coming_rules(self) -> tuple[Rule, ...]:
+    def coming_rules(self) -> tuple[Statement, ...]:
         """The rules after all changes that are to come."""
         rules = tuple(self._plan.sources)
         for change in self._coming:
@@ -238,7 +238,7 @@ class Detector:
         extended = dict(numbers)
         for change in self._coming:
             for rule in change.add:
-                for type in (rule.anchor.type, *(clause.pattern.type for clause in rule.clauses)):
+                for type in rule.uses:
                     if type not in self._plan.defined:
                         extended.setdefault(type, len(extended))
         return extended
@@ -294,7 +294,7 @@ class Detector:
         return waiting.set_column(0, "type", names.take(waiting["type"].combine_chunks()))
 
     @classmethod
-    def restore(cls, data: bytes, rules: Sequence[Rule], types: Mapping[str, EventType]) -> Detector:
+    def restore(cls, data: bytes, rules: Sequence[Statement], types: Mapping[str, EventType]) -> Detector:
         """A detector that goes on where the snapshot was taken.
 
         A rule that is new or changed sees events from there on.
@@ -302,7 +302,9 @@ class Detector:
         return cls._resumed(snapshots.decode(data), rules, types)
 
     @classmethod
-    def _resumed(cls, snapshot: snapshots.Snapshot, rules: Sequence[Rule], types: Mapping[str, EventType]) -> Detector:
+    def _resumed(
+        cls, snapshot: snapshots.Snapshot, rules: Sequence[Statement], types: Mapping[str, EventType]
+    ) -> Detector:
         header, numbers = snapshot.header, snapshot.numbers
         exact = {
             name: EventType(name, tuple((attribute, Kind(kind)) for attribute, kind in attributes.items()))
@@ -413,7 +415,7 @@ class Detector:
 
     def _rebuild(
         self,
-        rules: Sequence[Rule],
+        rules: Sequence[Statement],
         catalog: Catalog,
         state: State | None = None,
         reading: Mapping[str, int] | None = None,

@@ -20,6 +20,7 @@ from tocsin.engine import kernels
 from tocsin.engine.buffers import Buffers
 from tocsin.engine.intake import Intake, Passed
 from tocsin.engine.kernels import Array
+from tocsin.engine.requests import Requests, consumed
 from tocsin.engine.store import Store
 from tocsin.engine.tables import FOREVER, Loaded, Tables
 from tocsin.engine.texts import Texts
@@ -40,10 +41,13 @@ Instant = tuple[int, int]
 
 @dataclass(slots=True)
 class Found:
-    """Matches in columns: rule number, the rows at the roles, the words of the attributes, the identity."""
+    """Matches in columns: rule number, the rows at the roles and that of the last event, the words of the attributes,
+    the identity.
+    """
 
     rules: Array
     parts: Array
+    anchors: Array
     words: Array
     known: Array
     first: Array
@@ -87,6 +91,7 @@ class Machine:
         self.tables = Tables(self.texts)
         self.store = Store()
         self.buffers = Buffers()
+        self.requests = Requests()
         self.intake = Intake(self.tables, self.texts, self.store, ordered=ordered)
         self.pending: dict[str, Composites] = {}
         self.journal: Journal | None = None
@@ -133,10 +138,12 @@ class Machine:
         jobs: dict[int, list[tuple[Loaded, int, int]]] = defaultdict(list)
         anchors: list[Array] = []
         late: list[int] = []
+        found: list[Found] = []
         if batch.num_rows:
             passed, late = self.intake.batch(batch)
             self._enter(passed, jobs, anchors)
-        found: list[Found] = []
+            if self.tables.requests:
+                found += self._notify(passed)
         for level in range(self.levels):
             for name in self._handed.get(level, ()):
                 handed = self._hand_on(name, bound)
@@ -172,6 +179,36 @@ class Machine:
                 jobs[rule.level].append((rule, base + start, base + end))
         anchors.append(rows)
 
+    def _notify(self, passed: Passed) -> list[Found]:
+        """The notifications of requests."""
+        notified = self.requests.notify(self, passed)
+        if notified is None or not len(notified[0]):
+            return []
+        if self.journal is not None:
+            for owner, type, rows in consumed(self, notified):
+                self.journal.consumed.append(Consumed(owner, type, self.store.born[rows], self.store.ts[rows]))
+        numbers, rows, anchors = notified
+        order = self._in_order(numbers, rows, anchors)
+        nothing = np.zeros((len(numbers), self.tables.computed), np.int64)
+        pieces = [self._project(numbers[order], rows[order], nothing, nothing.astype(np.uint8), anchors[order])]
+        self._hold(pieces)
+        return pieces
+
+    def _in_order(self, numbers: Array, rows: Array, anchors: Array) -> Array:
+        """Notifications as matches stand: those of one request and instant by their parts."""
+        store, names = self.store, list(self.tables.types)
+
+        def key(n: int) -> tuple[object, ...]:
+            plan, anchor = self.tables.rules[numbers[n]].plan, anchors[n]
+            parts = rows[n, : 1 + len(plan.steps)]
+            keys = [(store.ts[row], store.seq[row], names[store.type[row]], row) for row in parts]
+            return store.ts[anchor], store.seq[anchor], plan.rule.name, keys
+
+        ts, seq = store.ts[anchors], store.seq[anchors]
+        if not ((ts[1:] == ts[:-1]) & (seq[1:] == seq[:-1])).any():
+            return np.arange(len(numbers))
+        return np.array(sorted(range(len(numbers)), key=key), np.int64)
+
     def _detect(self, jobs: list[tuple[Loaded, int, int]], anchors: Array) -> list[Found]:
         tables, places = self.tables, self.tables.places
         table = np.array([(rule.offset, start, end) for rule, start, end in jobs], np.int64)
@@ -190,7 +227,8 @@ class Machine:
             env = self.intake.environment(self.buffers.lists)
             job, anchor, count = kernels.detect(env.ctypes.data, table, anchors, job, anchor, *out)
             if count:
-                found.append(self._project(numbers[out[0][:count]], out[1][:count], out[3][:count], out[4][:count]))
+                parts = out[1][:count]
+                found.append(self._project(numbers[out[0][:count]], parts, out[3][:count], out[4][:count], parts[:, 0]))
             elif job < len(jobs):
                 if room >= MATCHES_PER_ANCHOR:
                     name = jobs[job][0].plan.rule.name
@@ -199,7 +237,7 @@ class Machine:
                 room *= 4
         return found
 
-    def _project(self, rules: Array, parts: Array, computed: Array, known: Array) -> Found:
+    def _project(self, rules: Array, parts: Array, computed: Array, known: Array, anchors: Array) -> Found:
         tables, count = self.tables, len(rules)
         words = np.zeros((tables.outputs, count), np.int64)
         words_known = np.zeros((tables.outputs, count), np.uint8)
@@ -211,7 +249,7 @@ class Machine:
         kernels.match_identities(
             tables.rule_words, rules, parts, tables.role_counts, self.store.first, self.store.second, first, second
         )
-        return Found(rules, parts, words, words_known, first, second)
+        return Found(rules, parts, anchors, words, words_known, first, second)
 
     def _consumed(self, pieces: list[Found]) -> Iterator[Consumed]:
         """What the matches took away from their rules."""
@@ -236,7 +274,7 @@ class Machine:
                 mine = np.isin(found.rules, [number for number, type in enumerate(types) if type == name])
                 if not mine.any():
                     continue
-                anchor = found.parts[mine, 0]
+                anchor = found.anchors[mine]
                 width = len(self.emits[name].attributes)
                 new = Composites(
                     self.store.ts[anchor],
@@ -281,7 +319,7 @@ class Machine:
 
     def trim(self, now: int) -> None:
         """Forgets everything that no rule can reach from `now` on."""
-        self.buffers.trim(self.tables, self.store, now)
+        self.requests.renumber(*self.buffers.trim(self.tables, self.store, now))
         if self.texts.crowded:
             self.texts.keep(self._texts_in_use())
 
@@ -305,6 +343,7 @@ def _together(pieces: list[Found], tables: Tables) -> Found:
     none = Found(
         np.zeros(0, np.int64),
         np.zeros((0, tables.places), np.int64),
+        np.zeros(0, np.int64),
         np.zeros((tables.outputs, 0), np.int64),
         np.zeros((tables.outputs, 0), np.uint8),
         np.zeros(0, np.uint64),
@@ -314,6 +353,7 @@ def _together(pieces: list[Found], tables: Tables) -> Found:
     return Found(
         np.concatenate([piece.rules for piece in pieces]),
         np.concatenate([piece.parts for piece in pieces]),
+        np.concatenate([piece.anchors for piece in pieces]),
         np.concatenate([piece.words for piece in pieces], axis=1),
         np.concatenate([piece.known for piece in pieces], axis=1),
         np.concatenate([piece.first for piece in pieces]),

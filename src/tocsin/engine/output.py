@@ -15,6 +15,7 @@ from tocsin.errors import EventError, nearest
 from tocsin.events.batches import ARROW
 from tocsin.events.types import Kind
 from tocsin.language.rules import Rule
+from tocsin.plans.graph import RulePlan
 from tocsin.plans.plan import Plan
 
 
@@ -47,13 +48,14 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
     if not len(found.rules):
         return columns.empty_table()
     numbers, which = np.unique(found.rules, return_inverse=True)
-    rules = [machine.tables.rules[number].plan.rule for number in numbers]
-    anchors = found.parts[:, 0]
+    plans = [machine.tables.rules[number].plan for number in numbers]
+    rules = [plan.rule for plan in plans]
+    anchors = found.anchors
     ts, seq = machine.store.ts[anchors], machine.store.seq[anchors]
     order = _order(_ranks([rule.name for rule in rules])[which], ts, seq)
     if order is not None:
         found = Found(
-            found.rules[order], found.parts[order], found.words[:, order], found.known[:, order],
+            found.rules[order], found.parts[order], found.anchors[order], found.words[:, order], found.known[:, order],
             found.first[order], found.second[order],
         )  # fmt: skip
         ts, which = ts[order], which[order]
@@ -62,7 +64,7 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
         "type": lambda _: _labels([rule.emits.name for rule in rules], which),
         "ts": lambda type: _times(ts, type),
         "id": lambda _: hexadecimal(found.first, found.second),
-        "parts": lambda type: _parts(found, rules, which, machine, type.value_type.field("ts").type),
+        "parts": lambda type: _parts(found, plans, which, machine, type.value_type.field("ts").type),
     }
     values = [
         header[field.name](field.type) if field.name in header else _attribute(field, found, rules, which, machine)
@@ -92,9 +94,9 @@ def _attribute(field: pa.Field, found: Found, rules: list[Rule], which: Array, m
     return column_of(found.words[chosen, at], found.known[chosen, at] & (chosen >= 0), kind, machine)
 
 
-def _parts(found: Found, rules: list[Rule], which: Array, machine: Machine, ts_type: pa.DataType) -> pa.Array:
-    roles = [rule.roles for rule in rules]
-    role_counts = np.array([len(patterns) for patterns in roles], np.int64)
+def _parts(found: Found, plans: list[RulePlan], which: Array, machine: Machine, ts_type: pa.DataType) -> pa.Array:
+    roles = [[*zip(plan.names, plan.types, strict=True)][: 1 + len(plan.steps)] for plan in plans]
+    role_counts = np.array([len(mine) for mine in roles], np.int64)
     counts = role_counts[which]
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
@@ -106,8 +108,8 @@ def _parts(found: Found, rules: list[Rule], which: Array, machine: Machine, ts_t
     starts = np.cumsum(role_counts) - role_counts
     labels = np.repeat(starts[which] - offsets[:-1], counts) + np.arange(len(rows))
     children = {
-        "role": _labels([pattern.role for patterns in roles for pattern in patterns], labels),
-        "type": _labels([pattern.type for patterns in roles for pattern in patterns], labels),
+        "role": _labels([role for mine in roles for role, _ in mine], labels),
+        "type": _labels([type for mine in roles for _, type in mine], labels),
         "ts": _times(machine.store.ts[rows], ts_type),
         "id": ids_of(machine, rows),
     }

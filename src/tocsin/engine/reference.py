@@ -21,6 +21,7 @@ from graphlib import TopologicalSorter
 from tocsin.errors import EventError
 from tocsin.events.ids import Words, content_words, hexadecimal, match_words, occurrence_words, text_words
 from tocsin.events.types import Event, Kind, Value
+from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import (
     Aggregate,
     And,
@@ -68,7 +69,7 @@ class Match:
     parts: tuple[Part, ...]
 
 
-def detect(rules: Sequence[Rule], events: Iterable[Event], since: Mapping[str, int] | None = None) -> list[Match]:
+def detect(rules: Sequence[Statement], events: Iterable[Event], since: Mapping[str, int] | None = None) -> list[Match]:
     """All matches of the rules over the events, which may come in any order.
 
     A rule named in `since` sees only events with `ts` at or after that time, in microseconds.
@@ -86,7 +87,13 @@ def detect(rules: Sequence[Rule], events: Iterable[Event], since: Mapping[str, i
     for rule in _in_order_of_use(rules):
         start = (since or {}).get(rule.name, -math.inf)
         visible = sorted((fact for fact in facts if fact.ts >= start), key=lambda fact: fact.key)
-        for composite, match in _found(rule, visible):
+        if isinstance(rule, Request):
+            from tocsin.engine.reference_requests import notifications
+
+            found = notifications(rule, visible, max((fact.ts for fact in facts), default=0))
+        else:
+            found = _found(rule, visible)
+        for composite, match in found:
             facts.append(composite)
             matches.append(match)
     return sorted(matches, key=_output_key)
@@ -137,11 +144,11 @@ def identified(events: Iterable[Event]) -> list[Fact]:
     return facts
 
 
-def _in_order_of_use(rules: Sequence[Rule]) -> list[Rule]:
+def _in_order_of_use(rules: Sequence[Statement]) -> list[Statement]:
     """The rules, each after those that define the types it uses."""
     uses = TopologicalSorter[str]()
     for rule in rules:
-        uses.add(rule.emits.name, rule.anchor.type, *(clause.pattern.type for clause in rule.clauses))
+        uses.add(rule.emits.name, *rule.uses)
     order = list(uses.static_order())
     return sorted(rules, key=lambda rule: order.index(rule.emits.name))
 

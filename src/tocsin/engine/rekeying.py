@@ -25,6 +25,7 @@ from tocsin.errors import StateError
 from tocsin.events.batches import concat
 from tocsin.events.types import EventType
 from tocsin.language import parse
+from tocsin.language.requests import Statement
 from tocsin.language.rules import Rule
 
 COUNTS = ("events", "late", "dead", "matches")
@@ -34,7 +35,7 @@ Place = Callable[[str, pa.Table], Array]
 """The partition of each row of a type; an attribute is a column `name:kind`, missing if no rule reads it."""
 
 
-def narrowed(snapshot: bytes, rules: Sequence[Rule], types: Mapping[str, EventType]) -> bytes:
+def narrowed(snapshot: bytes, rules: Sequence[Statement], types: Mapping[str, EventType]) -> bytes:
     """Only what these rules need of a state."""
     return Detector.restore(snapshot, rules, types).snapshot()
 
@@ -124,7 +125,7 @@ def _left(places: Array | None, left: Array, part: int) -> Array:
 def _type(rules: Mapping[str, str], owner: tuple[str, int]) -> str:
     """The event type of a rule's role."""
     (rule,) = parse(rules[owner[0]]).rules
-    return rule.roles[owner[1]].type
+    return rule.roles[owner[1]].type if isinstance(rule, Rule) else rule.uses[owner[1]]
 
 
 # ---- joining

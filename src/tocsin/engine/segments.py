@@ -26,7 +26,7 @@ from tocsin.engine.state import State, by_type, instant, left, table_of
 from tocsin.errors import StateError
 from tocsin.events.batches import concat
 from tocsin.events.types import EventType
-from tocsin.language.rules import Rule
+from tocsin.language.requests import Statement
 from tocsin.plans.plan import Plan
 
 HEAD, SEGMENT = b"TOCHED", b"TOCSEG"
@@ -288,7 +288,7 @@ def rules_of(head: bytes, segments: Mapping[int, bytes]) -> dict[str, str]:
 
 
 def restore(
-    head: bytes, segments: Mapping[int, bytes], rules: Sequence[Rule], types: Mapping[str, EventType]
+    head: bytes, segments: Mapping[int, bytes], rules: Sequence[Statement], types: Mapping[str, EventType]
 ) -> tuple[Detector, Ledger]:
     """A detector that goes on from there, and its ledger. New and changed rules see events from there on."""
     header, tables = unpack(HEAD, head, "head of the state")

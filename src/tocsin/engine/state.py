@@ -18,6 +18,7 @@ from tocsin.engine.intake import whole, words_of
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Composites, Machine
 from tocsin.engine.output import column_of
+from tocsin.engine.requests import left_of, take_left
 from tocsin.events.types import Kind
 
 
@@ -90,7 +91,7 @@ def left(machine: Machine, places: Mapping[str, Array]) -> dict[tuple[str, int],
             type = buffer.filter.type
             rows = places.get(type, np.zeros(0, np.int64))
             found[buffer.owner] = type, np.searchsorted(rows, machine.buffers.held(number))
-    return found
+    return found | left_of(machine, places)
 
 
 def load(machine: Machine, state: State) -> None:
@@ -121,6 +122,7 @@ def load(machine: Machine, state: State) -> None:
     for buffer, number in tables.buffer_ids.items():
         if buffer.owner in state.left and buffer.filter.type in numbers:
             machine.buffers.retain(number, numbers[buffer.filter.type][state.left[buffer.owner]])
+    take_left(machine, state.left, numbers)
     for name, table in state.pending.items():
         if name in tables.types and name in machine.emits:
             machine.pending[name] = _pending(name, table, machine)

@@ -19,8 +19,8 @@ from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 from tocsin.language.rules import Function, Policy
-from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed
-from tocsin.plans.graph import Absence, Buffer, Filter, Guard, Lookup, RulePlan
+from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved
+from tocsin.plans.graph import Absence, Buffer, Combining, Filter, Guard, Lookup, RulePlan
 from tocsin.plans.plan import needed_columns
 
 FOREVER = -(2**62)
@@ -93,6 +93,10 @@ class Tables:
         self.width = 0
         self.rules: list[Loaded] = []
         self.anchored: dict[int, list[Loaded]] = {}
+        self.requests: dict[str, int] = {}
+        """The numbers of the requests."""
+        self.arriving: dict[int, list[tuple[int, int]]] = {}
+        """For a filter, the (request, variant) that an event which passes it may complete."""
         self.places = 1
         self.computed = 0
         self.outputs = 0
@@ -177,6 +181,8 @@ class Tables:
             self.enter(type, {})
         for type, columns in needed_columns(plan).items():
             self.enter(type, columns)
+        if plan.combining is not None:
+            return self._load_variant(plan, plan.combining, level, since)
         guards = self._guards(plan, plan.guards)
         steps: list[int] = []
         for step in plan.steps:
@@ -189,20 +195,63 @@ class Tables:
         )
         consumes = any(step.consumed for step in plan.steps)
         record = [since, len(plan.steps), first_step, len(plan.guards), guards, computed, int(consumes)]
-        offset = self.code.extend(record)
+        loaded = self._loaded(plan, self.code.extend(record), level)
+        self.anchored.setdefault(loaded.anchor, []).append(loaded)
+        self._is_anchor.data[loaded.anchor] = 1
+        self.computed = max(self.computed, computed)
+        return loaded
+
+    def _loaded(self, plan: RulePlan, offset: int, level: int) -> Loaded:
+        """Notes a rule whose record is written."""
         programs = [self._program(plan.types, value, kind) for _, kind, value in plan.outputs]
-        anchor = self.filter(plan.anchor)
-        loaded = Loaded(plan, len(self.rules), offset, anchor, level)
+        loaded = Loaded(plan, len(self.rules), offset, self.filter(plan.anchor), level)
         self.rules.append(loaded)
         self._programs.extend(programs)
         self._program_starts.extend([self._programs.size])
         self.outputs = max(self.outputs, len(programs))
-        self.anchored.setdefault(anchor, []).append(loaded)
-        self._is_anchor.data[anchor] = 1
         self.places = max(self.places, 1 + len(plan.steps))
-        self.computed = max(self.computed, computed)
         self._rule_words.extend(_signed(text_words(plan.rule.name)))
         self._role_counts.extend([1 + len(plan.steps)])
+        return loaded
+
+    def _load_variant(self, plan: RulePlan, combining: Combining, level: int, since: int) -> Loaded:
+        """Appends one way in which a request can be met."""
+        types, bound, words = plan.types, {combining.anchor}, list[int]()
+        for step in plan.steps:
+            lookup = step.lookup
+            place, filter = lookup.place, lookup.buffer.filter
+            bound.add(place)
+            tests = [moved(condition, place) for condition in filter.conditions]
+            for key, value in zip(lookup.buffer.keys, lookup.keys, strict=True):
+                tests.append(Apply("=", (Field(place, key.attribute, key.kind), value), Kind.BOOL))
+            ascending = [pair for pair in combining.ascending if place in pair and bound.issuperset(pair)]
+            sequences = [
+                [len(left), len(right), *left, *right]
+                for left, right in combining.sequences
+                if place in (*left, *right) and bound.issuperset((*left, *right))
+            ]
+            words += [
+                place,
+                self._buffer(lookup.buffer, lookup.horizon_us),
+                self.types[filter.type],
+                len(lookup.keys),
+                self.code.extend([self._program(types, key) for key in lookup.keys]),
+                len(tests),
+                self.code.extend([self._program(types, test) for test in tests]),
+                len(lookup.conditions),
+                self.code.extend([self._program(types, condition) for condition in lookup.conditions]),
+                len(ascending),
+                self.code.extend([place for pair in ascending for place in pair]),
+                len(sequences),
+                self.code.extend([word for sequence in sequences for word in sequence]),
+            ]
+        first_step = self.code.extend(words)
+        conditions = self.code.extend([self._program(types, condition) for condition in combining.conditions])
+        record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps), first_step]
+        offset = self.code.extend([*record, len(combining.conditions), conditions])
+        loaded = self._loaded(plan, offset, level)
+        request = self.requests.setdefault(plan.rule.name, len(self.requests))
+        self.arriving.setdefault(loaded.anchor, []).append((request, offset))
         return loaded
 
     def enter(self, type: str, columns: Mapping[str, Kind | None]) -> None:

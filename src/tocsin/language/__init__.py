@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from tocsin.errors import RuleError, nearest
-from tocsin.language import tesla
+from tocsin.language import eps, tesla
 from tocsin.language.printing import print_expression, print_pattern, print_program, print_rule, print_window
 from tocsin.language.rules import Pattern, Program, Rule
 from tocsin.language.tesla import parse_expression, parse_pattern
 
-LANGUAGES: dict[str, Callable[[str], Program]] = {"tesla": tesla.parse}
+LANGUAGES: dict[str, Callable[[str], Program]] = {"tesla": tesla.parse, "eps": eps.parse}
 """What reads a text of each language."""
+
+_REQUEST = re.compile(r"^[ \t]*request\s+[A-Za-z_]", re.IGNORECASE | re.MULTILINE)
 
 
 def parse(text: str, language: str | None = None) -> Program:
@@ -31,8 +34,12 @@ def parse(text: str, language: str | None = None) -> Program:
 
 
 def guess(text: str) -> str:
-    """The language that a text is most likely written in."""
-    return "tesla"
+    """The language that a text is most likely written in: requests for notification begin with that word.
+
+    >>> guess("request Both on A & B")
+    'eps'
+    """
+    return "eps" if _REQUEST.search(text) else "tesla"
 
 
 __all__ = [

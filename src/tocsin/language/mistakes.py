@@ -22,6 +22,7 @@ _NEXT_RULE = {"DEFINE", "RULE", "EVENT", "SEMICOLON", END}
 
 _KEYWORDS = ("as", "and", "or", "not", "within", "between", "from", "where", "consuming", "define", "rule", "event")
 _NEVER_NAMES = set(_KEYWORDS) - {"rule", "event"}
+_KEYWORDS_OF_REQUESTS = ("on", "if", "mode", "notify", "request")
 
 _CONDITION = "A comparison or a condition stands in parentheses here."
 
@@ -40,7 +41,13 @@ _WORDS = {
     "DOT": "'.'",
     "EQUAL": "'='",
     "RPAR": "')'",
-    **{word.upper(): f"'{word}'" for word in _KEYWORDS},
+    "AT": "a timer",
+    "TIMES": "a repetition",
+    "CONTEXT": "a mode (" + ", ".join(SPELLINGS["CONTEXT"]) + ")",
+    "_BOTH": "'&'",
+    "_EITHER": "'||'",
+    "_THEN": "';'",
+    **{word.upper(): f"'{word}'" for word in (*_KEYWORDS, *_KEYWORDS_OF_REQUESTS)},
 }
 """Terminals in words, in the order in which they are listed."""
 
@@ -82,7 +89,10 @@ def expectation(terminals: set[str]) -> str:
     if "SEMICOLON" in left:
         last = ["the next rule"]
         left -= _NEXT_RULE
-    elif END in left and "DEFINE" not in left:
+    elif "REQUEST" in left and len(left) > 3:
+        last = ["the next request"]
+        left -= {"REQUEST", "EVENT", END}
+    elif END in left and "DEFINE" not in left and "REQUEST" not in left:
         last = ["the end"]
     words += [text for terminal, text in _WORDS.items() if terminal in left] + last
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
@@ -131,8 +141,9 @@ def _parentheses(token: Token, terminals: set[str]) -> str | None:
 
 
 def _fitting_words(terminals: set[str]) -> list[str]:
-    known = [word for word in _KEYWORDS if word.upper() in terminals]
-    return known + [word for name in ("POLICY", "FUNCTION", "BOOLEAN") if name in terminals for word in SPELLINGS[name]]
+    known = [word for word in (*_KEYWORDS, *_KEYWORDS_OF_REQUESTS) if word.upper() in terminals]
+    several = ("POLICY", "FUNCTION", "BOOLEAN", "TIMES", "CONTEXT")
+    return known + [word for name in several if name in terminals for word in SPELLINGS[name]]
 
 
 def _slip(word: str, known: Iterable[str]) -> str | None:

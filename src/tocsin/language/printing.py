@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from tocsin.errors import RuleError
 from tocsin.events.types import Kind
+from tocsin.language.requests import Request
 from tocsin.language.rules import (
     Aggregate,
     And,
@@ -55,8 +56,12 @@ def print_program(program: Program) -> str:
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
-def print_rule(rule: Rule) -> str:
-    """A rule as text, with its name in front where that is not the type that it defines."""
+def print_rule(rule: Rule | Request) -> str:
+    """A rule as text, with its name in front where that is not the type that it defines; or a request."""
+    if isinstance(rule, Request):
+        from tocsin.language.printing_requests import print_request
+
+        return print_request(rule)
     lines = [] if rule.name == rule.emits.name else [f"rule {rule.name}"]
     lines += [f"define    {rule.emits}", f"from      {print_pattern(rule.anchor)}"]
     lines += [f"          and {_clause(clause)}" for clause in rule.clauses]

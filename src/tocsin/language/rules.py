@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from tocsin.errors import Span
 from tocsin.events.types import EventType, Kind
@@ -209,6 +210,11 @@ class Rule:
         """The anchor and the selected patterns, in the order they are named."""
         return (self.anchor, *(clause.pattern for clause in self.clauses if isinstance(clause, Selection)))
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The event types that it looks at."""
+        return (self.anchor.type, *(clause.pattern.type for clause in self.clauses))
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -218,5 +224,6 @@ class Program:
     """
 
     types: tuple[EventType, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Any, ...] = ()
+    """Rules and requests for notification."""
     source: str | None = field(default=None, compare=False, repr=False)

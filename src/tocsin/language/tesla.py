@@ -1,24 +1,20 @@
 """What does a TESLA text say? `parse` reads rules and event declarations, `parse_pattern` a subscription.
 
-The automaton of tesla.lark runs over the tokens of tokens.py and calls a method of `_Reader` for each production as
-soon as it is complete, so that no tree is built in between.
+The grammar is tesla.lark, with what it has in common with others in terms.lark.
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from tocsin.errors import RuleError, Span
-from tocsin.events.types import EventType, Kind
+from tocsin.events.types import EventType
 from tocsin.language import terms
 from tocsin.language.automaton import Automaton
-from tocsin.language.chains import comparison_of, constraints_of, expression_of
+from tocsin.language.chains import comparison_of, expression_of
+from tocsin.language.reading import Declared, Reader, declared, grammar, reading
 from tocsin.language.rules import (
     Aggregate,
     Attribute,
@@ -26,7 +22,6 @@ from tocsin.language.rules import (
     Clause,
     Expression,
     Function,
-    Literal,
     Negation,
     Parameter,
     Pattern,
@@ -75,37 +70,13 @@ def parse_expression(text: str) -> Expression:
 
 
 def _read(text: str, start: str) -> Any:
-    try:
-        with _collector_paused():
-            return _automaton().read(text, start)
-    except RuleError as error:
-        raise error.within(text) from None
+    with reading(text):
+        return _automaton().read(text, start)
 
 
 @cache
 def _automaton() -> Automaton:
-    grammar = resources.files(__package__).joinpath("tesla.lark").read_text("utf-8")
-    return Automaton(grammar, _Reader(), ("program", "role", "expression"))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """What a parse makes is kept and has no cycles: without looking for them, thousands of rules take half the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-class _Declared(NamedTuple):
-    """`event Temp(…)`."""
-
-    name: Token
-    type: EventType
+    return Automaton(grammar("tesla"), _Reader(), ("program", "role", "expression"))
 
 
 class _Defined(NamedTuple):
@@ -130,21 +101,12 @@ class _Call(NamedTuple):
     span: Span
 
 
-class _Reader:
-    """One method for each production of the grammar; each gets what its parts became."""
+class _Reader(Reader):
+    """One method for each production that only TESLA has; each gets what its parts became."""
 
-    def program(self, items: list[_Declared | _Defined]) -> tuple[tuple[EventType, ...], tuple[Rule, ...]]:
-        types: dict[str, EventType] = {}
-        for item in items:
-            if isinstance(item, _Declared):
-                if item.type.name in types:
-                    raise RuleError(f"the event type '{item.type.name}' is declared twice", span=item.name.span)
-                types[item.type.name] = item.type
-        return tuple(types.values()), tuple(_named([item for item in items if isinstance(item, _Defined)]))
-
-    def event(self, children: list[Any]) -> _Declared:
-        _, name, attributes = children
-        return _Declared(name, EventType(name.value, attributes))
+    def program(self, items: list[Declared | _Defined]) -> tuple[tuple[EventType, ...], tuple[Rule, ...]]:
+        types = declared(item for item in items if isinstance(item, Declared))
+        return types, tuple(_named([item for item in items if isinstance(item, _Defined)]))
 
     def rule(self, children: list[Any]) -> _Defined:
         header, define, name, attributes, anchor, clauses, where, consuming = children
@@ -165,27 +127,7 @@ class _Reader:
     def header(self, children: list[Token]) -> list[Token]:
         return children
 
-    def signature(self, children: list[list[tuple[Token, Kind]]]) -> tuple[tuple[str, Kind], ...]:
-        attributes: dict[str, Kind] = {}
-        for name, kind in children[0] if children else ():
-            if name.value in attributes:
-                raise RuleError(f"the attribute '{name.value}' is declared twice", span=name.span)
-            attributes[name.value] = kind
-        return tuple(attributes.items())
-
-    def field(self, children: list[Token]) -> tuple[Token, Kind]:
-        name, kind = children
-        return name, Kind(kind.value.lower())
-
-    def listed(self, children: list[Any]) -> list[Any]:
-        """A list that is empty, has its first item, or has a list and the next one."""
-        if len(children) < 2:
-            return children
-        items: list[Any] = children[0]
-        items.extend(children[1:])
-        return items
-
-    fields = clauses = items = roles = test = sum = nots = listed
+    clauses = items = roles = test = Reader.listed
 
     def where(self, children: list[Any]) -> list[Any]:
         return children[0] if children else []
@@ -219,14 +161,6 @@ class _Reader:
         attribute = attributes[0].value if attributes else None
         return _Call(function, pattern, attribute, scope, Span(name.start_pos, end.end_pos))
 
-    def role(self, children: list[Any]) -> Pattern:
-        first, last = children[0], children[-1]
-        constraints = constraints_of(children[1]) if len(children) > 1 and isinstance(children[1], list) else ()
-        alias = last.value if last.type == "ROLE" else None
-        return Pattern(first.value, constraints, alias, span=Span(first.start_pos, last.end_pos))
-
-    pattern = role
-
     def within(self, children: list[Token]) -> Within:
         word, *signs, number, unit, origin = children
         span = Span((signs or [number])[0].start_pos, unit.end_pos)
@@ -238,63 +172,6 @@ class _Reader:
     def between(self, children: list[Token]) -> Between:
         word, start, end = children
         return Between(start.value, end.value, span=Span(word.start_pos, end.end_pos))
-
-    def expression(self, children: list[list[Any]]) -> Expression:
-        return terms.checked(expression_of(children[0]))
-
-    def chain(self, children: list[Any]) -> list[Any]:
-        chain, *more = children
-        if not isinstance(chain, list):
-            return children
-        for child in more:
-            if isinstance(child, list):
-                chain += child
-            else:
-                chain.append(child)
-        return chain
-
-    def attribute(self, children: list[Token]) -> Attribute:
-        (name,) = children
-        return Attribute(name.value, None, span=Span(name.start_pos, name.end_pos))
-
-    def qualified(self, children: list[Token]) -> Attribute:
-        role, name = children
-        return Attribute(name.value, role.value, span=Span(role.start_pos, name.end_pos))
-
-    def parameter(self, children: list[Token]) -> Parameter:
-        (name,) = children
-        return Parameter(name.value[1:], span=Span(name.start_pos, name.end_pos))
-
-    def integer(self, children: list[Token]) -> Literal:
-        (digits,) = children
-        span = Span(digits.start_pos, digits.end_pos)
-        return terms.integer(terms.whole(digits.value, span), span)
-
-    def double(self, children: list[Token]) -> Literal:
-        (digits,) = children
-        return terms.double(float(digits.value), digits.span)
-
-    def string(self, children: list[Token]) -> Literal:
-        (quoted,) = children
-        span = Span(quoted.start_pos, quoted.end_pos)
-        return Literal(terms.unescape(quoted.value, span), Kind.STRING, span=span)
-
-    def boolean(self, children: list[Token]) -> Literal:
-        (word,) = children
-        return Literal(word.value.lower() == "true", Kind.BOOL, span=word.span)
-
-    def timestamp(self, children: list[Token]) -> Literal:
-        word, quoted, end = children
-        moment = terms.moment(terms.unescape(quoted.value, quoted.span), quoted.span)
-        return terms.timestamp(moment, Span(word.start_pos, end.end_pos))
-
-    def parenthesised(self, children: list[Any]) -> Expression:
-        start, chain, end = children
-        return replace(expression_of(chain), span=Span(start.start_pos, end.end_pos))
-
-    def minus(self, children: list[Any]) -> Expression:
-        sign, operand = children
-        return terms.minus(operand, Span(sign.start_pos, operand.span.end))
 
 
 def _named(definitions: Sequence[_Defined]) -> Iterator[Rule]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import Kind
+from tocsin.language.requests import Mode
 from tocsin.language.rules import Function, Policy
 from tocsin.language.terms import UNITS
 
@@ -33,6 +34,8 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "COMPARE": ("!=", "<>", "<", "<=", ">", ">="),
     "EQUAL": ("=", "=="),
     "MULTIPLY": ("*", "/"),
+    "TIMES": ("timeseq", "timesdf"),
+    "CONTEXT": tuple(Mode),
 }
 """Terminals of several spellings, which the grammar only declares."""
 
@@ -46,7 +49,7 @@ _TOKEN = re.compile(
     |(?P<DOUBLE>(?:[0-9]+\.[0-9]+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<INT>[0-9]+)
     |(?P<STRING>"(?:[^"\\{_BARRED}]|\\[^{_BARRED}])*+"|'(?:[^'\\{_BARRED}]|\\[^{_BARRED}])*+')
-    |(?P<SYMBOL>[!<>=]=|<>|[-(),;:.+*/=<>])
+    |(?P<SYMBOL>[!<>=]=|<>|\|\||[-(),;:.+*/=<>&])
     )""",
     re.VERBOSE,
 )
@@ -58,6 +61,9 @@ _FOLLOWED = {
     "TIMESTAMP": re.compile(rf"{_SKIP}\("),
     "FUNCTION": re.compile(rf"{_SKIP}\("),
     "POLICY": re.compile(rf"{_SKIP}[A-Za-z_]"),
+    "TIMES": re.compile(rf"{_SKIP}\("),
+    "AT": re.compile(rf"{_SKIP}\("),
+    "EVERY": re.compile(rf"{_SKIP}\("),
 }
 
 _ADVICE = {
@@ -116,7 +122,9 @@ class Lexer:
             terminal = match.lastgroup or ""
             value, end = match[terminal], match.end()
             if terminal == "SYMBOL":
-                terminal = symbols[value]
+                terminal = symbols.get(value, "")
+                if not terminal:
+                    _expect_end(text, end - len(value))
             elif terminal == "WORD":
                 place = places.get(states[-1]) or self._place(states[-1])
                 if place.has_role and _DOT.match(text, end):

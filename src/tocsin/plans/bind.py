@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.batches import TS_LIMIT
 from tocsin.events.types import UNITS_US, Kind
+from tocsin.language.requests import Statement
 from tocsin.language.rules import (
     Aggregate,
     Attribute,
@@ -44,7 +45,7 @@ def bind(rule: Rule, catalog: Catalog) -> RulePlan:
         raise located(error, rule) from None
 
 
-def located(error: RuleError, rule: Rule) -> RuleError:
+def located(error: RuleError, rule: Statement) -> RuleError:
     """The error with the text of its rule, or at least its name."""
     if rule.source is not None and error.span is not None:
         return error.within(rule.source)
@@ -228,9 +229,9 @@ class _Binding:
                 continue
             test = truth(constraint, lambda leaf: self._resolve(leaf, place))
             others = [leaf for leaf in leaves(test) if _elsewhere(leaf, place)]
-            key = _key(test, place)
+            key = key_of(test, place)
             if not others:
-                local[_at_zero(test)] = None
+                local[at_zero(test)] = None
             elif key is not None and key[0] not in keys:
                 keys[key[0]] = key[1]
             else:
@@ -321,7 +322,7 @@ def _elsewhere(leaf: Typed, place: int) -> bool:
     return isinstance(leaf, Computed) or (isinstance(leaf, Field) and leaf.place != place)
 
 
-def _key(test: Typed, place: int) -> tuple[Field, Typed] | None:
+def key_of(test: Typed, place: int) -> tuple[Field, Typed] | None:
     """The attribute and its value, if the test is an equality of an attribute here with something from elsewhere."""
     if not isinstance(test, Apply) or test.operator != "=":
         return None
@@ -334,11 +335,12 @@ def _key(test: Typed, place: int) -> tuple[Field, Typed] | None:
     return None
 
 
-def _at_zero(expression: Typed) -> Typed:
+def at_zero(expression: Typed) -> Typed:
+    """The expression with all of its fields at place 0."""
     if isinstance(expression, Field):
         return Field(0, expression.attribute, expression.kind)
     if isinstance(expression, Apply):
-        operands = tuple(_at_zero(operand) for operand in expression.operands)
+        operands = tuple(at_zero(operand) for operand in expression.operands)
         if len(operands) == 2 and expression.kind == Kind.BOOL and expression.operator not in ("and", "or"):
             return comparison(expression.operator, *operands)
         return Apply(expression.operator, operands, expression.kind)

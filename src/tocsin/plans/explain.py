@@ -81,7 +81,8 @@ def _rule(
 ) -> list[str]:
     title = f"  {rule.rule.name}" + (f" → {rule.rule.emits}" if rule.rule.emits.name != rule.rule.name else "")
     lines = [title + (f", level {level}" if level else "")]
-    lines.append(f"    for each {rule.names[0]} in {filters[rule.anchor]}")
+    anchor = rule.combining.anchor if rule.combining else 0
+    lines.append(f"    for each {rule.names[anchor]} in {filters[rule.anchor]}")
     lines += [f"      {text}" for text in _guards(rule, 0, buffers)]
     for place, step in enumerate(rule.steps, start=1):
         policy = step.policy.value if step.count <= 1 else f"{step.count}-{step.policy}"

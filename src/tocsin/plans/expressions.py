@@ -110,3 +110,13 @@ def commuted(operator: str, operands: tuple[Typed, ...], kind: Kind | None) -> T
 
 def _order(expression: Typed) -> str:
     return repr(expression)
+
+
+def moved(expression: Typed, place: int) -> Typed:
+    """The expression about another place: all of its fields are there."""
+    if isinstance(expression, Field):
+        return Field(place, expression.attribute, expression.kind)
+    if isinstance(expression, Apply):
+        operands = tuple(moved(operand, place) for operand in expression.operands)
+        return Apply(expression.operator, operands, expression.kind)
+    return expression

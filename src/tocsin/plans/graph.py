@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.events.types import Kind
-from tocsin.language.rules import Function, Policy, Rule
+from tocsin.language.requests import Statement
+from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Field, Typed
 
 
@@ -90,13 +91,28 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Combining:
+    """How the events of a request are combined, besides what lookups say. Places are those of one alternative."""
+
+    anchor: int
+    """The place of the event that arrives last."""
+    window_us: int
+    sequences: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    """The last event at the places on the left is earlier than the last on the right."""
+    ascending: tuple[tuple[int, int], ...]
+    """The event at the first place stands before that at the second, in canonical order."""
+    conditions: tuple[Typed, ...]
+    """Those that need no other event than the anchor."""
+
+
+@dataclass(frozen=True, slots=True)
 class RulePlan:
-    """One rule, bound to the kinds of its events.
+    """One rule, bound to the kinds of its events; or one way in which a request can be met, see `requests`.
 
     `names` are the places' names: roles first, then patterns without one.
     """
 
-    rule: Rule
+    rule: Statement
     anchor: Filter
     guards: tuple[Guard, ...]
     steps: tuple[Step, ...]
@@ -106,6 +122,8 @@ class RulePlan:
     """The event type at each place."""
     unseen: bool
     """Whether it uses attributes of which nothing is known yet."""
+    combining: Combining | None = None
+    """For requests."""
 
     @property
     def lookups(self) -> tuple[Lookup, ...]:

@@ -120,7 +120,7 @@ def _keyed(plan: Plan) -> tuple[list[Keyed], list[list[RulePlan]]]:
 
 
 def _anchors(rules: Iterable[RulePlan]) -> set[str]:
-    return {rule.types[0] for rule in rules}
+    return {rule.types[rule.combining.anchor if rule.combining else 0] for rule in rules}
 
 
 def lay_out_live(plan: Plan, types: Iterable[str], slots: int) -> Layout:

@@ -13,11 +13,13 @@ from functools import cached_property
 
 from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
+from tocsin.language.requests import Statement
 from tocsin.language.rules import Rule
 from tocsin.plans.bind import bind, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Buffer, Filter, Reduction, RulePlan
+from tocsin.plans.requests import bind_request
 from tocsin.plans.typing import a
 
 
@@ -33,9 +35,9 @@ class Plan:
     _latest: Plan | None = field(default=None, compare=False, repr=False)
 
     @cached_property
-    def sources(self) -> tuple[Rule, ...]:
+    def sources(self) -> tuple[Statement, ...]:
         """The rules as they were written."""
-        return tuple(plan.rule for plan in self.rules)
+        return tuple({plan.rule.name: plan.rule for plan in self.rules}.values())
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -97,7 +99,7 @@ class Plan:
         assert self._latest is not None
         return self._latest
 
-    def extended(self, rules: Sequence[Rule]) -> Plan:
+    def extended(self, rules: Sequence[Statement]) -> Plan:
         """This plan with more rules. The old ones are not bound again."""
         emitted = self.emitted.with_rules(rules)
         _check_undeclared(rules, self.given)
@@ -107,8 +109,7 @@ class Plan:
         else:
             levels = {**self.levels, **order(rules, self.complete)}
             complete = _completed(self.complete, rules, levels)
-        catalog = self.given.with_types(emitted.types)
-        bound = tuple(bind(rule, catalog) for rule in rules)
+        bound = _bound(rules, self.given, emitted)
         numbers = _numbered(self.numbers, bound)
         plan = Plan(self.given, (*self.rules, *bound), levels)
         return _remembering(plan, emitted, (*self.sources, *rules), complete=complete, numbers=numbers)
@@ -122,7 +123,7 @@ class Emitted:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
 
-    def with_rules(self, rules: Iterable[Rule]) -> Emitted:
+    def with_rules(self, rules: Iterable[Statement]) -> Emitted:
         """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
         types, kinds, names = dict(self.types), dict(self.kinds), set(self.names)
         for rule in rules:
@@ -143,7 +144,7 @@ class Emitted:
         return Emitted(types, kinds, frozenset(names))
 
 
-def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
+def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
     """Binds all rules; they may use each other's composite events.
 
     Time linear in the rules: sharing is by hashing.
@@ -151,24 +152,39 @@ def plan(rules: Sequence[Rule], catalog: Catalog) -> Plan:
     emitted = Emitted().with_rules(rules)
     _check_undeclared(rules, catalog)
     levels = order(rules)
-    bound = catalog.with_types(emitted.types)
-    return _remembering(Plan(catalog, tuple(bind(rule, bound) for rule in rules), levels), emitted, tuple(rules))
+    bound = _bound(rules, catalog, emitted)
+    return _remembering(Plan(catalog, bound, levels), emitted, tuple(rules))
 
 
-def _check_undeclared(rules: Iterable[Rule], catalog: Catalog) -> None:
+def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tuple[RulePlan, ...]:
+    catalog = given.with_types(emitted.types)
+    plans: list[RulePlan] = []
+    for rule in rules:
+        if isinstance(rule, Rule):
+            plans.append(bind(rule, catalog))
+            continue
+        composite = next((type for type in rule.uses if type in emitted.types), None)
+        if composite is not None:
+            message = f"{composite} is defined by a rule: requests over composite events do not run yet"
+            raise located(RuleError(message, span=rule.span), rule)
+        plans += bind_request(rule, catalog)
+    return tuple(plans)
+
+
+def _check_undeclared(rules: Iterable[Statement], catalog: Catalog) -> None:
     for rule in rules:
         if rule.emits.name in catalog.types:
             message = f"{rule.emits.name} is declared as an event from outside, a rule cannot define it"
             raise located(RuleError(message, span=rule.span), rule)
 
 
-def _remembering(plan: Plan, emitted: Emitted, sources: tuple[Rule, ...], **more: dict[str, int]) -> Plan:
+def _remembering(plan: Plan, emitted: Emitted, sources: tuple[Statement, ...], **more: dict[str, int]) -> Plan:
     """The plan, with what is known about it already."""
     plan.__dict__.update(emitted=emitted, sources=sources, **more)
     return plan
 
 
-def _completed(before: Mapping[str, int], rules: Iterable[Rule], levels: Mapping[str, int]) -> dict[str, int]:
+def _completed(before: Mapping[str, int], rules: Iterable[Statement], levels: Mapping[str, int]) -> dict[str, int]:
     complete = dict(before)
     for rule in rules:
         complete[rule.emits.name] = max(complete.get(rule.emits.name, 0), levels[rule.name] + 1)
@@ -183,17 +199,17 @@ def _numbered(before: Mapping[str, int], rules: Iterable[RulePlan]) -> dict[str,
     return numbers
 
 
-def order(rules: Sequence[Rule], ready: Mapping[str, int] | None = None) -> dict[str, int]:
+def order(rules: Sequence[Statement], ready: Mapping[str, int] | None = None) -> dict[str, int]:
     """The level of each rule by name;
 
     `ready` says from which level on other rules' types are there. A cycle is an error.
     """
-    producers: dict[str, list[Rule]] = defaultdict(list)
+    producers: dict[str, list[Statement]] = defaultdict(list)
     for rule in rules:
         producers[rule.emits.name].append(rule)
     levels: dict[str, int] = {}
 
-    def level(rule: Rule, path: tuple[Rule, ...]) -> int:
+    def level(rule: Statement, path: tuple[Statement, ...]) -> int:
         if rule.name in levels:
             return levels[rule.name]
         if rule in path:
@@ -201,7 +217,7 @@ def order(rules: Sequence[Rule], ready: Mapping[str, int] | None = None) -> dict
             message = "a composite event cannot be made from itself: " + " ← ".join(circle)
             raise located(RuleError(message, span=rule.span), rule)
         highest = 0
-        for type in (rule.anchor.type, *(clause.pattern.type for clause in rule.clauses)):
+        for type in rule.uses:
             highest = max(highest, ready.get(type, 0) if ready else 0)
             for producer in producers.get(type, ()):
                 highest = max(highest, 1 + level(producer, (*path, rule)))
@@ -224,6 +240,8 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
                     needed[type or rule.types[leaf.place]][leaf.attribute] = leaf.kind
 
     read(rule.anchor.conditions, rule.anchor.type)
+    if rule.combining is not None:
+        read(rule.combining.conditions)
     for lookup in rule.lookups:
         read((*lookup.buffer.filter.conditions, *lookup.buffer.keys), lookup.buffer.filter.type)
         read((*lookup.conditions, *lookup.keys))

@@ -21,7 +21,7 @@ from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.batches import letters
 from tocsin.language import parse
 from tocsin.language.printing import print_rule
-from tocsin.language.rules import Rule
+from tocsin.language.requests import Statement
 from tocsin.plans.layout import check_fit
 from tocsin.spark.jobs import Job
 from tocsin.spark.packing import CONTROL
@@ -81,12 +81,12 @@ def change(job: Job, detector: Detector, order: Mapping[str, Any], at: int) -> N
     detector.change(add=add, remove=order.get("remove") or (), at=at, check=lambda plan: check_fit(plan, job.layout))
 
 
-def types_of(rule: Rule) -> set[str]:
+def types_of(rule: Statement) -> set[str]:
     """The event types that a rule looks at."""
-    return {rule.anchor.type, *(clause.pattern.type for clause in rule.clauses)}
+    return set(rule.uses)
 
 
-def rules_in(head: bytes, stored: Mapping[int, bytes], job: Job, slot: int) -> tuple[Rule, ...]:
+def rules_in(head: bytes, stored: Mapping[int, bytes], job: Job, slot: int) -> tuple[Statement, ...]:
     """The rules of a slot: those of its state where rules come and go, else those of the job."""
     mine = job.rules_of(slot)
     if job.kept is None:

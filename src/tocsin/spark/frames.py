@@ -21,7 +21,7 @@ from tocsin.engine import output
 from tocsin.errors import EventError, nearest
 from tocsin.events.batches import TS_LIMIT, Columns, kind_of
 from tocsin.events.types import EventType, Kind
-from tocsin.language.rules import Rule
+from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.explain import explain
 from tocsin.plans.layout import forwarding, lay_out, lay_out_live
@@ -41,7 +41,7 @@ SLOTS_MAX = 32
 
 
 def detect(
-    rules: tuple[Rule, ...],
+    rules: tuple[Statement, ...],
     types: Mapping[str, EventType],
     events: Events,
     columns: Columns,
@@ -65,7 +65,7 @@ def detect(
 
 
 def prepare(
-    rules: tuple[Rule, ...],
+    rules: tuple[Statement, ...],
     types: Mapping[str, EventType],
     events: Events,
     columns: Columns,
@@ -88,7 +88,7 @@ def prepare(
 
 
 def explain_frames(
-    rules: tuple[Rule, ...],
+    rules: tuple[Statement, ...],
     types: Mapping[str, EventType],
     events: Events,
     columns: Columns,
@@ -118,10 +118,10 @@ def explain_frames(
     return "\n".join(lines) + "\n\n" + explain(source.plan)
 
 
-def _types_of(rules: tuple[Rule, ...], types: Mapping[str, EventType]) -> list[str]:
+def _types_of(rules: tuple[Statement, ...], types: Mapping[str, EventType]) -> list[str]:
     """The types from outside that rules look at, and those that are declared."""
     defined = {rule.emits.name for rule in rules}
-    named = {type for rule in rules for type in (rule.anchor.type, *(clause.pattern.type for clause in rule.clauses))}
+    named = {type for rule in rules for type in rule.uses}
     return sorted((named | set(types)) - defined)
 
 
@@ -155,7 +155,7 @@ class Source:
 
     def __init__(
         self,
-        rules: tuple[Rule, ...],
+        rules: tuple[Statement, ...],
         types: Mapping[str, EventType],
         events: Events,
         columns: Columns,

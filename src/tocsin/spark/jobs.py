@@ -20,7 +20,7 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.routing import Router
 from tocsin.events.batches import DEFINED, Columns, Known
 from tocsin.events.types import Kind
-from tocsin.language.rules import Rule
+from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.layout import Layout, forwarding, live_forwarding
 from tocsin.plans.plan import Plan, plan
@@ -35,7 +35,7 @@ JOBS_KEPT = 16
 class Job:
     """One detection: rules over events of a known shape, laid out over slots."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[Statement, ...]
     catalog: Catalog
     columns: Columns
     layout: Layout
@@ -84,7 +84,7 @@ class Job:
     def labels(self) -> list[int]:
         return labels(self.layout.slots)
 
-    def rules_of(self, slot: int) -> tuple[Rule, ...]:
+    def rules_of(self, slot: int) -> tuple[Statement, ...]:
         """The rules that run in a slot."""
         names = self.layout.rules_of(slot)
         return tuple(rule for rule in self.rules if rule.name in names)

@@ -12,6 +12,7 @@ from tocsin.engine.kernels.layout import NONE, Filters, Lists
 
 with compiled_kernels():
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
+    from tocsin.engine.kernels.combinations import OWNER, notify, use
     from tocsin.engine.kernels.detection import detect, project
     from tocsin.engine.kernels.hashing import (
         fold_start,
@@ -26,6 +27,7 @@ with compiled_kernels():
 
 __all__ = [
     "NONE",
+    "OWNER",
     "Array",
     "Filters",
     "Lists",
@@ -42,10 +44,12 @@ __all__ = [
     "hexadecimal",
     "load_column",
     "match_identities",
+    "notify",
     "project",
     "rebuild",
     "rehash",
     "room_needed",
     "text_identities",
     "trim",
+    "use",
 ]

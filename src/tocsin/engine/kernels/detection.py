@@ -91,7 +91,7 @@ INT64_MAX = np.int64(2**63 - 1)
 
 
 @small
-def _list_of(env, buffer, key):
+def list_of(env, buffer, key):
     """The list of a (buffer, key), or -1."""
     mask = get(env, HASH_MASK)
     lists, keys, buffers = get(env, HASH_LIST), get(env, HASH_KEY), get(env, HASH_BUFFER)
@@ -164,7 +164,7 @@ def _reach(env, at, since):
             mixed = mix(mixed ^ np.uint64(key))
         if count > 1:
             key = np.int64(mixed)
-    n = _list_of(env, get(code, at + L_BUFFER), key)
+    n = list_of(env, get(code, at + L_BUFFER), key)
     if n < 0:
         return np.int64(0), np.int64(0)
     lo = get(get(env, LIST_OFFSET), n)

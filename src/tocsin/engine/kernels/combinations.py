@@ -1,0 +1,392 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Requests: for each arriving event, the first combination of it and earlier unused events.
+
+Combinations are searched, not enumerated. `_search` finds some way to fill the places, looking up one after another.
+`_first` then asks for a way with an earlier event until there is none, puts that event where it can stand, and goes on
+with the next: so the events of the first combination are found one by one, from the earliest on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tocsin.engine.kernels.detection import list_of
+from tocsin.engine.kernels.expressions import all_hold, evaluate
+from tocsin.engine.kernels.hashing import mix
+from tocsin.engine.kernels.layout import (
+    C_ASCENDING,
+    C_ASCENDING_COUNT,
+    C_BUFFER,
+    C_CONDITION_COUNT,
+    C_CONDITIONS,
+    C_KEY_COUNT,
+    C_KEYS,
+    C_PLACE,
+    C_SEQUENCE_COUNT,
+    C_SEQUENCES,
+    C_TEST_COUNT,
+    C_TESTS,
+    C_TYPE,
+    COMBINE_WORDS,
+    MAX_PLACES,
+    V_ANCHOR,
+    V_CONDITION_COUNT,
+    V_CONDITIONS,
+    V_NUMBER,
+    V_SINCE,
+    V_STEP_COUNT,
+    V_STEPS,
+    V_WINDOW,
+)
+from tocsin.engine.kernels.memory import (
+    CODE,
+    FRAME,
+    LIST_LENGTH,
+    LIST_OFFSET,
+    POOL_ROW,
+    POOL_TS,
+    STACK,
+    get,
+    jit,
+    put,
+    small,
+)
+
+OWNER = np.int64(1) << 40
+"""An event that a request has used is request · OWNER + row + 1 in the set of these."""
+
+
+@small
+def is_used(used, key):
+    mask = np.int64(len(used) - 1)
+    at = np.int64(mix(np.uint64(key))) & mask
+    while used[at] != 0:
+        if used[at] == key:
+            return True
+        at = (at + 1) & mask
+    return False
+
+
+@jit
+def use(used, keys):
+    """Enters events that requests have used; each once. There must be room."""
+    mask = np.int64(len(used) - 1)
+    for key in keys:
+        at = np.int64(mix(np.uint64(key))) & mask
+        while used[at] != 0:
+            at = (at + 1) & mask
+        used[at] = key
+
+
+@small
+def _before(x, y, ts, seq, types, ranks):
+    """Whether row x stands before row y in canonical order. Rows of one type are in order."""
+    if ts[x] != ts[y]:
+        return ts[x] < ts[y]
+    if seq[x] != seq[y]:
+        return seq[x] < seq[y]
+    if types[x] != types[y]:
+        return ranks[types[x]] < ranks[types[y]]
+    return x < y
+
+
+@jit
+def _open(env, step, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks):
+    """Where candidates for a step stand in the pool. Logarithmic."""
+    code = get(env, CODE)
+    place = get(code, step + C_PLACE)
+    begin[s], end[s] = 0, 0
+    if fixed[place] >= 0:
+        end[s] = 1
+        return
+    key = np.int64(0)
+    count = get(code, step + C_KEY_COUNT)
+    if count > 0:
+        mixed = np.uint64(0)
+        for i in range(count):
+            if not evaluate(env, get(code, get(code, step + C_KEYS) + i)):
+                return
+            key = get(get(env, STACK), 0)
+            mixed = mix(mixed ^ np.uint64(key))
+        if count > 1:
+            key = np.int64(mixed)
+    n = list_of(env, get(code, step + C_BUFFER), key)
+    if n < 0:
+        return
+    start = get(get(env, LIST_OFFSET), n)
+    stop = start + get(get(env, LIST_LENGTH), n)
+    rows, times = get(env, POOL_ROW), get(env, POOL_TS)
+    lo, hi = start, stop
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if get(times, mid) < floor or (low >= 0 and not _before(low, get(rows, mid), ts, seq, types, ranks)):
+            lo = mid + 1
+        else:
+            hi = mid
+    start, hi = lo, stop
+    limit = high[place] if high[place] >= 0 else arrival
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if _before(get(rows, mid), limit, ts, seq, types, ranks):
+            lo = mid + 1
+        else:
+            hi = mid
+    begin[s], end[s] = start, lo
+
+
+@small
+def _latest(env, at, count, ts, seq):
+    """The time of the last of some places."""
+    code, frame = get(env, CODE), get(env, FRAME)
+    row = get(frame, get(code, at))
+    best_ts, best_seq = ts[row], seq[row]
+    for i in range(1, count):
+        row = get(frame, get(code, at + i))
+        if ts[row] > best_ts or (ts[row] == best_ts and seq[row] > best_seq):
+            best_ts, best_seq = ts[row], seq[row]
+    return best_ts, best_seq
+
+
+@jit
+def _fits(env, step, s, first, row, arrival, held, used, owner, ts, seq, types, ranks):
+    """Whether a row can stand at the place of a step, beside those of earlier steps. `held`: it was put there."""
+    code, frame = get(env, CODE), get(env, FRAME)
+    if row == arrival or is_used(used, owner + row + 1):
+        return False
+    for q in range(s):
+        if get(frame, get(code, first + q * COMBINE_WORDS + C_PLACE)) == row:
+            return False
+    place = get(code, step + C_PLACE)
+    if held and types[row] != get(code, step + C_TYPE):
+        return False
+    put(frame, place, row)
+    if (held or get(code, step + C_KEY_COUNT) > 1) and not all_hold(
+        env, get(code, step + C_TESTS), get(code, step + C_TEST_COUNT)
+    ):
+        return False
+    count = get(code, step + C_CONDITION_COUNT)
+    if count > 0 and not all_hold(env, get(code, step + C_CONDITIONS), count):
+        return False
+    at = get(code, step + C_ASCENDING)
+    for _ in range(get(code, step + C_ASCENDING_COUNT)):
+        if not _before(get(frame, get(code, at)), get(frame, get(code, at + 1)), ts, seq, types, ranks):
+            return False
+        at += 2
+    at = get(code, step + C_SEQUENCES)
+    for _ in range(get(code, step + C_SEQUENCE_COUNT)):
+        left, right = get(code, at), get(code, at + 1)
+        left_ts, left_seq = _latest(env, at + 2, left, ts, seq)
+        right_ts, right_seq = _latest(env, at + 2 + left, right, ts, seq)
+        if left_ts > right_ts or (left_ts == right_ts and left_seq >= right_seq):
+            return False
+        at += 2 + left + right
+    return True
+
+
+@jit
+def _search(env, v, arrival, low, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget):
+    """Some way to fill all places, left in the frame: 1, or 0 if there is none, or -1 if the budget does not last.
+
+    Events that are not `fixed` stand behind `low`, and before `high` of their place.
+    """
+    code = get(env, CODE)
+    steps, first = get(code, v + V_STEP_COUNT), get(code, v + V_STEPS)
+    put(get(env, FRAME), get(code, v + V_ANCHOR), arrival)
+    floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
+    s = 0
+    if steps > 0:
+        _open(env, first, 0, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
+    while 0 <= s < steps:
+        step = first + s * COMBINE_WORDS
+        place = get(code, step + C_PLACE)
+        held = fixed[place] >= 0
+        moved = False
+        while begin[s] < end[s]:
+            row = fixed[place] if held else get(get(env, POOL_ROW), begin[s])
+            begin[s] += 1
+            budget[0] -= 1
+            if budget[0] < 0:
+                return -1
+            if _fits(env, step, s, first, row, arrival, held, used, owner, ts, seq, types, ranks):
+                moved = True
+                break
+        if not moved:
+            s -= 1
+            continue
+        s += 1
+        if s < steps:
+            following = first + s * COMBINE_WORDS
+            _open(env, following, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
+    return 1 if s == steps else 0
+
+
+@jit
+def _first(env, v, arrival, scratch, used, owner, ts, seq, types, ranks, budget, rows, line):
+    """The first combination of a variant: `rows` by place, `line` in canonical order. 1, 0 or -1 as `_search`."""
+    code, frame = get(env, CODE), get(env, FRAME)
+    steps, first = get(code, v + V_STEP_COUNT), get(code, v + V_STEPS)
+    high, fixed, begin, end, stack, masks, now = (
+        scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6],
+    )  # fmt: skip
+    for p in range(steps + 1):
+        high[p], fixed[p] = -1, -1
+    found = np.int64(0)
+    depth = 0
+    low = np.int64(-1)
+    while True:
+        if depth < steps:
+            state = _search(
+                env, v, arrival, low, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget
+            )  # fmt: skip
+            if state < 0:
+                return state
+            masks[depth] = 0
+            if state == 1:
+                earliest = np.int64(-1)
+                improved = True
+                while improved:
+                    improved = False
+                    for q in range(steps):
+                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+                        now[place] = get(frame, place)
+                    earliest = np.int64(-1)
+                    for q in range(steps):
+                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+                        if fixed[place] < 0 and (earliest < 0 or _before(now[place], earliest, ts, seq, types, ranks)):
+                            earliest = now[place]
+                    for q in range(steps):
+                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+                        if fixed[place] >= 0:
+                            continue
+                        high[place] = earliest
+                        state = _search(
+                            env, v, arrival, low, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget
+                        )  # fmt: skip
+                        high[place] = -1
+                        if state < 0:
+                            return state
+                        if state == 1:
+                            improved = True
+                            break
+                for q in range(steps):
+                    place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+                    if fixed[place] >= 0:
+                        continue
+                    fixed[place] = earliest
+                    state = _search(
+                        env, v, arrival, earliest, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget
+                    )  # fmt: skip
+                    fixed[place] = -1
+                    if state < 0:
+                        return state
+                    if state == 1:
+                        masks[depth] |= np.int64(1) << place
+                stack[depth] = earliest
+        else:
+            for p in range(steps + 1):
+                now[p] = fixed[p]
+            now[get(code, v + V_ANCHOR)] = arrival
+            better = found == 0
+            if not better:
+                better = _compare(stack, steps, now, line, steps, rows, steps + 1, ts, seq, types, ranks) < 0
+            if better:
+                for p in range(steps + 1):
+                    rows[p] = now[p]
+                for d in range(steps):
+                    line[d] = stack[d]
+            found = np.int64(1)
+            if steps == 0:
+                return found
+            depth -= 1
+            for p in range(steps + 1):
+                if fixed[p] == stack[depth]:
+                    fixed[p] = -1
+        while masks[depth] == 0:
+            depth -= 1
+            if depth < 0:
+                return found
+            for p in range(steps + 1):
+                if fixed[p] == stack[depth]:
+                    fixed[p] = -1
+        place = 0
+        while (masks[depth] >> place) & 1 == 0:
+            place += 1
+        masks[depth] &= ~(np.int64(1) << place)
+        fixed[place] = stack[depth]
+        low = stack[depth]
+        depth += 1
+
+
+@small
+def _compare(line, length, rows, other_line, other_length, other_rows, places, ts, seq, types, ranks):
+    """Which of two combinations with one arrival comes first: by their events in order, then by places."""
+    shorter = min(length, other_length)
+    for d in range(shorter):
+        if line[d] != other_line[d]:
+            return -1 if _before(line[d], other_line[d], ts, seq, types, ranks) else 1
+    if length != other_length:
+        return -1 if length > shorter else 1  # the arrival itself, which is last, stands where the other goes on
+    for p in range(places):
+        if rows[p] != other_rows[p]:
+            return -1 if _before(rows[p], other_rows[p], ts, seq, types, ranks) else 1
+    return 0
+
+
+@jit
+def notify(env, arrivals, used, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor, out_keys):
+    """The notifications for arrivals: (row, request, variant) in order, those of one row and request together.
+
+    Returns (notifications, used events, -1), or instead of -1 the place of the arrival for which the budget did not
+    last. `out_keys` has what was used.
+    """
+    code = get(env, CODE)
+    scratch = np.empty((7, MAX_PLACES), np.int64)
+    rows, line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
+    best_rows, best_line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
+    budget = np.empty(1, np.int64)
+    count, keys = 0, 0
+    at = 0
+    while at < len(arrivals):
+        row, request = arrivals[at, 0], arrivals[at, 1]
+        owner = request * OWNER
+        best, best_length = np.int64(-1), np.int64(0)
+        budget[0] = budget_each
+        begun = at
+        while at < len(arrivals) and arrivals[at, 0] == row and arrivals[at, 1] == request:
+            v = arrivals[at, 2]
+            at += 1
+            if ts[row] < get(code, v + V_SINCE):
+                continue
+            put(get(env, FRAME), get(code, v + V_ANCHOR), row)
+            conditions = get(code, v + V_CONDITION_COUNT)
+            if conditions > 0 and not all_hold(env, get(code, v + V_CONDITIONS), conditions):
+                continue
+            state = _first(env, v, row, scratch, used, owner, ts, seq, types, ranks, budget, rows, line)
+            if state < 0:
+                return count, keys, begun
+            if state == 0:
+                continue
+            length = get(code, v + V_STEP_COUNT)
+            if (
+                best < 0
+                or _compare(
+                    line, length, rows, best_line, best_length, best_rows, min(length, best_length) + 1,
+                    ts, seq, types, ranks,
+                ) < 0
+            ):  # fmt: skip
+                best, best_length = v, length
+                for p in range(length + 1):
+                    best_rows[p] = rows[p]
+                for d in range(length):
+                    best_line[d] = line[d]
+        if best >= 0:
+            out_number[count], out_anchor[count] = get(code, best + V_NUMBER), row
+            single = np.empty(1, np.int64)
+            for p in range(best_length + 1):
+                out_rows[count, p] = best_rows[p]
+                single[0] = owner + best_rows[p] + 1
+                use(used, single)
+                out_keys[keys] = single[0]
+                keys += 1
+            count += 1
+    return count, keys, -1

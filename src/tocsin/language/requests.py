@@ -1,0 +1,188 @@
+"""What a request for notification says: an event expression, a condition on what occurred, and how to combine.
+
+    Occurs ── All (&) ── Either (||) ── Then (;) ── Times (TimesEq, TimesDf)
+    Moment, Period, After: timers, which are occurrences without attributes
+
+Frozen data, as `rules` has it. `leaves` numbers the occurrences from left to right: they are the roles of a match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tocsin.errors import Span
+from tocsin.events.types import EventType, Kind
+from tocsin.language.rules import Expression, Pattern, Rule
+
+DAY_US = 86_400_000_000
+WINDOW_US = DAY_US
+"""The detection window of a request that does not say one."""
+
+
+def _span() -> Span | None:
+    return field(default=None, compare=False, repr=False, kw_only=True)
+
+
+class Mode(StrEnum):
+    """How instances are combined: all of them, or as one of Snoop's contexts has it."""
+
+    GENERIC = "generic"
+    RECENT = "recent"
+    CHRONOLOGICAL = "chronological"
+    CONTINUOUS = "continuous"
+    CUMULATIVE = "cumulative"
+
+
+@dataclass(frozen=True, slots=True)
+class Occurs:
+    """An event of a type, perhaps with tests of its own."""
+
+    pattern: Pattern
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment."""
+
+    at_us: int
+    alias: str | None = None
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Every so often: from `start_us` on, or at multiples since 1970 from the first event of its request on."""
+
+    every_us: int
+    start_us: int | None = None
+    alias: str | None = None
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """So long after each occurrence of something."""
+
+    event: EventExpression
+    delay_us: int
+    alias: str | None = None
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """`A & B & …`: all of them, in any order."""
+
+    operands: tuple[EventExpression, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """`A || B || …`: any one of them."""
+
+    operands: tuple[EventExpression, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """`A ; B`: the last event of A is earlier than the last of B."""
+
+    left: EventExpression
+    right: EventExpression
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """`TimesEq(n, A, attr)` (`same`) and `TimesDf(n, A, attr)`: n events, of one value or of n values."""
+
+    count: int
+    pattern: Pattern
+    attribute: str
+    same: bool
+    span: Span | None = _span()
+
+
+Timer = Moment | Period | After
+EventExpression = Occurs | Moment | Period | After | All | Either | Then | Times
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for notification. `name` is its id, and the type of the composite event that a notification is."""
+
+    name: str
+    expression: EventExpression
+    condition: tuple[Expression, ...] = ()
+    window_us: int = WINDOW_US
+    """The detection window Σ: no event of a notification is more than that older than the last one."""
+    mode: Mode = Mode.GENERIC
+    notification: str | None = None
+    span: Span | None = _span()
+    source: str | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """The text that the spans point into."""
+
+    @property
+    def emits(self) -> EventType:
+        """The composite event."""
+        return EventType(self.name, (("notification", Kind.STRING),) if self.notification is not None else ())
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The event types that it looks at."""
+        return tuple(dict.fromkeys(pattern.type for pattern in _patterns(self.expression)))
+
+
+Statement = Rule | Request
+"""What a text can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One event that a notification can be made of."""
+
+    role: str
+    node: Occurs | Times | Timer
+    number: int = 0
+    """Of the events of a `Times`, which one."""
+
+
+def children(node: EventExpression) -> tuple[EventExpression, ...]:
+    """The expressions that an expression combines. What a timer waits for is none of them."""
+    if isinstance(node, All | Either):
+        return node.operands
+    return (node.left, node.right) if isinstance(node, Then) else ()
+
+
+def leaves(node: EventExpression) -> Iterator[Leaf]:
+    """The occurrences in an expression, from left to right."""
+    match node:
+        case Occurs(pattern):
+            yield Leaf(pattern.role, node)
+        case Times(count, pattern):
+            for number in range(count):
+                yield Leaf(pattern.role, node, number)
+        case Moment() | Period() | After():
+            yield Leaf(node.alias or timer_name(node), node)
+        case _:
+            for child in children(node):
+                yield from leaves(child)
+
+
+def _patterns(node: EventExpression) -> Iterator[Pattern]:
+    if isinstance(node, Occurs | Times):
+        yield node.pattern
+    for child in (node.event,) if isinstance(node, After) else children(node):
+        yield from _patterns(child)
+
+
+def timer_name(timer: Timer) -> str:
+    """The type of a timer's events: the timer as text, without a name."""
+    from tocsin.language.printing_requests import print_timer
+
+    return print_timer(timer)

@@ -1,0 +1,230 @@
+"""Binds a request for notification: it becomes rules that look back, one for each event that can arrive last.
+
+`||` is multiplied out, so that an *alternative* is a set of events that are all there, with the order in which `;`
+wants them. Of an alternative, whichever event arrives last finds the others among what came before. They are looked up
+one after another, first those that an equality joins to what is found already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from tocsin.errors import RuleError
+from tocsin.events.types import Kind
+from tocsin.language.requests import (
+    All,
+    Either,
+    EventExpression,
+    Leaf,
+    Mode,
+    Occurs,
+    Request,
+    Then,
+    Times,
+    leaves,
+)
+from tocsin.language.rules import And, Attribute, Expression, Literal, Not, Or, Parameter, Policy
+from tocsin.language.terms import walk
+from tocsin.plans.bind import at_zero, key_of, located
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.expressions import Constant, Field, Typed, comparison
+from tocsin.plans.expressions import leaves as leaves_of
+from tocsin.plans.graph import Buffer, Combining, Filter, Lookup, Reach, RulePlan, Step
+from tocsin.plans.typing import truth
+
+ALTERNATIVES_MAX = 64
+
+Sequence = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alternative:
+    """Leaves, by number, that are all there."""
+
+    leaves: tuple[int, ...]
+    sequences: tuple[Sequence, ...] = ()
+
+
+def bind_request(request: Request, catalog: Catalog) -> tuple[RulePlan, ...]:
+    """The plans of one request, or a `RuleError` that points at the mistake."""
+    try:
+        return tuple(_bound(request, catalog))
+    except RuleError as error:
+        raise located(error, request) from None
+
+
+def _bound(request: Request, catalog: Catalog) -> list[RulePlan]:
+    every = list(leaves(request.expression))
+    for leaf in every:
+        if not isinstance(leaf.node, Occurs | Times):
+            raise RuleError("timers do not run yet", span=leaf.node.span)
+        catalog.check_type(leaf.node.pattern.type, leaf.node.pattern.span)
+    if request.mode != Mode.GENERIC:
+        raise RuleError(f"the mode {request.mode} does not run yet", span=request.span)
+    alternatives = _alternatives(request.expression, 0)
+    if len(alternatives) > ALTERNATIVES_MAX:
+        message = f"this can happen in {len(alternatives):,} ways, more than {ALTERNATIVES_MAX}"
+        raise RuleError(message, span=request.expression.span, hint="Make several requests of it.")
+    plans = []
+    for alternative in sorted(alternatives, key=lambda one: one.leaves):
+        binding = _Binding(request, catalog, [every[number] for number in alternative.leaves], alternative)
+        plans += [binding.plan(place) for place in range(len(binding.leaves)) if binding.can_be_last(place)]
+    return plans
+
+
+def _alternatives(node: EventExpression, first: int) -> list[_Alternative]:
+    match node:
+        case Times(count):
+            return [_Alternative(tuple(range(first, first + count)))]
+        case Either(operands):
+            found = []
+            for operand in operands:
+                found += _alternatives(operand, first)
+                first += len(list(leaves(operand)))
+            return found
+        case All() | Then():
+            parts = []
+            for operand in node.operands if isinstance(node, All) else (node.left, node.right):
+                parts.append(_alternatives(operand, first))
+                first += len(list(leaves(operand)))
+            joined = []
+            for chosen in product(*parts):
+                sequences = tuple(sequence for one in chosen for sequence in one.sequences)
+                if isinstance(node, Then):
+                    sequences += ((chosen[0].leaves, chosen[1].leaves),)
+                joined.append(_Alternative(tuple(leaf for one in chosen for leaf in one.leaves), sequences))
+            return joined
+        case _:
+            return [_Alternative((first,))]
+
+
+class _Binding:
+    """One alternative at work; places are the numbers of its leaves among themselves."""
+
+    def __init__(self, request: Request, catalog: Catalog, leaves: list[Leaf], alternative: _Alternative) -> None:
+        self.request, self.catalog, self.leaves = request, catalog, leaves
+        place = {number: place for place, number in enumerate(alternative.leaves)}
+        self.sequences = tuple(
+            (tuple(place[n] for n in left), tuple(place[n] for n in right)) for left, right in alternative.sequences
+        )
+        self.types = tuple(_times_or_occurs(leaf).pattern.type for leaf in leaves)
+        self.ascending = tuple((p, p + 1) for p, leaf in enumerate(leaves[1:]) if leaf.number)
+        self.unseen = False
+        self._places: dict[str, int] = {}
+        for p, leaf in enumerate(leaves):
+            self._places.setdefault(leaf.role, p)
+        own: list[list[Typed]] = [[] for _ in leaves]
+        self.tests: list[Typed] = []
+        for test in [*self._conditions(), *self._repetitions()]:
+            places = {leaf.place for leaf in leaves_of(test) if isinstance(leaf, Field)}
+            if len(places) == 1:
+                own[places.pop()].append(at_zero(test))
+            else:
+                self.tests.append(test)
+        self.filters = [
+            Filter(type, tuple(sorted({*tests, *self._constraints(p)}, key=repr)))
+            for p, (type, tests) in enumerate(zip(self.types, own, strict=True))
+        ]
+
+    def can_be_last(self, place: int) -> bool:
+        """Whether the event at a place can be the last to arrive: not before another that must follow it."""
+        if any(before == place for before, _ in self.ascending):
+            return False
+        return not any(place in left for left, _ in self.sequences)
+
+    def plan(self, anchor: int) -> RulePlan:
+        request, bound = self.request, {anchor}
+        tests = list(self.tests)
+        ready = [test for test in tests if self._needs(test) <= bound]
+        tests = [test for test in tests if test not in ready]
+        steps: list[Step] = []
+        while len(bound) < len(self.leaves):
+            place = min(
+                (p for p in range(len(self.leaves)) if p not in bound),
+                key=lambda p: (-len(self._keys(p, tests, bound)), p),
+            )
+            bound.add(place)
+            now = [test for test in tests if self._needs(test) <= bound]
+            tests = [test for test in tests if test not in now]
+            keys: dict[Field, Typed] = {}
+            conditions = []
+            for test in now:
+                key = key_of(test, place)
+                if key is not None and key[0] not in keys:
+                    keys[key[0]] = key[1]
+                else:
+                    conditions.append(test)
+            fields = sorted(keys, key=lambda field: field.attribute)
+            horizon_us = request.window_us + 1
+            lookup = Lookup(
+                place, Buffer(self.filters[place], tuple(fields)), tuple(keys[field] for field in fields),
+                Reach(anchor, window_us=horizon_us), tuple(conditions), horizon_us,
+            )  # fmt: skip
+            steps.append(Step(lookup, Policy.EACH, 0, (), consumed=False))
+        outputs: tuple[tuple[str, Kind, Typed], ...] = ()
+        if request.notification is not None:
+            outputs = (("notification", Kind.STRING, Constant(request.notification, Kind.STRING)),)
+        return RulePlan(
+            request, self.filters[anchor], (), tuple(steps), outputs, tuple(leaf.role for leaf in self.leaves),
+            self.types, self.unseen,
+            Combining(anchor, request.window_us, self.sequences, self.ascending, tuple(ready)),
+        )  # fmt: skip
+
+    def _needs(self, test: Typed) -> set[int]:
+        return {leaf.place for leaf in leaves_of(test) if isinstance(leaf, Field)}
+
+    def _keys(self, place: int, tests: list[Typed], bound: set[int]) -> list[Typed]:
+        return [test for test in tests if self._needs(test) <= bound | {place} and key_of(test, place) is not None]
+
+    # ---- what must hold
+
+    def _conditions(self) -> list[Typed]:
+        return [truth(self._here(test), self._resolve) for test in self.request.condition]
+
+    def _here(self, test: Expression) -> Expression:
+        """A condition with every comparison that speaks of an event that is not here put to false, as null would."""
+        if isinstance(test, And | Or):
+            return type(test)(tuple(self._here(operand) for operand in test.operands), span=test.span)
+        if isinstance(test, Not):
+            return Not(self._here(test.operand), span=test.span)
+        absent = any(isinstance(node, Attribute) and node.role not in self._places for node in walk(test))
+        return Literal(False, Kind.BOOL, span=test.span) if absent else test
+
+    def _resolve(self, leaf: Attribute | Parameter) -> Typed:
+        assert isinstance(leaf, Attribute)
+        assert leaf.role is not None
+        return self._field(leaf, self._places[leaf.role])
+
+    def _field(self, attribute: Attribute, place: int) -> Field:
+        kind = self.catalog.kind(self.types[place], attribute.name, attribute.span)
+        self.unseen = self.unseen or kind is None
+        return Field(place, attribute.name, kind)
+
+    def _repetitions(self) -> list[Typed]:
+        """What `TimesEq` and `TimesDf` say: values that are equal to the first, or all different. None is null."""
+        found: list[Typed] = []
+        for p, leaf in enumerate(self.leaves):
+            node = leaf.node
+            if not isinstance(node, Times):
+                continue
+            here = self._field(Attribute(node.attribute, span=node.span), p)
+            for other in [p - leaf.number] if node.same else range(p - leaf.number, p):
+                if other != p:
+                    there = Field(other, here.attribute, here.kind)
+                    found.append(comparison("=" if node.same else "!=", here, there))
+        return found
+
+    def _constraints(self, place: int) -> list[Typed]:
+        pattern = _times_or_occurs(self.leaves[place]).pattern
+
+        def resolve(leaf: Attribute | Parameter) -> Typed:
+            assert isinstance(leaf, Attribute)
+            return self._field(leaf, place)
+
+        return [at_zero(truth(constraint, resolve)) for constraint in pattern.constraints]
+
+
+def _times_or_occurs(leaf: Leaf) -> Occurs | Times:
+    assert isinstance(leaf.node, Occurs | Times)
+    return leaf.node

@@ -1,0 +1,45 @@
+"""Requests for notification: every host gives the answer of the reference, and so do the paper's four phases."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.test_tesla import ALL, check
+from tests.strategies import Case
+from tests.strategies_requests import request_cases
+from tocsin.engine import reference
+from tocsin.engine.reference import identified
+from tocsin.engine.trees import Tree
+from tocsin.language import parse
+from tocsin.language.printing import print_rule
+
+QUIET = list(HealthCheck)
+
+
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=200, suppress_health_check=QUIET)
+@given(case=request_cases(), seed=st.integers(0, 999))
+def test_host_gives_the_notifications_of_the_reference(host: str, case: Case, seed: int) -> None:
+    check(host, case, seed)
+
+
+@settings(max_examples=200, suppress_health_check=QUIET)
+@given(case=request_cases(), seed=st.integers(0, 999))
+def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: int) -> None:
+    tree = Tree(random.Random(seed).sample(case.rules, len(case.rules)))
+    found = []
+    for fact in sorted(identified(case.events), key=lambda fact: fact.key):
+        found += [(request.name, fact.ts, [part.id for _, part in parts]) for request, parts in tree.arrive(fact)]
+    right = reference.detect(case.rules, case.events)
+    assert sorted(found) == sorted((match.rule, match.ts, [part.id for part in match.parts]) for match in right)
+
+
+@settings(max_examples=300, suppress_health_check=QUIET)
+@given(case=request_cases())
+def test_a_printed_request_is_read_as_the_same(case: Case) -> None:
+    for request in case.rules:
+        assert parse(print_rule(request)).rules == (request,)

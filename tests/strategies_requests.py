@@ -1,0 +1,107 @@
+"""Hypothesis strategies for requests for notification, over the small world of `strategies`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from tests.strategies import KINDS, LITERALS, Case, pick, streams
+from tocsin.events.types import Kind
+from tocsin.language.requests import All, Either, EventExpression, Mode, Occurs, Request, Then, Times, leaves
+from tocsin.language.rules import And, Attribute, Comparison, Expression, Literal, Not, Or, Pattern
+
+LEAVES_MAX = 5
+
+
+@st.composite
+def request_cases(draw: st.DrawFn, modes: tuple[Mode, ...] = (Mode.GENERIC,), events_max: int = 16) -> Case:
+    """Some requests and a stream for them. Few events: the reference tries all combinations."""
+    alphabet = pick(draw, ["AB", "A", "ABC"])
+    events = draw(streams(alphabet, events_max))
+    count = draw(st.integers(1, 3))
+    return Case(tuple(draw(requests(f"N{n}", alphabet, modes)) for n in range(count)), tuple(events))
+
+
+@st.composite
+def requests(draw: st.DrawFn, name: str, alphabet: str = "AB", modes: tuple[Mode, ...] = (Mode.GENERIC,)) -> Request:
+    """A request whose events have names of their own."""
+    expression = draw(expressions(alphabet, LEAVES_MAX))
+    expression = _named(expression, iter("abcdefghijkl"))
+    roles = [leaf.role for leaf in leaves(expression) if isinstance(leaf.node, Occurs)]
+    common = {leaf.role: leaf.node.attribute for leaf in leaves(expression) if isinstance(leaf.node, Times)}
+    same = [leaf.role for leaf in leaves(expression) if isinstance(leaf.node, Times) and leaf.node.same]
+    tests = draw(st.lists(_conditions(roles, {role: common[role] for role in same}), max_size=2)) if roles else []
+    return Request(
+        name,
+        expression,
+        tuple(tests),
+        draw(st.sampled_from([5, 10, 30, 1])),
+        pick(draw, modes),
+        draw(st.sampled_from([None, "hello"])),
+    )
+
+
+def expressions(alphabet: str, leaves_max: int) -> st.SearchStrategy[EventExpression]:
+    """Event expressions of so many events at most."""
+    leaf = _occurrences(alphabet)
+    if leaves_max < 2:
+        return leaf
+    repeated = st.builds(
+        Times,
+        st.integers(2, min(3, leaves_max)),
+        st.builds(Pattern, st.sampled_from(alphabet)),
+        st.sampled_from(["n", "k", "i"]),
+        st.booleans(),
+    )
+
+    @st.composite
+    def joined(draw: st.DrawFn) -> EventExpression:
+        left_max = draw(st.integers(1, leaves_max - 1))
+        left = draw(expressions(alphabet, left_max))
+        right = draw(expressions(alphabet, leaves_max - left_max))
+        operator = draw(st.sampled_from([All, Then, Either]))
+        if operator is Then:
+            return Then(left, right)
+        parts = [part for one in (left, right) for part in (one.operands if isinstance(one, operator) else (one,))]
+        return operator(tuple(parts))
+
+    return leaf | repeated | joined() | joined()
+
+
+@st.composite
+def _occurrences(draw: st.DrawFn, alphabet: str) -> Occurs:
+    constraints: tuple[Expression, ...] = ()
+    if draw(st.integers(0, 3)) == 3:
+        constraints = (Comparison(draw(st.sampled_from(["=", ">", "!="])), Attribute("i"), Literal(1, Kind.INT)),)
+    return Occurs(Pattern(draw(st.sampled_from(alphabet)), constraints))
+
+
+def _named(node: EventExpression, names: object) -> EventExpression:
+    if isinstance(node, Occurs | Times):
+        return replace(node, pattern=replace(node.pattern, alias=next(names)))  # type: ignore[call-overload]
+    if isinstance(node, Then):
+        return Then(_named(node.left, names), _named(node.right, names))
+    assert isinstance(node, All | Either)
+    return replace(node, operands=tuple(_named(operand, names) for operand in node.operands))
+
+
+@st.composite
+def _conditions(draw: st.DrawFn, roles: list[str], common: dict[str, str]) -> Expression:
+    if draw(st.integers(0, 5)) == 5:
+        operands = (draw(_comparisons(roles, common)), draw(_comparisons(roles, common)))
+        return draw(st.sampled_from([Or(operands), Not(operands[0]), Not(And(operands))]))
+    return draw(_comparisons(roles, common))
+
+
+@st.composite
+def _comparisons(draw: st.DrawFn, roles: list[str], common: dict[str, str]) -> Comparison:
+    operator = draw(st.sampled_from(["=", "=", "=", "!=", "<", ">="]))
+    name = draw(st.sampled_from(["n", "k", "i", "v"]))
+    left = Attribute(name, draw(st.sampled_from(roles)))
+    others = [role for role, attribute in common.items() if attribute == name]
+    if len(roles) + len(others) > 1 and draw(st.integers(0, 3)):
+        return Comparison(operator, left, Attribute(name, draw(st.sampled_from(roles + others))))
+    kind = KINDS[name]
+    value = draw(st.sampled_from(LITERALS[Kind.INT if kind == Kind.LONG else kind]))
+    return Comparison(operator, left, Literal(value, Kind.INT if kind == Kind.LONG else kind))
