@@ -42,6 +42,12 @@ class Buffers:
         self.fresh, self.kept = 0, entries
         return live, number
 
+    def counts(self, buffers: int) -> Array:
+        """How many entries each buffer has, those that are too old among them."""
+        lists = self.lists
+        lengths = lists.length[: self._count].astype(np.float64)
+        return np.bincount(lists.buffer[: self._count], lengths, minlength=buffers).astype(np.int64)
+
     def held(self, buffer: int) -> Array:
         """The rows of one buffer, in the order of the store."""
         lists = self.lists

@@ -49,7 +49,8 @@ class Requests:
         keys = np.empty(groups * tables.places, np.int64)
         env = machine.intake.environment(machine.buffers.lists)
         count, used, stuck = kernels.notify(
-            env.ctypes.data, arrivals, self._used, store.ts, store.seq, store.type, ranks, LOOKS_MAX,
+            env.ctypes.data, arrivals, machine.buffers.counts(len(tables.buffer_ids)), self._used,
+            store.ts, store.seq, store.type, ranks, LOOKS_MAX,
             numbers, rows, anchors, keys,
         )  # fmt: skip
         if stuck >= 0:

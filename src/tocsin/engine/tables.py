@@ -7,7 +7,7 @@ and used again. Nothing is compiled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 from tocsin.language.rules import Function, Policy
-from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved
+from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
 from tocsin.plans.graph import Absence, Buffer, Combining, Filter, Guard, Lookup, RulePlan
 from tocsin.plans.plan import needed_columns
 
@@ -216,20 +216,45 @@ class Tables:
 
     def _load_variant(self, plan: RulePlan, combining: Combining, level: int, since: int) -> Loaded:
         """Appends one way in which a request can be met."""
+        types = plan.types
+        default = self._combine_steps(plan, combining, [step.lookup for step in plan.steps])
+        orders = [
+            self._combine_steps(plan, combining, lookups) if len(plan.steps) > 1 else default
+            for lookups in combining.orders
+        ]
+        conditions = self.code.extend([self._program(types, condition) for condition in combining.conditions])
+        record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps), default]
+        offset = self.code.extend([*record, len(combining.conditions), conditions, self.code.extend(orders)])
+        loaded = self._loaded(plan, offset, level)
+        request = self.requests.setdefault(plan.rule.name, len(self.requests))
+        self.arriving.setdefault(loaded.anchor, []).append((request, offset))
+        return loaded
+
+    def _combine_steps(self, plan: RulePlan, combining: Combining, lookups: Sequence[Lookup]) -> int:
+        """Appends how the places of a variant are filled in one order; returns where."""
         types, bound, words = plan.types, {combining.anchor}, list[int]()
-        for step in plan.steps:
-            lookup = step.lookup
+        steps = {lookup.place: number for number, lookup in enumerate(lookups)}
+
+        def mask(places: Iterable[int], here: int) -> int:
+            return sum(1 << steps[place] for place in {*places} - {here, combining.anchor})
+
+        for lookup in lookups:
             place, filter = lookup.place, lookup.buffer.filter
             bound.add(place)
             tests = [moved(condition, place) for condition in filter.conditions]
             for key, value in zip(lookup.buffer.keys, lookup.keys, strict=True):
                 tests.append(Apply("=", (Field(place, key.attribute, key.kind), value), Kind.BOOL))
-            ascending = [pair for pair in combining.ascending if place in pair and bound.issuperset(pair)]
-            sequences = [
-                [len(left), len(right), *left, *right]
-                for left, right in combining.sequences
-                if place in (*left, *right) and bound.issuperset((*left, *right))
-            ]
+            pairs: list[int] = []
+            sequences: list[tuple[int, ...]] = []
+            for (before, after), strictly in precedences(combining):
+                if place in (before, *after) and bound.issuperset((before, *after)):
+                    if len(after) > 1:
+                        sequences.append((before, *after))
+                        continue
+                    other = after[0] if place == before else before
+                    pairs += [other, steps.get(other, layout.NONE), int(place != before), int(strictly)]
+            in_order = [place for places in sequences for place in places]
+            of_conditions = [place for condition in lookup.conditions for place in places_in(condition)]
             words += [
                 place,
                 self._buffer(lookup.buffer, lookup.horizon_us),
@@ -240,19 +265,14 @@ class Tables:
                 self.code.extend([self._program(types, test) for test in tests]),
                 len(lookup.conditions),
                 self.code.extend([self._program(types, condition) for condition in lookup.conditions]),
-                len(ascending),
-                self.code.extend([place for pair in ascending for place in pair]),
+                len(pairs) // 4,
+                self.code.extend(pairs),
                 len(sequences),
-                self.code.extend([word for sequence in sequences for word in sequence]),
+                self.code.extend([n for places in sequences for n in (len(places) - 1, *places)]),
+                mask((place for key in lookup.keys for place in places_in(key)), place),
+                mask((*of_conditions, *in_order), place),
             ]
-        first_step = self.code.extend(words)
-        conditions = self.code.extend([self._program(types, condition) for condition in combining.conditions])
-        record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps), first_step]
-        offset = self.code.extend([*record, len(combining.conditions), conditions])
-        loaded = self._loaded(plan, offset, level)
-        request = self.requests.setdefault(plan.rule.name, len(self.requests))
-        self.arriving.setdefault(loaded.anchor, []).append((request, offset))
-        return loaded
+        return self.code.extend(words)
 
     def enter(self, type: str, columns: Mapping[str, Kind | None]) -> None:
         """Gives a type its number, and each needed attribute a slot of its own among those it does not use yet."""
@@ -428,6 +448,18 @@ def _depth(words: list[int]) -> int:
         elif operation not in unary:
             depth -= 1
     return deepest
+
+
+def precedences(combining: Combining) -> Iterator[tuple[tuple[int, tuple[int, ...]], bool]]:
+    """Which place stands before the last of which others; strictly, or only in canonical order.
+
+    The last of several is earlier than something if all of them are.
+    """
+    for left, right in combining.sequences:
+        for place in left:
+            yield (place, right), True
+    for before, after in combining.ascending:
+        yield (before, (after,)), False
 
 
 def _signed(words: Iterable[int]) -> list[int]:

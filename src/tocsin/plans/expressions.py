@@ -120,3 +120,8 @@ def moved(expression: Typed, place: int) -> Typed:
         operands = tuple(moved(operand, place) for operand in expression.operands)
         return Apply(expression.operator, operands, expression.kind)
     return expression
+
+
+def places_in(expression: Typed) -> set[int]:
+    """The places that an expression speaks of."""
+    return {leaf.place for leaf in leaves(expression) if isinstance(leaf, Field)}

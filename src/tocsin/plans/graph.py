@@ -103,6 +103,8 @@ class Combining:
     """The event at the first place stands before that at the second, in canonical order."""
     conditions: tuple[Typed, ...]
     """Those that need no other event than the anchor."""
+    orders: tuple[tuple[Lookup, ...], ...]
+    """For each place but the anchor's, the lookups with that place first: if it is the one most is known about."""
 
 
 @dataclass(frozen=True, slots=True)

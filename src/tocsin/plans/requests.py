@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from tocsin.errors import RuleError
-from tocsin.events.types import Kind
+from tocsin.events.types import HEADER, Kind
 from tocsin.language.requests import (
     All,
     Either,
@@ -28,7 +28,7 @@ from tocsin.language.rules import And, Attribute, Expression, Literal, Not, Or, 
 from tocsin.language.terms import walk
 from tocsin.plans.bind import at_zero, key_of, located
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.expressions import Constant, Field, Typed, comparison
+from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison
 from tocsin.plans.expressions import leaves as leaves_of
 from tocsin.plans.graph import Buffer, Combining, Filter, Lookup, Reach, RulePlan, Step
 from tocsin.plans.typing import truth
@@ -116,12 +116,17 @@ class _Binding:
             self._places.setdefault(leaf.role, p)
         own: list[list[Typed]] = [[] for _ in leaves]
         self.tests: list[Typed] = []
+        links: list[tuple[Field, Field]] = []
         for test in [*self._conditions(), *self._repetitions()]:
             places = {leaf.place for leaf in leaves_of(test) if isinstance(leaf, Field)}
             if len(places) == 1:
                 own[places.pop()].append(at_zero(test))
+            elif (link := _link(test)) is not None:
+                links.append(link)
             else:
                 self.tests.append(test)
+        self.classes = _classes(links)
+        """Attributes that equalities make one value, also by way of others."""
         self.filters = [
             Filter(type, tuple(sorted({*tests, *self._constraints(p)}, key=repr)))
             for p, (type, tests) in enumerate(zip(self.types, own, strict=True))
@@ -134,21 +139,38 @@ class _Binding:
         return not any(place in left for left, _ in self.sequences)
 
     def plan(self, anchor: int) -> RulePlan:
-        request, bound = self.request, {anchor}
-        tests = list(self.tests)
-        ready = [test for test in tests if self._needs(test) <= bound]
-        tests = [test for test in tests if test not in ready]
-        steps: list[Step] = []
-        while len(bound) < len(self.leaves):
-            place = min(
-                (p for p in range(len(self.leaves)) if p not in bound),
-                key=lambda p: (-len(self._keys(p, tests, bound)), p),
-            )
-            bound.add(place)
-            now = [test for test in tests if self._needs(test) <= bound]
-            tests = [test for test in tests if test not in now]
+        """The alternative when this place is filled last."""
+        request = self.request
+        others = [place for place in range(len(self.leaves)) if place != anchor]
+        orders = tuple(self._lookups(anchor, place) if place != anchor else () for place in range(len(self.leaves)))
+        steps = tuple(
+            Step(lookup, Policy.EACH, 0, (), consumed=False)
+            for lookup in (self._lookups(anchor, None) if others else ())
+        )
+        outputs: tuple[tuple[str, Kind, Typed], ...] = ()
+        if request.notification is not None:
+            outputs = (("notification", Kind.STRING, Constant(request.notification, Kind.STRING)),)
+        ready = tuple(test for test in self.tests if self._needs(test) <= {anchor})
+        return RulePlan(
+            request, self.filters[anchor], (), steps, outputs, tuple(leaf.role for leaf in self.leaves),
+            self.types, self.unseen,
+            Combining(anchor, request.window_us, self.sequences, self.ascending, ready, orders),
+        )  # fmt: skip
+
+    def _lookups(self, anchor: int, first: int | None) -> tuple[Lookup, ...]:
+        """How the other places are filled, one after another; perhaps with a given one first."""
+        order, found = [anchor], []
+        tests = [test for test in self.tests if not self._needs(test) <= {anchor}]
+        while len(order) < len(self.leaves):
+            place = first if first is not None and first not in order else self._next(order)
             keys: dict[Field, Typed] = {}
-            conditions = []
+            conditions: list[Typed] = []
+            for here, there in self._joined(place, order):
+                if keys.setdefault(here, there) is not there:
+                    conditions.append(comparison("=", Field(place, here.attribute, here.kind), there))
+            order.append(place)
+            now = [test for test in tests if self._needs(test) <= {*order}]
+            tests = [test for test in tests if test not in now]
             for test in now:
                 key = key_of(test, place)
                 if key is not None and key[0] not in keys:
@@ -156,26 +178,30 @@ class _Binding:
                 else:
                     conditions.append(test)
             fields = sorted(keys, key=lambda field: field.attribute)
-            horizon_us = request.window_us + 1
-            lookup = Lookup(
-                place, Buffer(self.filters[place], tuple(fields)), tuple(keys[field] for field in fields),
-                Reach(anchor, window_us=horizon_us), tuple(conditions), horizon_us,
-            )  # fmt: skip
-            steps.append(Step(lookup, Policy.EACH, 0, (), consumed=False))
-        outputs: tuple[tuple[str, Kind, Typed], ...] = ()
-        if request.notification is not None:
-            outputs = (("notification", Kind.STRING, Constant(request.notification, Kind.STRING)),)
-        return RulePlan(
-            request, self.filters[anchor], (), tuple(steps), outputs, tuple(leaf.role for leaf in self.leaves),
-            self.types, self.unseen,
-            Combining(anchor, request.window_us, self.sequences, self.ascending, tuple(ready)),
-        )  # fmt: skip
+            buffer = Buffer(self.filters[place], tuple(fields))
+            horizon_us = self.request.window_us + 1
+            values = tuple(keys[field] for field in fields)
+            reach = Reach(anchor, window_us=horizon_us)
+            found.append(Lookup(place, buffer, values, reach, tuple(conditions), horizon_us))
+        return tuple(found)
+
+    def _next(self, order: list[int]) -> int:
+        """The place that most equalities join to what is found already."""
+        left = [place for place in range(len(self.leaves)) if place not in order]
+        return min(left, key=lambda place: (-len(self._joined(place, order)), place))
 
     def _needs(self, test: Typed) -> set[int]:
         return {leaf.place for leaf in leaves_of(test) if isinstance(leaf, Field)}
 
-    def _keys(self, place: int, tests: list[Typed], bound: set[int]) -> list[Typed]:
-        return [test for test in tests if self._needs(test) <= bound | {place} and key_of(test, place) is not None]
+    def _joined(self, place: int, order: list[int]) -> list[tuple[Field, Field]]:
+        """The attributes of a place that must equal one of a place that is bound: the first such in that order."""
+        found = []
+        for members in self.classes:
+            there = next((field for known in order for field in members if field.place == known), None)
+            for field in members:
+                if field.place == place and there is not None:
+                    found.append((Field(0, field.attribute, field.kind), there))
+        return found
 
     # ---- what must hold
 
@@ -223,6 +249,24 @@ class _Binding:
             return self._field(leaf, place)
 
         return [at_zero(truth(constraint, resolve)) for constraint in pattern.constraints]
+
+
+def _link(test: Typed) -> tuple[Field, Field] | None:
+    """The two attributes that a test wants to be equal."""
+    if isinstance(test, Apply) and test.operator == "=":
+        left, right = test.operands
+        fields = isinstance(left, Field) and isinstance(right, Field) and left.kind == right.kind
+        if fields and left.attribute not in HEADER and right.attribute not in HEADER:  # type: ignore[union-attr]
+            return left, right  # type: ignore[return-value]
+    return None
+
+
+def _classes(links: list[tuple[Field, Field]]) -> list[list[Field]]:
+    classes: list[set[Field]] = []
+    for link in links:
+        joined = set(link).union(*(members for members in classes if not members.isdisjoint(link)))
+        classes = [members for members in classes if members.isdisjoint(link)] + [joined]
+    return [sorted(members, key=lambda field: (field.place, field.attribute)) for members in classes]
 
 
 def _times_or_occurs(leaf: Leaf) -> Occurs | Times:

@@ -2,6 +2,8 @@
 """Requests: for each arriving event, the first combination of it and earlier unused events.
 
 Combinations are searched, not enumerated. `_search` finds some way to fill the places, looking up one after another.
+If a step has no candidate left, it goes back to the last one that had a part in that, so that events which have nothing
+to do with each other are not tried in all combinations.
 `_first` then asks for a way with an earlier event until there is none, puts that event where it can stand, and goes on
 with the next: so the events of the first combination are found one by one, from the earliest on.
 """
@@ -14,17 +16,19 @@ from tocsin.engine.kernels.detection import list_of
 from tocsin.engine.kernels.expressions import all_hold, evaluate
 from tocsin.engine.kernels.hashing import mix
 from tocsin.engine.kernels.layout import (
-    C_ASCENDING,
-    C_ASCENDING_COUNT,
     C_BUFFER,
     C_CONDITION_COUNT,
     C_CONDITIONS,
     C_KEY_COUNT,
+    C_KEY_MASK,
     C_KEYS,
+    C_PAIR_COUNT,
+    C_PAIRS,
     C_PLACE,
     C_SEQUENCE_COUNT,
     C_SEQUENCES,
     C_TEST_COUNT,
+    C_TEST_MASK,
     C_TESTS,
     C_TYPE,
     COMBINE_WORDS,
@@ -33,6 +37,7 @@ from tocsin.engine.kernels.layout import (
     V_CONDITION_COUNT,
     V_CONDITIONS,
     V_NUMBER,
+    V_ORDERS,
     V_SINCE,
     V_STEP_COUNT,
     V_STEPS,
@@ -148,53 +153,68 @@ def _latest(env, at, count, ts, seq):
 
 
 @jit
-def _fits(env, step, s, first, row, arrival, held, used, owner, ts, seq, types, ranks):
-    """Whether a row can stand at the place of a step, beside those of earlier steps. `held`: it was put there."""
+def _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, types, ranks):
+    """Whether a row can stand at the place of a step, beside those of earlier steps: -1 if it can, else those of them
+    that are in its way, as bits. `held`: it was put there.
+    """
     code, frame = get(env, CODE), get(env, FRAME)
     if row == arrival or is_used(used, owner + row + 1):
-        return False
+        return np.int64(0)
     for q in range(s):
         if get(frame, get(code, first + q * COMBINE_WORDS + C_PLACE)) == row:
-            return False
+            return np.int64(1) << q
     place = get(code, step + C_PLACE)
     if held and types[row] != get(code, step + C_TYPE):
-        return False
+        return np.int64(0)
     put(frame, place, row)
     if (held or get(code, step + C_KEY_COUNT) > 1) and not all_hold(
         env, get(code, step + C_TESTS), get(code, step + C_TEST_COUNT)
     ):
-        return False
+        return get(code, step + C_KEY_MASK)
+    mask = get(code, step + C_TEST_MASK)
     count = get(code, step + C_CONDITION_COUNT)
     if count > 0 and not all_hold(env, get(code, step + C_CONDITIONS), count):
-        return False
-    at = get(code, step + C_ASCENDING)
-    for _ in range(get(code, step + C_ASCENDING_COUNT)):
-        if not _before(get(frame, get(code, at)), get(frame, get(code, at + 1)), ts, seq, types, ranks):
-            return False
-        at += 2
+        return mask
+    at = get(code, step + C_PAIRS)
+    for _ in range(get(code, step + C_PAIR_COUNT)):
+        other, q = get(frame, get(code, at)), get(code, at + 1)
+        later, strictly = get(code, at + 2) != 0, get(code, at + 3) != 0
+        x, y = (other, row) if later else (row, other)
+        if strictly:
+            right = ts[x] < ts[y] or (ts[x] == ts[y] and seq[x] < seq[y])
+        else:
+            right = _before(x, y, ts, seq, types, ranks)
+        if not right:
+            if q < 0:
+                return np.int64(0)
+            # What is too early stays so with a later event there; only what kept it from an earlier one can help.
+            return blame[q] if later else np.int64(1) << q
+        at += 4
     at = get(code, step + C_SEQUENCES)
     for _ in range(get(code, step + C_SEQUENCE_COUNT)):
-        left, right = get(code, at), get(code, at + 1)
-        left_ts, left_seq = _latest(env, at + 2, left, ts, seq)
-        right_ts, right_seq = _latest(env, at + 2 + left, right, ts, seq)
-        if left_ts > right_ts or (left_ts == right_ts and left_seq >= right_seq):
-            return False
-        at += 2 + left + right
-    return True
+        count = get(code, at)
+        left = get(frame, get(code, at + 1))
+        right_ts, right_seq = _latest(env, at + 2, count, ts, seq)
+        if ts[left] > right_ts or (ts[left] == right_ts and seq[left] >= right_seq):
+            return mask
+        at += 2 + count
+    return np.int64(-1)
 
 
 @jit
-def _search(env, v, arrival, low, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget):
+def _search(env, v, first, arrival, low, high, fixed, begin, end, blame, used, owner, ts, seq, types, ranks, budget):
     """Some way to fill all places, left in the frame: 1, or 0 if there is none, or -1 if the budget does not last.
 
-    Events that are not `fixed` stand behind `low`, and before `high` of their place.
+    Places are filled in the order of the steps at `first`. Events that are not `fixed` stand behind `low`, and before
+    `high` of their place.
     """
     code = get(env, CODE)
-    steps, first = get(code, v + V_STEP_COUNT), get(code, v + V_STEPS)
+    steps = get(code, v + V_STEP_COUNT)
     put(get(env, FRAME), get(code, v + V_ANCHOR), arrival)
     floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
     s = 0
     if steps > 0:
+        blame[0] = 0
         _open(env, first, 0, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
     while 0 <= s < steps:
         step = first + s * COMBINE_WORDS
@@ -207,27 +227,40 @@ def _search(env, v, arrival, low, high, fixed, begin, end, used, owner, ts, seq,
             budget[0] -= 1
             if budget[0] < 0:
                 return -1
-            if _fits(env, step, s, first, row, arrival, held, used, owner, ts, seq, types, ranks):
+            guilty = _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, types, ranks)
+            if guilty < 0:
                 moved = True
                 break
+            blame[s] |= guilty
         if not moved:
+            mask = blame[s]
+            if mask == 0:
+                return 0
             s -= 1
+            while (mask >> s) & 1 == 0:
+                s -= 1
+            blame[s] |= mask & ~(np.int64(1) << s)
             continue
         s += 1
         if s < steps:
             following = first + s * COMBINE_WORDS
+            blame[s] = get(code, following + C_KEY_MASK)
             _open(env, following, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
     return 1 if s == steps else 0
 
 
 @jit
-def _first(env, v, arrival, scratch, used, owner, ts, seq, types, ranks, budget, rows, line):
+def _first(env, v, arrival, scratch, counts, used, owner, ts, seq, types, ranks, budget, rows, line):
     """The first combination of a variant: `rows` by place, `line` in canonical order. 1, 0 or -1 as `_search`."""
     code, frame = get(env, CODE), get(env, FRAME)
     steps, first = get(code, v + V_STEP_COUNT), get(code, v + V_STEPS)
-    high, fixed, begin, end, stack, masks, now = (
-        scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6],
+    high, fixed, begin, end, stack, masks, now, blame = (
+        scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6], scratch[7],
     )  # fmt: skip
+    for q in range(steps):
+        if counts[get(code, first + q * COMBINE_WORDS + C_BUFFER)] == 0:
+            return np.int64(0)
+    orders = code + 8 * get(code, v + V_ORDERS)
     for p in range(steps + 1):
         high[p], fixed[p] = -1, -1
     found = np.int64(0)
@@ -236,7 +269,8 @@ def _first(env, v, arrival, scratch, used, owner, ts, seq, types, ranks, budget,
     while True:
         if depth < steps:
             state = _search(
-                env, v, arrival, low, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget
+                env, v, first, arrival, low, high, fixed, begin, end, blame, used, owner, ts, seq, types, ranks,
+                budget,
             )  # fmt: skip
             if state < 0:
                 return state
@@ -260,7 +294,8 @@ def _first(env, v, arrival, scratch, used, owner, ts, seq, types, ranks, budget,
                             continue
                         high[place] = earliest
                         state = _search(
-                            env, v, arrival, low, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget
+                            env, v, get(orders, place), arrival, low, high, fixed, begin, end, blame,
+                            used, owner, ts, seq, types, ranks, budget,
                         )  # fmt: skip
                         high[place] = -1
                         if state < 0:
@@ -269,12 +304,14 @@ def _first(env, v, arrival, scratch, used, owner, ts, seq, types, ranks, budget,
                             improved = True
                             break
                 for q in range(steps):
-                    place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                    if fixed[place] >= 0:
+                    step = first + q * COMBINE_WORDS
+                    place = get(code, step + C_PLACE)
+                    if fixed[place] >= 0 or types[earliest] != get(code, step + C_TYPE):
                         continue
                     fixed[place] = earliest
                     state = _search(
-                        env, v, arrival, earliest, high, fixed, begin, end, used, owner, ts, seq, types, ranks, budget
+                        env, v, get(orders, place), arrival, earliest, high, fixed, begin, end, blame,
+                            used, owner, ts, seq, types, ranks, budget,
                     )  # fmt: skip
                     fixed[place] = -1
                     if state < 0:
@@ -333,14 +370,14 @@ def _compare(line, length, rows, other_line, other_length, other_rows, places, t
 
 
 @jit
-def notify(env, arrivals, used, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor, out_keys):
+def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor, out_keys):
     """The notifications for arrivals: (row, request, variant) in order, those of one row and request together.
 
     Returns (notifications, used events, -1), or instead of -1 the place of the arrival for which the budget did not
     last. `out_keys` has what was used.
     """
     code = get(env, CODE)
-    scratch = np.empty((7, MAX_PLACES), np.int64)
+    scratch = np.empty((8, MAX_PLACES), np.int64)
     rows, line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
     best_rows, best_line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
     budget = np.empty(1, np.int64)
@@ -361,7 +398,7 @@ def notify(env, arrivals, used, ts, seq, types, ranks, budget_each, out_number, 
             conditions = get(code, v + V_CONDITION_COUNT)
             if conditions > 0 and not all_hold(env, get(code, v + V_CONDITIONS), conditions):
                 continue
-            state = _first(env, v, row, scratch, used, owner, ts, seq, types, ranks, budget, rows, line)
+            state = _first(env, v, row, scratch, counts, used, owner, ts, seq, types, ranks, budget, rows, line)
             if state < 0:
                 return count, keys, begun
             if state == 0:
