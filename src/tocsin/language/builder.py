@@ -145,7 +145,7 @@ class _Names(Generic[T]):
         self.__make = make
 
     def __getitem__(self, name: str) -> T:
-        return self.__make(_name(name))
+        return self.__make(name_of(name))
 
     def __getattr__(self, name: str) -> T:
         # Python itself looks for such names when it copies or inspects an object.
@@ -167,23 +167,28 @@ role = _Names(lambda owner: _Names(lambda name: Term(Attribute(name, owner))))
 def event(type: str, /, *constraints: Term, **equal: Term | Constant) -> Pattern:
     """Events of a type that meet all constraints."""
     expressions = [expression_of(constraint) for constraint in constraints]
-    expressions += [Comparison("=", Attribute(_name(name)), expression_of(value)) for name, value in equal.items()]
-    return Pattern(_name(type), tuple(terms.conjuncts(map(terms.checked, expressions))))
+    expressions += [Comparison("=", Attribute(name_of(name)), expression_of(value)) for name, value in equal.items()]
+    return Pattern(name_of(type), tuple(terms.conjuncts(map(terms.checked, expressions))))
 
 
 def within(window: str | timedelta, origin: str) -> Within:
     """Events before `origin`, by less than the window: a `timedelta`, or text such as "5 min"."""
+    return Within(window_of(window), name_of(origin))
+
+
+def window_of(window: str | timedelta) -> int:
+    """A length of time in microseconds."""
     if isinstance(window, timedelta):
-        return Within(terms.checked_window(window // timedelta(microseconds=1)), _name(origin))
+        return terms.checked_window(window // timedelta(microseconds=1))
     match = _WINDOW.fullmatch(window) if isinstance(window, str) else None
     if match is None:
         raise RuleError(f"{window!r} is not a window", hint='Write "5 min" or a timedelta.')
-    return Within(terms.window(match[1], match[2]), _name(origin))
+    return terms.window(match[1], match[2])
 
 
 def between(start: str, end: str) -> Between:
     """Events after `start` and before `end`."""
-    return Between(_name(start), _name(end))
+    return Between(name_of(start), name_of(end))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +199,7 @@ class Measure:
 
     def bind(self, parameter: str) -> Measure:
         """The same aggregate, with its value in a parameter."""
-        return Measure(replace(self.clause, parameter=_name(parameter)))
+        return Measure(replace(self.clause, parameter=name_of(parameter)))
 
     def _tested(self, operator: str, bound: Term | Constant) -> Measure:
         if self.clause.test:
@@ -257,7 +262,7 @@ class Definition:
 
     def named(self, name: str) -> Definition:
         """The rule's own name; without one it is the type that it defines."""
-        return replace(self, name=_name(name))
+        return replace(self, name=name_of(name))
 
     def from_(self, anchor: Pattern, *, as_: str | None = None) -> Definition:
         """The event to which the composite event is bound."""
@@ -289,12 +294,12 @@ class Definition:
 
     def where(self, **values: Term | Constant) -> Definition:
         """The values of the composite event's attributes."""
-        added = tuple((_name(name), terms.checked(expression_of(value))) for name, value in values.items())
+        added = tuple((name_of(name), terms.checked(expression_of(value))) for name, value in values.items())
         return replace(self, values=self.values + added)
 
     def consuming(self, *roles: str) -> Definition:
         """Roles whose events serve one anchor only."""
-        return replace(self, consumed=self.consumed + tuple(map(_name, roles)))
+        return replace(self, consumed=self.consumed + tuple(map(name_of, roles)))
 
     def build(self) -> Rule:
         """The rule."""
@@ -311,7 +316,9 @@ class Definition:
 
 def define(type: str, /, **attributes: str | Kind) -> Definition:
     """Begin a rule that defines composite events of a type, with the kinds of their attributes."""
-    return Definition(EventType(_name(type), tuple((_name(name), _kind(kind)) for name, kind in attributes.items())))
+    return Definition(
+        EventType(name_of(type), tuple((name_of(name), _kind(kind)) for name, kind in attributes.items()))
+    )
 
 
 def expression_of(value: Any) -> Expression:
@@ -340,14 +347,14 @@ def _compare(operator: str, left: Term, right: Term | Constant) -> Term:
 
 def _measure(function: Function, pattern: Pattern, attribute: str | None, scope: Scope) -> Measure:
     return Measure(
-        Aggregate(function, _pattern(pattern), None if attribute is None else _name(attribute), _scope(scope))
+        Aggregate(function, _pattern(pattern), None if attribute is None else name_of(attribute), _scope(scope))
     )
 
 
 def _pattern(pattern: Pattern, alias: str | None = None) -> Pattern:
     if not isinstance(pattern, Pattern):
         raise RuleError(f"{pattern!r} is not an event", hint='Write event("Temp", …).')
-    return replace(pattern, alias=_name(alias)) if alias is not None else pattern
+    return replace(pattern, alias=name_of(alias)) if alias is not None else pattern
 
 
 def _scope(scope: Scope) -> Scope:
@@ -368,7 +375,8 @@ def _kind(kind: str | Kind) -> Kind:
     return Kind(kind)
 
 
-def _name(name: str) -> str:
+def name_of(name: str) -> str:
+    """The name, if it is one."""
     if not isinstance(name, str) or not IDENTIFIER.fullmatch(name):
         raise RuleError(f"{name!r} is not a name", hint="A name is made of the letters A to Z, digits and '_'.")
     return name
