@@ -41,7 +41,7 @@ def test_figure_6(golden: Callable[[str, str], None]) -> None:
         notified = [match for _, match in notifications(request, facts, 6)]
         told = "; ".join(f"({', '.join(f'{part.type}{part.ts}' for part in match.parts)})" for match in notified)
         lines.append(f"{mode}: {built}\n    notified: {told or 'nothing'}")
-    golden("paper/figure_6.txt", "\n".join(lines) + "\n")
+    golden("requests/figure_6.txt", "\n".join(lines) + "\n")
 
 
 def test_the_engine_and_the_four_phases_notify_the_same() -> None:
