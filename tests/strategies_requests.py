@@ -11,11 +11,11 @@ from tocsin.events.types import Kind
 from tocsin.language.requests import All, Either, EventExpression, Mode, Occurs, Request, Then, Times, leaves
 from tocsin.language.rules import And, Attribute, Comparison, Expression, Literal, Not, Or, Pattern
 
-LEAVES_MAX = 5
+LEAVES_MAX = 4
 
 
 @st.composite
-def request_cases(draw: st.DrawFn, modes: tuple[Mode, ...] = (Mode.GENERIC,), events_max: int = 16) -> Case:
+def request_cases(draw: st.DrawFn, modes: tuple[Mode, ...] = (Mode.GENERIC,), events_max: int = 10) -> Case:
     """Some requests and a stream for them. Few events: the reference tries all combinations."""
     alphabet = pick(draw, ["AB", "A", "ABC"])
     events = draw(streams(alphabet, events_max))

@@ -21,13 +21,13 @@ QUIET = list(HealthCheck)
 
 
 @pytest.mark.parametrize("host", ALL)
-@settings(max_examples=200, suppress_health_check=QUIET)
+@settings(max_examples=150, suppress_health_check=QUIET)
 @given(case=request_cases(), seed=st.integers(0, 999))
 def test_host_gives_the_notifications_of_the_reference(host: str, case: Case, seed: int) -> None:
     check(host, case, seed)
 
 
-@settings(max_examples=200, suppress_health_check=QUIET)
+@settings(max_examples=150, suppress_health_check=QUIET)
 @given(case=request_cases(), seed=st.integers(0, 999))
 def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: int) -> None:
     tree = Tree(random.Random(seed).sample(case.rules, len(case.rules)))
