@@ -26,6 +26,8 @@ class Buffers:
         """Entries appended since the last trim."""
         self.kept = 0
         """Entries that the last trim left."""
+        self.counts: Array = np.zeros(0, np.int64)
+        """How many entries each buffer has, those that are too old among them."""
 
     def trim(self, tables: Tables, store: Store, now: int) -> tuple[Array, Array]:
         """Drops what no rule can reach from `now` on, and squeezes the store.
@@ -40,13 +42,14 @@ class Buffers:
         self.lists = fresh
         self._added = np.zeros(len(fresh.offset), np.int64)
         self.fresh, self.kept = 0, entries
+        self.counts = np.zeros(0, np.int64)
+        self._count_entries(len(tables.buffer_ids), fresh.buffer[: self._count], fresh.length[: self._count])
         return live, number
 
-    def counts(self, buffers: int) -> Array:
-        """How many entries each buffer has, those that are too old among them."""
-        lists = self.lists
-        lengths = lists.length[: self._count].astype(np.float64)
-        return np.bincount(lists.buffer[: self._count], lengths, minlength=buffers).astype(np.int64)
+    def _count_entries(self, buffers: int, which: Array, more: Array) -> None:
+        if len(self.counts) < buffers:
+            self.counts = _grown(self.counts, buffers)
+        np.add.at(self.counts, which, more)
 
     def held(self, buffer: int) -> Array:
         """The rows of one buffer, in the order of the store."""
@@ -93,6 +96,10 @@ class Buffers:
             )
         self._used = kernels.append(self.lists, self._used, out_list, out_row, entries, self._added, store.ts)
         self.fresh += entries
+        if tables.requests:
+            self._count_entries(
+                len(tables.buffer_ids), self.lists.buffer[out_list[:entries]], np.ones(entries, np.int64)
+            )
 
     def _grow_tables(self, need: int) -> None:
         """Doubles the room for lists until there is enough."""

@@ -6,7 +6,7 @@ An instance is used up for one request and not for others, so the buffers stay s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,12 +46,11 @@ class Requests:
         self._make_room(groups * tables.places)
         numbers, anchors = np.empty(groups, np.int64), np.empty(groups, np.int64)
         rows = np.zeros((groups, tables.places), np.int64)
-        keys = np.empty(groups * tables.places, np.int64)
         env = machine.intake.environment(machine.buffers.lists)
         count, used, stuck = kernels.notify(
-            env.ctypes.data, arrivals, machine.buffers.counts(len(tables.buffer_ids)), self._used,
+            env.ctypes.data, arrivals, machine.buffers.counts, self._used,
             store.ts, store.seq, store.type, ranks, LOOKS_MAX,
-            numbers, rows, anchors, keys,
+            numbers, rows, anchors,
         )  # fmt: skip
         if stuck >= 0:
             name = next(name for name, number in tables.requests.items() if number == arrivals[stuck, 1])
@@ -139,15 +138,16 @@ def take_left(machine: Machine, left: Mapping[tuple[str, int], Array], numbers: 
             machine.requests.use(number, rows[rows >= 0])
 
 
-def consumed(machine: Machine, notified: Iterable[Array]) -> Iterator[tuple[tuple[str, int], str, Array]]:
+def consumed(machine: Machine, notified: Notified) -> Iterator[tuple[tuple[str, int], str, Array]]:
     """Of each request that was notified and each of its types, the rows that it used."""
     numbers, rows, _ = notified
-    for name in {machine.tables.rules[number].plan.rule.name for number in np.unique(numbers)}:
-        mine = [n for n, number in enumerate(numbers) if machine.tables.rules[number].plan.rule.name == name]
-        widths = [1 + len(machine.tables.rules[numbers[n]].plan.steps) for n in mine]
-        used = np.concatenate([rows[n, :width] for n, width in zip(mine, widths, strict=True)])
-        for owner, _, type in owners(machine):
-            if owner[0] == name:
-                some = np.sort(used[machine.store.type[used] == machine.tables.types[type]])
-                if len(some):
-                    yield owner, type, some
+    plans = [machine.tables.rules[number].plan for number in numbers]
+    used: dict[str, list[Array]] = {}
+    for plan, parts in zip(plans, rows, strict=True):
+        used.setdefault(plan.rule.name, []).append(parts[: 1 + len(plan.steps)])
+    for rule in {plan.rule.name: plan.rule for plan in plans}.values():
+        every = np.sort(np.concatenate(used[rule.name]))
+        for place, type in enumerate(rule.uses):
+            some = every[machine.store.type[every] == machine.tables.types[type]]
+            if len(some):
+                yield (rule.name, place), type, some

@@ -14,15 +14,11 @@ from enum import StrEnum
 
 from tocsin.errors import Span
 from tocsin.events.types import EventType, Kind
-from tocsin.language.rules import Expression, Pattern, Rule
+from tocsin.language.rules import Expression, Pattern, Rule, no_span
 
 DAY_US = 86_400_000_000
 WINDOW_US = DAY_US
 """The detection window of a request that does not say one."""
-
-
-def _span() -> Span | None:
-    return field(default=None, compare=False, repr=False, kw_only=True)
 
 
 class Mode(StrEnum):
@@ -40,7 +36,7 @@ class Occurs:
     """An event of a type, perhaps with tests of its own."""
 
     pattern: Pattern
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class Moment:
 
     at_us: int
     alias: str | None = None
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ class Period:
     every_us: int
     start_us: int | None = None
     alias: str | None = None
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class After:
     event: EventExpression
     delay_us: int
     alias: str | None = None
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ class All:
     """`A & B & …`: all of them, in any order."""
 
     operands: tuple[EventExpression, ...]
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class Either:
     """`A || B || …`: any one of them."""
 
     operands: tuple[EventExpression, ...]
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ class Then:
 
     left: EventExpression
     right: EventExpression
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +101,7 @@ class Times:
     pattern: Pattern
     attribute: str
     same: bool
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 Timer = Moment | Period | After
@@ -123,7 +119,7 @@ class Request:
     """The detection window Σ: no event of a notification is more than that older than the last one."""
     mode: Mode = Mode.GENERIC
     notification: str | None = None
-    span: Span | None = _span()
+    span: Span | None = no_span()
     source: str | None = field(default=None, compare=False, repr=False, kw_only=True)
     """The text that the spans point into."""
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tocsin.errors import Span
 from tocsin.events.types import EventType, Kind
 
+if TYPE_CHECKING:
+    from tocsin.language.requests import Statement
 
-def _span() -> Span | None:
+
+def no_span() -> Span | None:
+    """A field for the place in the text, which takes no part in equality."""
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
@@ -24,7 +28,7 @@ class Literal:
 
     value: str | int | float | bool
     kind: Kind
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Attribute:
 
     name: str
     role: str | None = None
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Parameter:
     """`$name`, kept without the dollar."""
 
     name: str
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Negative:
     """Unary minus of something that is not a literal."""
 
     operand: Expression
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Arithmetic:
     operator: str
     left: Expression
     right: Expression
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +73,25 @@ class Comparison:
     operator: str
     left: Expression
     right: Expression
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
     operand: Expression
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
 class And:
     operands: tuple[Expression, ...]
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
     operands: tuple[Expression, ...]
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 Expression = Literal | Attribute | Parameter | Negative | Arithmetic | Comparison | Not | And | Or
@@ -103,7 +107,7 @@ class Pattern:
     type: str
     constraints: tuple[Expression, ...] = ()
     alias: str | None = None
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
     @property
     def role(self) -> str:
@@ -117,7 +121,7 @@ class Within:
 
     window_us: int
     origin: str
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class Between:
 
     start: str
     end: str
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 Scope = Within | Between
@@ -146,7 +150,7 @@ class Selection:
     pattern: Pattern
     scope: Scope
     count: int
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ class Negation:
 
     pattern: Pattern
     scope: Scope
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 class Function(StrEnum):
@@ -172,7 +176,7 @@ class Test:
 
     bound: Expression
     operator: str
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class Aggregate:
     scope: Scope
     parameter: str | None = None
     test: Test | None = None
-    span: Span | None = _span()
+    span: Span | None = no_span()
 
 
 Clause = Selection | Negation | Aggregate
@@ -201,7 +205,7 @@ class Rule:
     clauses: tuple[Clause, ...] = ()
     where: tuple[tuple[str, Expression], ...] = ()
     consuming: tuple[str, ...] = ()
-    span: Span | None = _span()
+    span: Span | None = no_span()
     source: str | None = field(default=None, compare=False, repr=False, kw_only=True)
     """The text that the spans point into."""
 
@@ -224,6 +228,6 @@ class Program:
     """
 
     types: tuple[EventType, ...] = ()
-    rules: tuple[Any, ...] = ()
+    rules: tuple[Statement, ...] = ()
     """Rules and requests for notification."""
     source: str | None = field(default=None, compare=False, repr=False)

@@ -29,7 +29,7 @@ from tocsin.language.rules import (
     Within,
 )
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.expressions import Apply, Computed, Field, Typed, comparison, leaves
+from tocsin.plans.expressions import Apply, Computed, Field, Typed, leaves, moved
 from tocsin.plans.graph import Absence, Buffer, Filter, Guard, Lookup, Reach, Reduction, RulePlan, Step
 from tocsin.plans.typing import a, truth, typed, widened
 
@@ -231,7 +231,7 @@ class _Binding:
             others = [leaf for leaf in leaves(test) if _elsewhere(leaf, place)]
             key = key_of(test, place)
             if not others:
-                local[at_zero(test)] = None
+                local[moved(test, 0)] = None
             elif key is not None and key[0] not in keys:
                 keys[key[0]] = key[1]
             else:
@@ -333,18 +333,6 @@ def key_of(test: Typed, place: int) -> tuple[Field, Typed] | None:
             continue
         return Field(0, here.attribute, here.kind), there
     return None
-
-
-def at_zero(expression: Typed) -> Typed:
-    """The expression with all of its fields at place 0."""
-    if isinstance(expression, Field):
-        return Field(0, expression.attribute, expression.kind)
-    if isinstance(expression, Apply):
-        operands = tuple(at_zero(operand) for operand in expression.operands)
-        if len(operands) == 2 and expression.kind == Kind.BOOL and expression.operator not in ("and", "or"):
-            return comparison(expression.operator, *operands)
-        return Apply(expression.operator, operands, expression.kind)
-    return expression
 
 
 def _parameters(expressions: list[Expression]) -> set[str]:

@@ -72,7 +72,9 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
     candidates = combinations
     for step in plan.steps:
         reached = kept(step.lookup, statistics) * KEY ** len(step.lookup.keys)
-        if step.policy == Policy.EACH:
+        if plan.combining is not None:  # searched, not multiplied
+            candidates += combinations * reached
+        elif step.policy == Policy.EACH:
             candidates += combinations * reached
             combinations *= reached
         else:

@@ -9,7 +9,7 @@ from tocsin.language.printing import print_window
 from tocsin.language.rules import Policy
 from tocsin.plans.cost import Statistics, plan_cost, rule_cost
 from tocsin.plans.expressions import show
-from tocsin.plans.graph import Buffer, Filter, Lookup, Reduction, RulePlan
+from tocsin.plans.graph import Buffer, Combining, Filter, Lookup, Reduction, RulePlan
 from tocsin.plans.keys import keys
 from tocsin.plans.plan import Plan
 
@@ -25,7 +25,7 @@ def explain(plan: Plan, statistics: Statistics | None = None) -> str:
     shared = sum(len(rules) > 1 for rules in users.values())
     cost = plan_cost(plan, statistics)
     lines = [
-        f"{_count(len(plan.rules), 'rule')}, {_count(len(filters), 'filter')}, {_count(len(buffers), 'buffer')}, "
+        f"{_count(len(plan.sources), 'rule')}, {_count(len(filters), 'filter')}, {_count(len(buffers), 'buffer')}, "
         f"{shared} of these shared by several rules",
         f"estimated at {statistics.default_rate:g} event/s of each type: {cost.rows:,.0f} events kept "
         f"({cost.bytes / 1024:,.1f} KiB), {cost.candidates:,.1f} candidates/s",
@@ -65,9 +65,9 @@ def users_of(plan: Plan) -> dict[Filter | Buffer, dict[str, None]]:
     users: dict[Filter | Buffer, dict[str, None]] = defaultdict(dict)
     for rule in plan.rules:
         users[rule.anchor][rule.rule.name] = None
-        for lookup in rule.lookups:
-            users[lookup.buffer][rule.rule.name] = None
-            users[lookup.buffer.filter][rule.rule.name] = None
+        for buffer in rule.buffers:
+            users[buffer][rule.rule.name] = None
+            users[buffer.filter][rule.rule.name] = None
     return users
 
 
@@ -81,14 +81,16 @@ def _rule(
 ) -> list[str]:
     title = f"  {rule.rule.name}" + (f" → {rule.rule.emits}" if rule.rule.emits.name != rule.rule.name else "")
     lines = [title + (f", level {level}" if level else "")]
-    anchor = rule.combining.anchor if rule.combining else 0
-    lines.append(f"    for each {rule.names[anchor]} in {filters[rule.anchor]}")
-    lines += [f"      {text}" for text in _guards(rule, 0, buffers)]
-    for place, step in enumerate(rule.steps, start=1):
-        policy = step.policy.value if step.count <= 1 else f"{step.count}-{step.policy}"
-        consumed = ", consumed" if step.consumed else ""
-        lines.append(f"    {policy} {rule.names[place]} {_lookup(rule, step.lookup, buffers)}{consumed}")
-        lines += [f"      {text}" for text in _guards(rule, place, buffers)]
+    if rule.combining is not None:
+        lines += _combining(rule, rule.combining, filters, buffers)
+    else:
+        lines.append(f"    for each {rule.names[0]} in {filters[rule.anchor]}")
+        lines += [f"      {text}" for text in _guards(rule, 0, buffers)]
+        for place, step in enumerate(rule.steps, start=1):
+            policy = step.policy.value if step.count <= 1 else f"{step.count}-{step.policy}"
+            consumed = ", consumed" if step.consumed else ""
+            lines.append(f"    {policy} {rule.names[place]} {_lookup(rule, step.lookup, buffers)}{consumed}")
+            lines += [f"      {text}" for text in _guards(rule, place, buffers)]
     for name, _, value in rule.outputs:
         lines.append(f"    {name} = {show(value, rule.names)}")
     ways = keys(rule)
@@ -100,7 +102,7 @@ def _rule(
     elif rule.lookups:
         lines.append("    cannot be partitioned: no equality joins all of its events")
     cost = rule_cost(rule, statistics)
-    many = any(step.policy == Policy.EACH for step in rule.steps)
+    many = rule.combining is None and any(step.policy == Policy.EACH for step in rule.steps)
     lines.append(
         f"    looks back {print_window(rule.horizon_us)}" if rule.lookups else "    looks at one event at a time"
     )
@@ -108,6 +110,25 @@ def _rule(
         ", a product of choices" if many and len(rule.steps) > 1 else ""
     )
     return lines
+
+
+def _combining(
+    rule: RulePlan, combining: Combining, filters: dict[Filter, str], buffers: dict[Buffer, str]
+) -> Iterable[str]:
+    """One way in which a request is met: what arrives last, where the others are looked up, and their order."""
+    names = tuple(
+        f"{name}{rule.names[:place].count(name) + 1}" if rule.names.count(name) > 1 else name
+        for place, name in enumerate(rule.names)
+    )
+    yield f"    {names[combining.anchor]} in {filters[rule.anchor]} arrives last"
+    for step in rule.steps:
+        lookup = step.lookup
+        keys = zip(lookup.buffer.keys, lookup.keys, strict=True)
+        tests = [f"{here.attribute} = {show(there, names)}" for here, there in keys]
+        tests += [show(condition, names) for condition in lookup.conditions]
+        yield f"    {names[lookup.place]} in {buffers[lookup.buffer]}" + "".join(f", {test}" for test in tests)
+    for left, right in combining.sequences:
+        yield f"    {', '.join(names[p] for p in left)} before {', '.join(names[p] for p in right)}"
 
 
 def _guards(rule: RulePlan, place: int, buffers: dict[Buffer, str]) -> Iterable[str]:

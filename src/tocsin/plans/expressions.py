@@ -113,11 +113,13 @@ def _order(expression: Typed) -> str:
 
 
 def moved(expression: Typed, place: int) -> Typed:
-    """The expression about another place: all of its fields are there."""
+    """The expression about one place: all of its fields are there."""
     if isinstance(expression, Field):
         return Field(place, expression.attribute, expression.kind)
     if isinstance(expression, Apply):
         operands = tuple(moved(operand, place) for operand in expression.operands)
+        if len(operands) == 2 and expression.kind == Kind.BOOL and expression.operator not in ("and", "or"):
+            return comparison(expression.operator, *operands)
         return Apply(expression.operator, operands, expression.kind)
     return expression
 

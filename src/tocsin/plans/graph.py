@@ -134,6 +134,15 @@ class RulePlan:
         return (*(step.lookup for step in self.steps), *(guard.lookup for guard in guards))
 
     @property
+    def buffers(self) -> dict[Buffer, int]:
+        """Every buffer that it needs, with how long events are kept there for it, in microseconds."""
+        orders = self.combining.orders if self.combining else ()
+        found: dict[Buffer, int] = {}
+        for lookup in (*self.lookups, *(lookup for order in orders for lookup in order)):
+            found[lookup.buffer] = max(found.get(lookup.buffer, 0), lookup.horizon_us)
+        return found
+
+    @property
     def horizon_us(self) -> int:
         """How far behind its anchor the rule looks."""
         return max((lookup.horizon_us for lookup in self.lookups), default=0)

@@ -38,7 +38,7 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
             if here.attribute not in HEADER and there.attribute not in HEADER:
                 links.append(((lookup.place, here.attribute), (there.place, there.attribute)))
     found: list[Key] = []
-    for members in _classes(links):
+    for members in classes(links):
         attributes = [
             min((name for place, name in members if place == p), default=None) for p in range(len(plan.types))
         ]
@@ -95,15 +95,16 @@ def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
     return tuple(Key((source,), (name,)) for source, name in names.items())
 
 
-def _classes(links: Iterable[tuple[Joint, Joint]]) -> list[set[Joint]]:
-    classes: list[set[Joint]] = []
+def classes(links: Iterable[tuple[Joint, Joint]]) -> list[set[Joint]]:
+    """What equalities make one value, also by way of others."""
+    found: list[set[Joint]] = []
     for one, other in links:
         joined = {one, other}
         rest = []
-        for members in classes:
+        for members in found:
             if members & joined:
                 joined |= members
             else:
                 rest.append(members)
-        classes = [*rest, joined]
-    return sorted(classes, key=min)
+        found = [*rest, joined]
+    return sorted(found, key=min)

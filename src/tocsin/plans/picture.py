@@ -39,10 +39,10 @@ def picture(plan: Plan) -> str:
         links.append((1, buffer.filter, 2, buffer))
     for rule in plan.rules:
         key, emits = ("rule", rule.rule.name), rule.rule.emits.name
-        labels[3][key] = (rule.rule.name, ", ".join(rule.names[: len(rule.steps) + 1]))
+        labels[3].setdefault(key, (rule.rule.name, ", ".join(rule.names[: len(rule.steps) + 1])))
         labels[4][emits] = (emits, ", ".join(name for name, _ in rule.rule.emits.attributes))
         links.append((1, rule.anchor, 3, key))
-        links += [(2, lookup.buffer, 3, key) for lookup in rule.lookups]
+        links += [(2, buffer, 3, key) for buffer in rule.buffers]
         links.append((3, key, 4, emits))
     return _draw(labels, list(dict.fromkeys(links)), {node for node, rules in users.items() if len(rules) > 1})
 

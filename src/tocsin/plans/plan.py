@@ -49,8 +49,8 @@ class Plan:
         """Every buffer, with how long events are kept in it, in microseconds."""
         kept: dict[Buffer, int] = {}
         for rule in self.rules:
-            for lookup in rule.lookups:
-                kept[lookup.buffer] = max(kept.get(lookup.buffer, 0), lookup.horizon_us)
+            for buffer, horizon_us in rule.buffers.items():
+                kept[buffer] = max(kept.get(buffer, 0), horizon_us)
         return kept
 
     @cached_property

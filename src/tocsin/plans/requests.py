@@ -26,11 +26,11 @@ from tocsin.language.requests import (
 )
 from tocsin.language.rules import And, Attribute, Expression, Literal, Not, Or, Parameter, Policy
 from tocsin.language.terms import walk
-from tocsin.plans.bind import at_zero, key_of, located
+from tocsin.plans.bind import key_of, located
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison
-from tocsin.plans.expressions import leaves as leaves_of
+from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison, moved, places_in
 from tocsin.plans.graph import Buffer, Combining, Filter, Lookup, Reach, RulePlan, Step
+from tocsin.plans.keys import classes as equality_classes
 from tocsin.plans.typing import truth
 
 ALTERNATIVES_MAX = 64
@@ -118,15 +118,19 @@ class _Binding:
         self.tests: list[Typed] = []
         links: list[tuple[Field, Field]] = []
         for test in [*self._conditions(), *self._repetitions()]:
-            places = {leaf.place for leaf in leaves_of(test) if isinstance(leaf, Field)}
+            places = places_in(test)
             if len(places) == 1:
-                own[places.pop()].append(at_zero(test))
+                own[places.pop()].append(moved(test, 0))
             elif (link := _link(test)) is not None:
                 links.append(link)
             else:
                 self.tests.append(test)
-        self.classes = _classes(links)
-        """Attributes that equalities make one value, also by way of others."""
+        kinds = {(field.place, field.attribute): field.kind for link in links for field in link}
+        joints = [((one.place, one.attribute), (other.place, other.attribute)) for one, other in links]
+        self.classes = [
+            [Field(*joint, kinds[joint]) for joint in sorted(members)] for members in equality_classes(joints)
+        ]
+        """Attributes that equalities make one value."""
         self.filters = [
             Filter(type, tuple(sorted({*tests, *self._constraints(p)}, key=repr)))
             for p, (type, tests) in enumerate(zip(self.types, own, strict=True))
@@ -150,7 +154,7 @@ class _Binding:
         outputs: tuple[tuple[str, Kind, Typed], ...] = ()
         if request.notification is not None:
             outputs = (("notification", Kind.STRING, Constant(request.notification, Kind.STRING)),)
-        ready = tuple(test for test in self.tests if self._needs(test) <= {anchor})
+        ready = tuple(test for test in self.tests if places_in(test) <= {anchor})
         return RulePlan(
             request, self.filters[anchor], (), steps, outputs, tuple(leaf.role for leaf in self.leaves),
             self.types, self.unseen,
@@ -160,7 +164,7 @@ class _Binding:
     def _lookups(self, anchor: int, first: int | None) -> tuple[Lookup, ...]:
         """How the other places are filled, one after another; perhaps with a given one first."""
         order, found = [anchor], []
-        tests = [test for test in self.tests if not self._needs(test) <= {anchor}]
+        tests = [test for test in self.tests if not places_in(test) <= {anchor}]
         while len(order) < len(self.leaves):
             place = first if first is not None and first not in order else self._next(order)
             keys: dict[Field, Typed] = {}
@@ -169,7 +173,7 @@ class _Binding:
                 if keys.setdefault(here, there) is not there:
                     conditions.append(comparison("=", Field(place, here.attribute, here.kind), there))
             order.append(place)
-            now = [test for test in tests if self._needs(test) <= {*order}]
+            now = [test for test in tests if places_in(test) <= {*order}]
             tests = [test for test in tests if test not in now]
             for test in now:
                 key = key_of(test, place)
@@ -189,9 +193,6 @@ class _Binding:
         """The place that most equalities join to what is found already."""
         left = [place for place in range(len(self.leaves)) if place not in order]
         return min(left, key=lambda place: (-len(self._joined(place, order)), place))
-
-    def _needs(self, test: Typed) -> set[int]:
-        return {leaf.place for leaf in leaves_of(test) if isinstance(leaf, Field)}
 
     def _joined(self, place: int, order: list[int]) -> list[tuple[Field, Field]]:
         """The attributes of a place that must equal one of a place that is bound: the first such in that order."""
@@ -248,7 +249,7 @@ class _Binding:
             assert isinstance(leaf, Attribute)
             return self._field(leaf, place)
 
-        return [at_zero(truth(constraint, resolve)) for constraint in pattern.constraints]
+        return [moved(truth(constraint, resolve), 0) for constraint in pattern.constraints]
 
 
 def _link(test: Typed) -> tuple[Field, Field] | None:
@@ -259,14 +260,6 @@ def _link(test: Typed) -> tuple[Field, Field] | None:
         if fields and left.attribute not in HEADER and right.attribute not in HEADER:  # type: ignore[union-attr]
             return left, right  # type: ignore[return-value]
     return None
-
-
-def _classes(links: list[tuple[Field, Field]]) -> list[list[Field]]:
-    classes: list[set[Field]] = []
-    for link in links:
-        joined = set(link).union(*(members for members in classes if not members.isdisjoint(link)))
-        classes = [members for members in classes if members.isdisjoint(link)] + [joined]
-    return [sorted(members, key=lambda field: (field.place, field.attribute)) for members in classes]
 
 
 def _times_or_occurs(leaf: Leaf) -> Occurs | Times:

@@ -28,7 +28,7 @@ from tocsin.engine.routing import key_slots
 from tocsin.errors import StateError
 from tocsin.events.types import Kind
 from tocsin.language import parse
-from tocsin.language.rules import Rule
+from tocsin.language.requests import Statement
 from tocsin.plans.layout import Layout, Unit
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, labels, send
@@ -120,7 +120,7 @@ def _read(session: SparkSession, old: Path) -> tuple[Layout, dict[int, bytes], i
         slot = labels(layout.slots).index(label)
         mine = stored.get(label, {})
         texts = segments.rules_of(bytes(head["head"]), mine).values()
-        rules: Sequence[Rule] = [rule for text in texts for rule in parse(text).rules]
+        rules: Sequence[Statement] = [rule for text in texts for rule in parse(text).rules]
         states[slot] = segments.restore(bytes(head["head"]), mine, rules, {})[0].snapshot()
     return layout, states, max(head["largest"] for head in heads.values())
 

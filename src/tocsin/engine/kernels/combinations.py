@@ -370,11 +370,11 @@ def _compare(line, length, rows, other_line, other_length, other_rows, places, t
 
 
 @jit
-def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor, out_keys):
+def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor):
     """The notifications for arrivals: (row, request, variant) in order, those of one row and request together.
 
     Returns (notifications, used events, -1), or instead of -1 the place of the arrival for which the budget did not
-    last. `out_keys` has what was used.
+    last.
     """
     code = get(env, CODE)
     scratch = np.empty((8, MAX_PLACES), np.int64)
@@ -423,7 +423,6 @@ def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_
                 out_rows[count, p] = best_rows[p]
                 single[0] = owner + best_rows[p] + 1
                 use(used, single)
-                out_keys[keys] = single[0]
                 keys += 1
             count += 1
     return count, keys, -1
