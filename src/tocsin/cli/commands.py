@@ -328,6 +328,29 @@ def demo(
     demo(events, seed, master)
 
 
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which paper: eps, or all.", show_default=False)],
+    figure: Annotated[str | None, typer.Option(metavar="N", help="Only this figure, or the one of this claim.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a look.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The paper's own sizes.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many times what is drawn at random is drawn.")] = 3,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the CSV and PNG files go.")] = Path("study"),
+) -> None:
+    """Run the evaluation of a paper on this code: a CSV and a PNG for each figure, and what holds of its claims.
+
+    Ends with an error code if a claim fails.
+
+    [bold]Examples:[/bold]  tocsin study eps --quick     tocsin study all --out results
+    """
+    if quick and full:
+        raise typer.BadParameter("one of --quick and --full, not both")
+    from tocsin.cli.studying import studied
+
+    if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out):
+        raise typer.Exit(1)
+
+
 def _microseconds(text: str) -> int:
     """An event time as a person writes it."""
     if text.lstrip("-").isdigit():
