@@ -8,26 +8,49 @@ from hypothesis import strategies as st
 
 from tests.strategies import KINDS, LITERALS, Case, pick, streams
 from tocsin.events.types import Kind
-from tocsin.language.requests import All, Either, EventExpression, Mode, Occurs, Request, Then, Times, leaves
+from tocsin.language.requests import (
+    After,
+    All,
+    Either,
+    EventExpression,
+    Mode,
+    Moment,
+    Occurs,
+    Period,
+    Request,
+    Then,
+    Times,
+    leaves,
+)
 from tocsin.language.rules import And, Attribute, Comparison, Expression, Literal, Not, Or, Pattern
 
 LEAVES_MAX = 4
 
 
 @st.composite
-def request_cases(draw: st.DrawFn, modes: tuple[Mode, ...] = (Mode.GENERIC,), events_max: int = 10) -> Case:
+def request_cases(
+    draw: st.DrawFn, modes: tuple[Mode, ...] = (Mode.GENERIC,), events_max: int = 10, timers: bool = False
+) -> Case:
     """Some requests and a stream for them. Few events: the reference tries all combinations."""
     alphabet = pick(draw, ["AB", "A", "ABC"])
     events = draw(streams(alphabet, events_max))
     count = draw(st.integers(1, 3))
-    return Case(tuple(draw(requests(f"N{n}", alphabet, modes)) for n in range(count)), tuple(events))
+    return Case(tuple(draw(requests(f"N{n}", alphabet, modes, timers)) for n in range(count)), tuple(events))
 
 
 @st.composite
-def requests(draw: st.DrawFn, name: str, alphabet: str = "AB", modes: tuple[Mode, ...] = (Mode.GENERIC,)) -> Request:
+def requests(
+    draw: st.DrawFn,
+    name: str,
+    alphabet: str = "AB",
+    modes: tuple[Mode, ...] = (Mode.GENERIC,),
+    timers: bool = False,
+) -> Request:
     """A request whose events have names of their own."""
-    expression = draw(expressions(alphabet, LEAVES_MAX))
-    expression = _named(expression, iter("abcdefghijkl"))
+    expression = draw(expressions(alphabet, LEAVES_MAX, timers))
+    expression = _named(expression, iter("abcdefghijklmnopqrstuvwxyz"))
+    if not Request(name, expression).uses:
+        expression = All((expression, Occurs(Pattern("A", alias="z"))))
     roles = [leaf.role for leaf in leaves(expression) if isinstance(leaf.node, Occurs)]
     common = {leaf.role: leaf.node.attribute for leaf in leaves(expression) if isinstance(leaf.node, Times)}
     same = [leaf.role for leaf in leaves(expression) if isinstance(leaf.node, Times) and leaf.node.same]
@@ -42,9 +65,11 @@ def requests(draw: st.DrawFn, name: str, alphabet: str = "AB", modes: tuple[Mode
     )
 
 
-def expressions(alphabet: str, leaves_max: int) -> st.SearchStrategy[EventExpression]:
+def expressions(alphabet: str, leaves_max: int, timers: bool = False) -> st.SearchStrategy[EventExpression]:
     """Event expressions of so many events at most."""
     leaf = _occurrences(alphabet)
+    if timers:
+        leaf = leaf | leaf | leaf | _timers(alphabet, leaves_max)
     if leaves_max < 2:
         return leaf
     repeated = st.builds(
@@ -58,8 +83,8 @@ def expressions(alphabet: str, leaves_max: int) -> st.SearchStrategy[EventExpres
     @st.composite
     def joined(draw: st.DrawFn) -> EventExpression:
         left_max = draw(st.integers(1, leaves_max - 1))
-        left = draw(expressions(alphabet, left_max))
-        right = draw(expressions(alphabet, leaves_max - left_max))
+        left = draw(expressions(alphabet, left_max, timers))
+        right = draw(expressions(alphabet, leaves_max - left_max, timers))
         operator = draw(st.sampled_from([All, Then, Either]))
         if operator is Then:
             return Then(left, right)
@@ -67,6 +92,16 @@ def expressions(alphabet: str, leaves_max: int) -> st.SearchStrategy[EventExpres
         return operator(tuple(parts))
 
     return leaf | repeated | joined() | joined()
+
+
+@st.composite
+def _timers(draw: st.DrawFn, alphabet: str, leaves_max: int) -> EventExpression:
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        return Moment(draw(st.integers(0, 25)))
+    if kind == 1:
+        return Period(draw(st.integers(2, 9)), draw(st.none() | st.integers(0, 20)))
+    return After(draw(expressions(alphabet, min(leaves_max, 2), timers=True)), draw(st.integers(0, 8)))
 
 
 @st.composite
@@ -80,6 +115,10 @@ def _occurrences(draw: st.DrawFn, alphabet: str) -> Occurs:
 def _named(node: EventExpression, names: object) -> EventExpression:
     if isinstance(node, Occurs | Times):
         return replace(node, pattern=replace(node.pattern, alias=next(names)))  # type: ignore[call-overload]
+    if isinstance(node, Moment | Period):
+        return replace(node, alias=next(names))  # type: ignore[call-overload]
+    if isinstance(node, After):
+        return replace(node, event=_named(node.event, names), alias=next(names))  # type: ignore[call-overload]
     if isinstance(node, Then):
         return Then(_named(node.left, names), _named(node.right, names))
     assert isinstance(node, All | Either)

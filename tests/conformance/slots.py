@@ -24,7 +24,7 @@ from tocsin.plans.layout import lay_out
 from tocsin.plans.plan import plan
 from tocsin.spark import streaming
 from tocsin.spark.jobs import Job, Sent, send
-from tocsin.spark.packing import CONTROL, PARCELS, Parcel, packer
+from tocsin.spark.packing import CONTROL, PARCELS, TICK, Parcel, packer
 from tocsin.spark.reports import unpacker
 from tocsin.spark.slots import batch_detector
 from tocsin.spark.streaming import SlotProcessor
@@ -38,9 +38,14 @@ def slots(rules: Sequence[Rule], types: dict[str, EventType], events: list[Event
 def detected(sent: Sent, types: dict[str, EventType], events: list[Event], chance: random.Random) -> list[Row]:
     """What the slots of a job find in tables."""
     parcels = packed(chance.sample(events, len(events)), types, sent, chance, ticks=False)
+    if events:
+        last = max(event.ts for event in events)
+        parcels += [Parcel(label, TICK, None, last, None) for label in sent.job.labels]
     found: list[Row] = []
     for label in sent.job.labels:
-        mine = sorted((parcel for parcel in parcels if parcel.slot == label), key=lambda p: (p.least or 0, p.payload))
+        mine = sorted(
+            (parcel for parcel in parcels if parcel.slot == label), key=lambda p: (p.least or 0, p.payload or b"")
+        )
         batches = batch_detector(sent)(iter([rows(mine)] if mine else []))
         found += [row for batch in batches for row in matches_of(pa.Table.from_batches([batch]))]
     return found

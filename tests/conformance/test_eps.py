@@ -27,6 +27,13 @@ def test_host_gives_the_notifications_of_the_reference(host: str, case: Case, se
     check(host, case, seed)
 
 
+@pytest.mark.parametrize("host", [host for host in ALL if host != "ordered"])
+@settings(max_examples=100, suppress_health_check=QUIET)
+@given(case=request_cases(timers=True, events_max=6), seed=st.integers(0, 999))
+def test_host_gives_the_notifications_of_the_reference_with_timers(host: str, case: Case, seed: int) -> None:
+    check(host, case, seed)
+
+
 @settings(max_examples=150, suppress_health_check=QUIET)
 @given(case=request_cases(), seed=st.integers(0, 999))
 def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: int) -> None:

@@ -75,6 +75,7 @@ class Detector:
         self.nameless = False
         """Whether events need no identity; see `identifies`."""
         self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
+        self._check_order(self._plan, ordered)
         self._since: dict[str, int] = {}
         self._coming: tuple[Change, ...] = ()
         """Changes of the rules whose time has not come yet."""
@@ -85,6 +86,15 @@ class Detector:
         self._knowing: tuple[tuple[Plan, tuple[Change, ...]], Known] | None = None
         self._letters: list[tuple[str, str | None, int | None, str]] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
+
+    @staticmethod
+    def _check_order(plan: Plan, ordered: bool) -> None:
+        """Fails if events that come by themselves would have to be put in order with those of an ordered source."""
+        for rule in plan.rules if ordered else ():
+            if rule.combining is not None and (rule.clocks or plan.level(rule)):
+                message = f"request {rule.rule.name} has timers or uses composite events"
+                hint = "Leave `ordered` out: without a delay, events wait only for the next instant."
+                raise RuleError(f"{message}, which an ordered source cannot be put in order with", hint=hint)
 
     @cached_property
     def _machine(self) -> Machine:
@@ -171,6 +181,7 @@ class Detector:
         if since < earliest:
             raise RuleError(f"a rule cannot be added at {since}: events up to {earliest - 1} have been seen")
         old, new = self._plan, self._plan.extended(rules)
+        self._check_order(new, self._ordered)
         self._since.update((rule.name, since) for rule in rules)
         feeds = any(rule.emits.name in old.numbers for rule in rules)
         if feeds and any(new.levels[name] != level for name, level in old.levels.items()):
@@ -217,6 +228,7 @@ class Detector:
             raise RuleError(f"there is no rule {name}", hint=nearest(name, known))
         coming = Change(at, frozenset(gone | (known & {rule.name for rule in add})), add)
         bound = plan(coming.applied(after), self._plan.given)
+        self._check_order(bound, self._ordered)
         if check is not None:
             check(bound)
         self._coming = tuple(sorted((*self._coming, coming), key=lambda change: change.at))
@@ -339,8 +351,7 @@ class Detector:
             Change(at, frozenset(remove), tuple(rule for text in texts for rule in parse(text).rules))
             for at, remove, texts in header.get("coming", ())
         )
-        left = {owner: rows for owner, rows in snapshot.state.left.items() if owner[0] in known}
-        detector._rebuild(rules, catalog, replace(snapshot.state, left=left))
+        detector._rebuild(rules, catalog, snapshot.state.known_to(known))
         if snapshot.waiting is not None:
             reading = detector._reading
             codes = [reading.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
@@ -373,7 +384,8 @@ class Detector:
         self._coming = rest
         self._since = {name: since for name, since in self._since.items() if name not in change.remove}
         self._since |= {rule.name: change.at for rule in change.add}
-        self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading, now=change.at)
+        kept = {rule.name for rule in self._plan.sources} - change.remove
+        self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading, now=change.at, kept=kept)
 
     def _detected(self, released: pa.Table | None, closed: Instant) -> pa.Table:
         columns = output.schema(self._plan, times=bool(self._times), select=self.select)
@@ -420,10 +432,12 @@ class Detector:
         state: State | None = None,
         reading: Mapping[str, int] | None = None,
         now: int | None = None,
+        kept: Collection[str] | None = None,
     ) -> None:
         """Starts a machine for these rules with the state of the old one.
 
         `reading`: how types were numbered so far. `now`: up to where events were detected (default: the watermark).
+        `kept`: the rules that are still the same (default: all of a known name).
         """
         bound = self._plan.bound_to(catalog) if rules == self._plan.sources else plan(rules, catalog)
         started = "_machine" in self.__dict__
@@ -433,6 +447,7 @@ class Detector:
                 self._plan = bound
                 return
             state = extract(self._machine, self._scheduler.watermark if now is None else now)
+            state = state if kept is None else state.known_to(kept)
         self._plan = bound
         if started:
             del self._machine

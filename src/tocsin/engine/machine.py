@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.buffers import Buffers
+from tocsin.engine.clocks import Clocks
 from tocsin.engine.intake import Intake, Passed
 from tocsin.engine.kernels import Array
 from tocsin.engine.requests import Requests, consumed
@@ -99,15 +100,17 @@ class Machine:
         self.emits: dict[str, EventType] = {}
         self._handed: dict[int, list[str]] = {}
         """The composite types that rules use, by the level at which they are complete."""
+        self._clocks = Clocks(self)
         self.levels = 0
         self.add(plan, plan.rules, since)
 
     def add(self, plan: Plan, rules: Iterable[RulePlan], since: Mapping[str, int]) -> None:
         """Loads rules of the plan that are not loaded yet; the levels of the others are what they were."""
         for rule in rules:
-            name = rule.rule.name
-            self.emits[rule.rule.emits.name] = rule.rule.emits
-            self.tables.load(rule, plan.levels[name], since.get(name, FOREVER))
+            begin = since.get(rule.rule.name, FOREVER)
+            self.emits[rule.emits.name] = rule.emits
+            self.tables.load(rule, plan.level(rule), begin)
+            self._clocks.add(rule, begin)
         self._handed = defaultdict(list)
         for name in self.emits.keys() & self.tables.types.keys():
             self._handed[plan.complete[name]].append(name)
@@ -139,16 +142,20 @@ class Machine:
         anchors: list[Array] = []
         late: list[int] = []
         found: list[Found] = []
+        entered: list[Passed] = []
         if batch.num_rows:
             passed, late = self.intake.batch(batch)
             self._enter(passed, jobs, anchors)
-            if self.tables.requests:
-                found += self._notify(passed)
+            entered.append(passed)
         for level in range(self.levels):
             for name in self._handed.get(level, ()):
+                self._clocks.tick(name, entered, bound[0])
                 handed = self._hand_on(name, bound)
                 if handed is not None:
                     self._enter(handed, jobs, anchors)
+                    entered.append(handed)
+            if level in self.tables.arriving:
+                found += self._notify(entered, level)
             if jobs.get(level):
                 joined = anchors[0] if len(anchors) == 1 else np.concatenate(anchors)
                 pieces = self._detect(jobs[level], joined)
@@ -179,9 +186,9 @@ class Machine:
                 jobs[rule.level].append((rule, base + start, base + end))
         anchors.append(rows)
 
-    def _notify(self, passed: Passed) -> list[Found]:
-        """The notifications of requests."""
-        notified = self.requests.notify(self, passed)
+    def _notify(self, entered: list[Passed], level: int) -> list[Found]:
+        """The notifications of the requests of a level; what starts a timer is none."""
+        notified = self.requests.notify(self, entered, level)
         if notified is None or not len(notified[0]):
             return []
         if self.journal is not None:
@@ -190,9 +197,10 @@ class Machine:
         numbers, rows, anchors = notified
         order = self._in_order(numbers, rows, anchors)
         nothing = np.zeros((len(numbers), self.tables.computed), np.int64)
-        pieces = [self._project(numbers[order], rows[order], nothing, nothing.astype(np.uint8), anchors[order])]
-        self._hold(pieces)
-        return pieces
+        piece = self._project(numbers[order], rows[order], nothing, nothing.astype(np.uint8), anchors[order])
+        self._hold([piece])
+        matches = np.array([rule.plan.clock is None for rule in self.tables.rules])[piece.rules]
+        return [piece if matches.all() else some(piece, matches)]
 
     def _in_order(self, numbers: Array, rows: Array, anchors: Array) -> Array:
         """Notifications as matches stand: those of one request and instant by their parts."""
@@ -268,13 +276,15 @@ class Machine:
         used = {name for names in self._handed.values() for name in names}
         if not used or not pieces:
             return
-        types = [rule.plan.rule.emits.name for rule in self.tables.rules]
+        types = [rule.plan.emits.name for rule in self.tables.rules]
         for found in pieces:
             for name in used:
                 mine = np.isin(found.rules, [number for number, type in enumerate(types) if type == name])
                 if not mine.any():
                     continue
                 anchor = found.anchors[mine]
+                if self._clocks.start(name, self.store.ts[anchor]):
+                    continue
                 width = len(self.emits[name].attributes)
                 new = Composites(
                     self.store.ts[anchor],
@@ -284,8 +294,12 @@ class Machine:
                     found.words[:width, mine],
                     found.known[:width, mine],
                 )
-                old = self.pending.get(name)
-                self.pending[name] = new if old is None else _joined(old, new)
+                self.keep(name, new)
+
+    def keep(self, name: str, new: Composites) -> None:
+        """Keeps composite events until their turn."""
+        old = self.pending.get(name)
+        self.pending[name] = new if old is None else _joined(old, new)
 
     def _hand_on(self, name: str, closed: Instant) -> Passed | None:
         """Takes in the held composite events of a type whose instants are closed."""
@@ -307,6 +321,8 @@ class Machine:
         }
         given = np.full(len(now.ts), kernels.NONE, np.int64)
         type = self.tables.types[name]
+        if name in self._clocks:
+            now = self._clocks.identified(name, now)
         return self.intake.identified(type, now.ts, now.seq, now.first, now.second, given, columns)[0]
 
     # ---- forgetting
@@ -359,6 +375,14 @@ def _together(pieces: list[Found], tables: Tables) -> Found:
         np.concatenate([piece.first for piece in pieces]),
         np.concatenate([piece.second for piece in pieces]),
     )
+
+
+def some(found: Found, which: Array) -> Found:
+    """Some of the matches, by number or by truth."""
+    return Found(
+        found.rules[which], found.parts[which], found.anchors[which], found.words[:, which], found.known[:, which],
+        found.first[which], found.second[which],
+    )  # fmt: skip
 
 
 def _joined(one: Composites, other: Composites) -> Composites:

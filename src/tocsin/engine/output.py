@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from tocsin.engine.intake import hexadecimal
 from tocsin.engine.kernels import Array
-from tocsin.engine.machine import Found, Machine
+from tocsin.engine.machine import Found, Machine, some
 from tocsin.errors import EventError, nearest
 from tocsin.events.batches import ARROW
 from tocsin.events.types import Kind
+from tocsin.language.requests import shown_type
 from tocsin.language.rules import Rule
 from tocsin.plans.graph import RulePlan
 from tocsin.plans.plan import Plan
@@ -54,10 +55,7 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
     ts, seq = machine.store.ts[anchors], machine.store.seq[anchors]
     order = _order(_ranks([rule.name for rule in rules])[which], ts, seq)
     if order is not None:
-        found = Found(
-            found.rules[order], found.parts[order], found.anchors[order], found.words[:, order], found.known[:, order],
-            found.first[order], found.second[order],
-        )  # fmt: skip
+        found = some(found, order)
         ts, which = ts[order], which[order]
     header: dict[str, Callable[[pa.DataType], pa.Array]] = {
         "rule": lambda _: _labels([rule.name for rule in rules], which),
@@ -74,9 +72,7 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
 
 
 def _ranks(names: list[str]) -> Array:
-    ranks = np.empty(len(names), np.int64)
-    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    return ranks
+    return np.unique(np.array(names), return_inverse=True)[1]
 
 
 def _attribute(field: pa.Field, found: Found, rules: list[Rule], which: Array, machine: Machine) -> pa.Array:
@@ -109,7 +105,7 @@ def _parts(found: Found, plans: list[RulePlan], which: Array, machine: Machine, 
     labels = np.repeat(starts[which] - offsets[:-1], counts) + np.arange(len(rows))
     children = {
         "role": _labels([role for mine in roles for role, _ in mine], labels),
-        "type": _labels([type for mine in roles for _, type in mine], labels),
+        "type": _labels([shown_type(type) for mine in roles for _, type in mine], labels),
         "ts": _times(machine.store.ts[rows], ts_type),
         "id": ids_of(machine, rows),
     }

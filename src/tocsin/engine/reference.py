@@ -90,7 +90,7 @@ def detect(rules: Sequence[Statement], events: Iterable[Event], since: Mapping[s
         if isinstance(rule, Request):
             from tocsin.engine.reference_requests import notifications
 
-            found = notifications(rule, visible, max((fact.ts for fact in facts), default=0))
+            found = notifications(rule, visible, max((fact.ts for fact in facts), default=-(2**62)), start)
         else:
             found = _found(rule, visible)
         for composite, match in found:

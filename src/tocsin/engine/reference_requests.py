@@ -9,6 +9,7 @@ A *combination* is a tuple of (leaf, fact), in the order of the leaves. Timers a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -37,10 +38,12 @@ from tocsin.language.rules import Pattern
 Combination = tuple[tuple[int, Fact], ...]
 
 
-def notifications(request: Request, facts: Sequence[Fact], last_ts: int) -> Iterator[tuple[Fact, Match]]:
-    """The notifications of one request over events in canonical order; timers run up to `last_ts`."""
+def notifications(
+    request: Request, facts: Sequence[Fact], last_ts: int, since: float = -math.inf
+) -> Iterator[tuple[Fact, Match]]:
+    """The notifications of one request over events in canonical order; timers run from `since` to `last_ts`."""
     found = _generic if request.mode == Mode.GENERIC else _snoop
-    for combination in found(request, with_timers(request, facts, last_ts)):
+    for combination in found(request, with_timers(request, facts, last_ts, since)):
         yield _composed(request, combination)
 
 
@@ -204,15 +207,23 @@ def _composed(request: Request, combination: Combination) -> tuple[Fact, Match]:
 # ---- timers
 
 
-def with_timers(request: Request, facts: Sequence[Fact], last_ts: int) -> list[Fact]:
-    """The events with those of the request's timers, in canonical order."""
-    own = [fact for fact in facts if any(fits(node, fact) for node in _occurrences(request.expression))]
+def with_timers(
+    request: Request, facts: Sequence[Fact], last_ts: int, since: float = -math.inf, begin: float | None = None
+) -> list[Fact]:
+    """The events with those of the request's timers, in canonical order.
+
+    Periods tick from `begin` on: from the first event that can be part of the request, unless it has only timers.
+    """
+    if begin is None:
+        own = list(_occurrences(request.expression))
+        first = (fact.ts for fact in facts if any(fits(node, fact) for node in own))
+        begin = next(first, math.inf) if own else since
     timers = {timer_name(timer): timer for timer in _timers(request.expression)}
     events = [
         Event(name, ts)
         for name, timer in timers.items()
-        for ts in _moments(request, timer, facts, own, last_ts)
-        if ts <= last_ts
+        for ts in _moments(request, timer, facts, last_ts, since, begin)
+        if since <= ts <= last_ts
     ]
     return sorted([*facts, *identified(events)], key=lambda fact: fact.key)
 
@@ -231,19 +242,23 @@ def _timers(expression: EventExpression) -> Iterator[Timer]:
             yield leaf.node
 
 
-def _moments(request: Request, timer: Timer, facts: Sequence[Fact], own: Sequence[Fact], last_ts: int) -> Iterator[int]:
+def _moments(
+    request: Request, timer: Timer, facts: Sequence[Fact], last_ts: int, since: float, begin: float
+) -> Iterator[int]:
     match timer:
         case Moment(at_us):
             yield at_us
         case Period(every_us, start_us):
-            if start_us is not None:
-                yield from range(start_us, last_ts + 1, every_us)
-            elif own:
-                yield from range(-(-own[0].ts // every_us) * every_us, last_ts + 1, every_us)
+            first = start_us or 0
+            if begin < math.inf and (start_us is None or begin > start_us):
+                first += -(-(int(begin) - first) // every_us) * every_us
+            if begin < math.inf:
+                yield from range(first, last_ts + 1, every_us)
         case After(event, delay_us):
             inner = Request("", event, window_us=request.window_us, mode=request.mode)
-            for composite, _ in notifications(inner, facts, last_ts):
-                yield composite.ts + delay_us
+            found = _generic if request.mode == Mode.GENERIC else _snoop
+            for combination in found(inner, with_timers(inner, facts, last_ts, since, begin)):
+                yield latest(combination)[0] + delay_us
 
 
 # ---- Snoop's contexts

@@ -6,7 +6,7 @@ An instance is used up for one request and not for others, so the buffers stay s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from tocsin.engine import kernels
 from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
 from tocsin.errors import StateError
+from tocsin.language.requests import Request, owned
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine
@@ -33,13 +34,13 @@ class Requests:
         self._used: Array = np.zeros(64, np.int64)
         self._count = 0
 
-    def notify(self, machine: Machine, passed: Passed) -> Notified | None:
-        """The notifications that new rows bring; they use up what they are made of."""
+    def notify(self, machine: Machine, passed: Sequence[Passed], level: int) -> Notified | None:
+        """The notifications that new rows bring to the requests of a level; they use up what they are made of."""
         tables, store = machine.tables, machine.store
         ranks = np.zeros(len(tables.types) + 1, np.int64)
         for rank, name in enumerate(sorted(tables.types)):
             ranks[tables.types[name]] = rank
-        arrivals = self._arrivals(machine, passed, ranks)
+        arrivals = self._arrivals(machine, passed, machine.tables.arriving[level], ranks)
         if arrivals is None:
             return None
         groups = 1 + int(((arrivals[1:, 0] != arrivals[:-1, 0]) | (arrivals[1:, 1] != arrivals[:-1, 1])).sum())
@@ -59,15 +60,21 @@ class Requests:
         self._count += used
         return numbers[:count], rows[:count], anchors[:count]
 
-    def _arrivals(self, machine: Machine, passed: Passed, ranks: Array) -> Array | None:
+    def _arrivals(
+        self,
+        machine: Machine,
+        passed: Iterable[Passed],
+        arriving: Mapping[int, Sequence[tuple[int, int]]],
+        ranks: Array,
+    ) -> Array | None:
         """(row, request, variant) for all that new rows may complete, in canonical order."""
-        arriving = machine.tables.arriving
         found = []
-        for filter in np.unique(passed.filters).tolist():
-            if filter in arriving:
-                rows = passed.rows[passed.filters == filter]
-                for request, variant in arriving[filter]:
-                    found.append(np.column_stack([rows, np.full_like(rows, request), np.full_like(rows, variant)]))
+        for some in passed:
+            for filter in np.unique(some.filters).tolist():
+                if filter in arriving:
+                    rows = some.rows[some.filters == filter]
+                    for request, variant in arriving[filter]:
+                        found.append(np.column_stack([rows, np.full_like(rows, request), np.full_like(rows, variant)]))
         if not found:
             return None
         every = np.concatenate(found)
@@ -111,12 +118,11 @@ class Requests:
 
 
 def owners(machine: Machine) -> Iterator[tuple[tuple[str, int], int, str]]:
-    """What is used, in the state: (request, place of a type among its types), the request's number, the type."""
-    for loaded in {loaded.plan.rule.name: loaded for loaded in machine.tables.rules}.values():
-        rule = loaded.plan.rule
-        if rule.name in machine.tables.requests:
-            for place, type in enumerate(rule.uses):
-                yield (rule.name, place), machine.tables.requests[rule.name], type
+    """What can be used: (request, place in what it can use up), the number of what uses it, the type."""
+    for rule in {loaded.plan.rule.name: loaded.plan.rule for loaded in machine.tables.rules}.values():
+        if isinstance(rule, Request) and rule.name in machine.tables.requests:
+            for place, (user, type) in enumerate(owned(rule)):
+                yield (rule.name, place), machine.tables.requests[user], type
 
 
 def left_of(machine: Machine, places: Mapping[str, Array]) -> dict[tuple[str, int], tuple[str, Array]]:
@@ -144,10 +150,11 @@ def consumed(machine: Machine, notified: Notified) -> Iterator[tuple[tuple[str, 
     plans = [machine.tables.rules[number].plan for number in numbers]
     used: dict[str, list[Array]] = {}
     for plan, parts in zip(plans, rows, strict=True):
-        used.setdefault(plan.rule.name, []).append(parts[: 1 + len(plan.steps)])
+        used.setdefault(plan.user, []).append(parts[: 1 + len(plan.steps)])
     for rule in {plan.rule.name: plan.rule for plan in plans}.values():
-        every = np.sort(np.concatenate(used[rule.name]))
-        for place, type in enumerate(rule.uses):
+        assert isinstance(rule, Request)
+        for place, (user, type) in enumerate(owned(rule)):
+            every = np.sort(np.concatenate(used.get(user, [rows[:0, 0]])))
             some = every[machine.store.type[every] == machine.tables.types[type]]
             if len(some):
                 yield (rule.name, place), type, some

@@ -7,8 +7,8 @@ of consumed roles, which lose events on the way, say which rows are left in them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from tocsin.engine.machine import Composites, Machine
 from tocsin.engine.output import column_of
 from tocsin.engine.requests import left_of, take_left
 from tocsin.events.types import Kind
+from tocsin.language.requests import timer_owner
 
 
 @dataclass(slots=True)
@@ -33,6 +34,12 @@ class State:
     tail: list[tuple[str, int, int, int]] = field(default_factory=list)
     tail_key: tuple[int, int] | None = None
     tail_last: list[tuple[str, str]] = field(default_factory=list)
+
+    def known_to(self, rules: Collection[str]) -> State:
+        """Without what belongs to other rules alone: what they consumed, and their timers."""
+        left = {owner: rows for owner, rows in self.left.items() if owner[0] in rules}
+        pending = {type: rows for type, rows in self.pending.items() if (timer_owner(type) or "") in ("", *rules)}
+        return replace(self, left=left, pending=pending)
 
 
 def extract(machine: Machine, now: int) -> State:

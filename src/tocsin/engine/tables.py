@@ -18,6 +18,7 @@ from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
+from tocsin.language.requests import shown_type
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
 from tocsin.plans.graph import Absence, Buffer, Combining, Filter, Guard, Lookup, RulePlan
@@ -95,8 +96,8 @@ class Tables:
         self.anchored: dict[int, list[Loaded]] = {}
         self.requests: dict[str, int] = {}
         """The numbers of the requests."""
-        self.arriving: dict[int, list[tuple[int, int]]] = {}
-        """For a filter, the (request, variant) that an event which passes it may complete."""
+        self.arriving: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        """For a level and a filter, the (request, variant) that an event which passes it may complete."""
         self.places = 1
         self.computed = 0
         self.outputs = 0
@@ -181,6 +182,8 @@ class Tables:
             self.enter(type, {})
         for type, columns in needed_columns(plan).items():
             self.enter(type, columns)
+        for filter in plan.own:
+            self.filter(filter)
         if plan.combining is not None:
             return self._load_variant(plan, plan.combining, level, since)
         guards = self._guards(plan, plan.guards)
@@ -226,8 +229,8 @@ class Tables:
         record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps), default]
         offset = self.code.extend([*record, len(combining.conditions), conditions, self.code.extend(orders)])
         loaded = self._loaded(plan, offset, level)
-        request = self.requests.setdefault(plan.rule.name, len(self.requests))
-        self.arriving.setdefault(loaded.anchor, []).append((request, offset))
+        request = self.requests.setdefault(plan.user, len(self.requests))
+        self.arriving.setdefault(level, {}).setdefault(loaded.anchor, []).append((request, offset))
         return loaded
 
     def _combine_steps(self, plan: RulePlan, combining: Combining, lookups: Sequence[Lookup]) -> int:
@@ -278,7 +281,7 @@ class Tables:
         """Gives a type its number, and each needed attribute a slot of its own among those it does not use yet."""
         if type not in self.types:
             self.types[type] = len(self.types)
-            self._type_words.extend(_signed(text_words(type)))
+            self._type_words.extend(_signed(text_words(shown_type(type))))
         mine = self.slots.setdefault(type, {})
         for name, kind in columns.items():
             if name in mine:

@@ -9,7 +9,7 @@ Frozen data, as `rules` has it. `leaves` numbers the occurrences from left to ri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tocsin.errors import Span
@@ -50,7 +50,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Every so often: from `start_us` on, or at multiples since 1970 from the first event of its request on."""
+    """Every so often, counted from `start_us` or else from 1970: from the first event of its request on.
+
+    A request that has no other events than timers needs a start, and its timer ticks from there on.
+    """
 
     every_us: int
     start_us: int | None = None
@@ -134,6 +137,50 @@ class Request:
         return tuple(dict.fromkeys(pattern.type for pattern in _patterns(self.expression)))
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A timer of a request at work: the type of its events, and how many timers wait for each other up to it."""
+
+    type: str
+    timer: Timer
+    height: int
+    """Of a moment or a period 0, else one more than that of the highest timer in what it waits for."""
+
+
+def clocks(request: Request) -> tuple[Clock, ...]:
+    """The timers of a request, each once, those that others wait for first."""
+    found: dict[str, Clock] = {}
+
+    def visit(node: EventExpression) -> int:
+        highest = 0
+        for leaf in leaves(node):
+            if isinstance(leaf.node, Occurs | Times):
+                continue
+            height = 1 + visit(leaf.node.event) if isinstance(leaf.node, After) else 0
+            type = timer_type(leaf.node, request.name)
+            found.setdefault(type, Clock(type, leaf.node, height))
+            highest = max(highest, height)
+        return highest
+
+    visit(request.expression)
+    return tuple(found.values())
+
+
+def awaited(request: Request, timer: After) -> Request:
+    """The request whose notifications start a timer."""
+    return replace(request, expression=timer.event, condition=(), notification=None)
+
+
+def owned(request: Request) -> tuple[tuple[str, str], ...]:
+    """What a request can use up: (what uses it, type), where what uses it is the request or one of its timers."""
+    found: list[tuple[str, str]] = []
+    parts = [(request.name, request.expression)]
+    parts += [(c.type, c.timer.event) for c in clocks(request) if isinstance(c.timer, After)]
+    for user, expression in parts:
+        found += dict.fromkeys((user, leaf_type(leaf, request.name)) for leaf in leaves(expression))
+    return tuple(found)
+
+
 Statement = Rule | Request
 """What a text can say."""
 
@@ -177,8 +224,36 @@ def _patterns(node: EventExpression) -> Iterator[Pattern]:
         yield from _patterns(child)
 
 
+def leaf_type(leaf: Leaf, request: str) -> str:
+    """The type of the events that can stand at a leaf of a request."""
+    node = leaf.node
+    return node.pattern.type if isinstance(node, Occurs | Times) else timer_type(node, request)
+
+
+_OF = " of "
+
+
+def timer_type(timer: Timer, request: str) -> str:
+    """The type of a timer's events. Each request has timers of its own."""
+    return timer_name(timer) + _OF + request
+
+
+def shown_type(type: str) -> str:
+    """A type as people see it: a timer is what it is, whose ever it is.
+
+    >>> shown_type("every(1 h) of Report"), shown_type("Smoke")
+    ('every(1 h)', 'Smoke')
+    """
+    return type.partition(_OF)[0]
+
+
+def timer_owner(type: str) -> str | None:
+    """The request whose timer an event of that type comes from."""
+    return type.partition(_OF)[2] or None
+
+
 def timer_name(timer: Timer) -> str:
-    """The type of a timer's events: the timer as text, without a name."""
+    """The timer as text, without a name."""
     from tocsin.language.printing_requests import print_timer
 
     return print_timer(timer)

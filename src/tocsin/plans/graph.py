@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tocsin.events.types import Kind
-from tocsin.language.requests import Statement
+from tocsin.events.types import EventType, Kind
+from tocsin.language.requests import Clock, Statement
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Field, Typed
 
@@ -126,6 +126,24 @@ class RulePlan:
     """Whether it uses attributes of which nothing is known yet."""
     combining: Combining | None = None
     """For requests."""
+    clock: Clock | None = None
+    """The timer that is started by what is found, which then is no match."""
+    early: int = 0
+    """How many levels before its rule it runs, since a timer waits for it."""
+    clocks: tuple[Clock, ...] = ()
+    """The moments and periods of its request."""
+    own: tuple[Filter, ...] = ()
+    """What passes the first of these starts the periods."""
+
+    @property
+    def emits(self) -> EventType:
+        """The type of what is found."""
+        return self.rule.emits if self.clock is None else EventType(self.clock.type)
+
+    @property
+    def user(self) -> str:
+        """What uses events up: the request, or one of its timers."""
+        return self.rule.name if self.clock is None else self.clock.type
 
     @property
     def lookups(self) -> tuple[Lookup, ...]:
@@ -141,6 +159,11 @@ class RulePlan:
         for lookup in (*self.lookups, *(lookup for order in orders for lookup in order)):
             found[lookup.buffer] = max(found.get(lookup.buffer, 0), lookup.horizon_us)
         return found
+
+    @property
+    def filters(self) -> dict[Filter, None]:
+        """What it lets in."""
+        return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own))
 
     @property
     def horizon_us(self) -> int:

@@ -195,7 +195,7 @@ def units(plan: Plan) -> list[list[RulePlan]]:
         return name
 
     for rule in plan.rules:
-        for type in (*rule.types, rule.rule.emits.name):
+        for type in (*rule.types, rule.emits.name):
             if type in plan.defined and type in plan.numbers:
                 leader[find(rule.rule.name)] = find("\0" + type)
     groups: dict[str, list[RulePlan]] = {}
@@ -225,7 +225,7 @@ def forwarding(plan: Plan, layout: Layout) -> dict[Filter, Forward]:
 
 def filters_of(rule: RulePlan) -> list[Filter]:
     """What a rule lets in."""
-    return [rule.anchor, *(lookup.buffer.filter for lookup in rule.lookups)]
+    return list(rule.filters)
 
 
 def _names(rules: Sequence[RulePlan]) -> tuple[str, ...]:

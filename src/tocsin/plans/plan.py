@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
-from tocsin.language.requests import Statement
+from tocsin.language.requests import Clock, Request, Statement, clocks
 from tocsin.language.rules import Rule
 from tocsin.plans.bind import bind, located
 from tocsin.plans.catalog import Catalog
@@ -58,9 +58,7 @@ class Plan:
         """Every filter, in the order of the rules."""
         found: dict[Filter, None] = {}
         for rule in self.rules:
-            found[rule.anchor] = None
-            for lookup in rule.lookups:
-                found[lookup.buffer.filter] = None
+            found |= rule.filters
         return found
 
     @cached_property
@@ -86,6 +84,15 @@ class Plan:
     def complete(self) -> dict[str, int]:
         """The level at which all events of a composite type are there: one more than the last rule that defines it."""
         return _completed({}, self.sources, self.levels)
+
+    def level(self, rule: RulePlan) -> int:
+        """The level at which one of its plans runs."""
+        return self.levels[rule.rule.name] - rule.early
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether something happens by time alone."""
+        return any(rule.clock is not None or rule.clocks for rule in self.rules)
 
     def bound_to(self, catalog: Catalog) -> Plan:
         """The same rules bound to what is known now.
@@ -127,6 +134,7 @@ class Emitted:
         """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
         types, kinds, names = dict(self.types), dict(self.kinds), set(self.names)
         for rule in rules:
+            types |= {clock.type: EventType(clock.type) for clock in _clocks(rule)}
             if rule.name in names:
                 message = f"two rules are called {rule.name}"
                 raise located(RuleError(message, span=rule.span, hint="Name one: rule OtherName"), rule)
@@ -160,14 +168,7 @@ def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tupl
     catalog = given.with_types(emitted.types)
     plans: list[RulePlan] = []
     for rule in rules:
-        if isinstance(rule, Rule):
-            plans.append(bind(rule, catalog))
-            continue
-        composite = next((type for type in rule.uses if type in emitted.types), None)
-        if composite is not None:
-            message = f"{composite} is defined by a rule: requests over composite events do not run yet"
-            raise located(RuleError(message, span=rule.span), rule)
-        plans += bind_request(rule, catalog)
+        plans += [bind(rule, catalog)] if isinstance(rule, Rule) else bind_request(rule, catalog)
     return tuple(plans)
 
 
@@ -188,13 +189,15 @@ def _completed(before: Mapping[str, int], rules: Iterable[Statement], levels: Ma
     complete = dict(before)
     for rule in rules:
         complete[rule.emits.name] = max(complete.get(rule.emits.name, 0), levels[rule.name] + 1)
+        for clock in _clocks(rule):
+            complete[clock.type] = levels[rule.name] - _depth(rule) + clock.height
     return complete
 
 
 def _numbered(before: Mapping[str, int], rules: Iterable[RulePlan]) -> dict[str, int]:
     numbers = dict(before)
     for rule in rules:
-        for type in rule.types:
+        for type in (*rule.types, *(filter.type for filter in rule.own)):
             numbers.setdefault(type, len(numbers))
     return numbers
 
@@ -221,12 +224,20 @@ def order(rules: Sequence[Statement], ready: Mapping[str, int] | None = None) ->
             highest = max(highest, ready.get(type, 0) if ready else 0)
             for producer in producers.get(type, ()):
                 highest = max(highest, 1 + level(producer, (*path, rule)))
-        levels[rule.name] = highest
-        return highest
+        levels[rule.name] = highest + _depth(rule)
+        return levels[rule.name]
 
     for rule in rules:
         level(rule, ())
     return levels
+
+
+def _clocks(rule: Statement) -> tuple[Clock, ...]:
+    return clocks(rule) if isinstance(rule, Request) else ()
+
+
+def _depth(rule: Statement) -> int:
+    return max((clock.height for clock in _clocks(rule)), default=0)
 
 
 def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
@@ -239,7 +250,9 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
                 if isinstance(leaf, Field) and leaf.attribute not in ("ts", "seq"):
                     needed[type or rule.types[leaf.place]][leaf.attribute] = leaf.kind
 
-    read(rule.anchor.conditions, rule.anchor.type)
+    for filter in (rule.anchor, *rule.own):
+        needed.setdefault(filter.type, {})
+        read(filter.conditions, filter.type)
     if rule.combining is not None:
         read(rule.combining.conditions)
     for lookup in rule.lookups:

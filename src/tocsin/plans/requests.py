@@ -7,21 +7,26 @@ one after another, first those that an equality joins to what is found already.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from tocsin.errors import RuleError
-from tocsin.events.types import HEADER, Kind
+from tocsin.events.types import HEADER, EventType, Kind
 from tocsin.language.requests import (
+    After,
     All,
     Either,
     EventExpression,
     Leaf,
     Mode,
     Occurs,
+    Period,
     Request,
     Then,
     Times,
+    awaited,
+    clocks,
+    leaf_type,
     leaves,
 )
 from tocsin.language.rules import And, Attribute, Expression, Literal, Not, Or, Parameter, Policy
@@ -48,18 +53,52 @@ class _Alternative:
 
 def bind_request(request: Request, catalog: Catalog) -> tuple[RulePlan, ...]:
     """The plans of one request, or a `RuleError` that points at the mistake."""
+    timers = clocks(request)
+    catalog = catalog.with_types({clock.type: EventType(clock.type) for clock in timers})
+    depth = max((clock.height for clock in timers), default=0)
+    plans: list[RulePlan] = []
     try:
-        return tuple(_bound(request, catalog))
+        for clock in timers:
+            if isinstance(clock.timer, After):
+                found = _bound(awaited(request, clock.timer), catalog)
+                plans += [replace(plan, rule=request, clock=clock, early=depth - clock.height + 1) for plan in found]
+        ticking = tuple(clock for clock in timers if not isinstance(clock.timer, After))
+        own: tuple[Filter, ...] = ()
+        for clock in ticking:
+            if isinstance(clock.timer, Period):
+                own = own or _own(request, catalog)
+                if not own and clock.timer.start_us is None:
+                    hint = 'Say from when it ticks: every(1 h from "2026-07-01T12:00:00Z")'
+                    raise RuleError("there is no event that starts this timer", span=clock.timer.span, hint=hint)
+        plans += [replace(plan, clocks=ticking, own=own) for plan in _bound(request, catalog)]
+        return tuple(plans)
     except RuleError as error:
         raise located(error, request) from None
+
+
+def _own(request: Request, catalog: Catalog) -> tuple[Filter, ...]:
+    """What events of its own a request has, also those that its timers wait for, whatever its condition says."""
+    expressions = [request.expression]
+    expressions += [clock.timer.event for clock in clocks(request) if isinstance(clock.timer, After)]
+    found: dict[Filter, None] = {}
+    for leaf in [leaf for expression in expressions for leaf in leaves(expression)]:
+        if isinstance(leaf.node, Occurs | Times):
+            pattern = leaf.node.pattern
+
+            def resolve(leaf: Attribute | Parameter, type: str = pattern.type) -> Typed:
+                assert isinstance(leaf, Attribute)
+                return Field(0, leaf.name, catalog.kind(type, leaf.name, leaf.span))
+
+            tests = {truth(constraint, resolve) for constraint in pattern.constraints}
+            found[Filter(pattern.type, tuple(sorted(tests, key=repr)))] = None
+    return tuple(found)
 
 
 def _bound(request: Request, catalog: Catalog) -> list[RulePlan]:
     every = list(leaves(request.expression))
     for leaf in every:
-        if not isinstance(leaf.node, Occurs | Times):
-            raise RuleError("timers do not run yet", span=leaf.node.span)
-        catalog.check_type(leaf.node.pattern.type, leaf.node.pattern.span)
+        if isinstance(leaf.node, Occurs | Times):
+            catalog.check_type(leaf.node.pattern.type, leaf.node.pattern.span)
     if request.mode != Mode.GENERIC:
         raise RuleError(f"the mode {request.mode} does not run yet", span=request.span)
     alternatives = _alternatives(request.expression, 0)
@@ -108,7 +147,7 @@ class _Binding:
         self.sequences = tuple(
             (tuple(place[n] for n in left), tuple(place[n] for n in right)) for left, right in alternative.sequences
         )
-        self.types = tuple(_times_or_occurs(leaf).pattern.type for leaf in leaves)
+        self.types = tuple(leaf_type(leaf, request.name) for leaf in leaves)
         self.ascending = tuple((p, p + 1) for p, leaf in enumerate(leaves[1:]) if leaf.number)
         self.unseen = False
         self._places: dict[str, int] = {}
@@ -243,13 +282,15 @@ class _Binding:
         return found
 
     def _constraints(self, place: int) -> list[Typed]:
-        pattern = _times_or_occurs(self.leaves[place]).pattern
+        node = self.leaves[place].node
+        if not isinstance(node, Occurs | Times):
+            return []
 
         def resolve(leaf: Attribute | Parameter) -> Typed:
             assert isinstance(leaf, Attribute)
             return self._field(leaf, place)
 
-        return [moved(truth(constraint, resolve), 0) for constraint in pattern.constraints]
+        return [moved(truth(constraint, resolve), 0) for constraint in node.pattern.constraints]
 
 
 def _link(test: Typed) -> tuple[Field, Field] | None:
@@ -260,8 +301,3 @@ def _link(test: Typed) -> tuple[Field, Field] | None:
         if fields and left.attribute not in HEADER and right.attribute not in HEADER:  # type: ignore[union-attr]
             return left, right  # type: ignore[return-value]
     return None
-
-
-def _times_or_occurs(leaf: Leaf) -> Occurs | Times:
-    assert isinstance(leaf.node, Occurs | Times)
-    return leaf.node

@@ -28,7 +28,7 @@ from tocsin.plans.layout import forwarding, lay_out, lay_out_live
 from tocsin.plans.plan import Plan, plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, send
-from tocsin.spark.packing import PARCELS_DDL, UNREADABLE, packer
+from tocsin.spark.packing import PARCELS_DDL, TICK, UNREADABLE, packer
 from tocsin.spark.pushdown import col, needed, needed_of_type
 from tocsin.spark.slots import batch_detector
 
@@ -60,6 +60,8 @@ def detect(
 
         return detect_stream(source, sent, control)
     parcels = source.needed().mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+    if source.plan.is_timed:
+        parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
     return reports.told_apart(spread.mapInArrow(batch_detector(sent), report_schema(job)))
 
@@ -204,6 +206,18 @@ class Source:
         rows = self._together(parts).withWatermark(AT, "0 seconds")
         # A condition that names the event time is not pushed below the watermark.
         return rows.where(col(WANTED) | col(AT).isNull()).drop(AT, WANTED)
+
+    def last_tick(self, job: Job) -> DataFrame:
+        """A parcel for every slot with the largest time of all rows, needed or not: up to there timers run."""
+        moments = self._together(
+            [rows.select(moment(self._columns, self._held).alias(AT)) for rows, _ in self._parts()]
+        )
+        largest = moments.agg(F.unix_micros(F.max(AT)).alias("largest")).where("largest is not null")
+        slots = F.explode(F.array(*(F.lit(label).cast("int") for label in job.labels)))
+        none, nothing = F.lit(None).cast("bigint"), F.lit(None).cast("binary")
+        return largest.select(
+            slots.alias("slot"), F.lit(TICK).alias("what"), none.alias("least"), "largest", nothing.alias("payload")
+        )
 
     def conditions(self) -> list[tuple[list[str], str]]:
         """For each DataFrame the columns that are read of it and the condition for its rows, as text."""

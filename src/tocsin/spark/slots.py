@@ -16,7 +16,7 @@ import pyarrow as pa
 from tocsin.engine.detector import Detector, identifies
 from tocsin.events.batches import letters
 from tocsin.spark.jobs import Job, Sent
-from tocsin.spark.packing import EVENTS, LETTERS, Batches, Parcel, decode, events_of
+from tocsin.spark.packing import EVENTS, LETTERS, TICK, Batches, Parcel, decode, events_of
 from tocsin.spark.reports import count_by_rule, report, schema
 
 
@@ -81,13 +81,16 @@ def batch_detector(sent: Sent) -> Any:
         slot = job.labels.index(first.slot)
         detector, tally = job.detector(slot), Tally(job, slot)
         detector.nameless = not identifies(detector.plan, job.select)
+        last: int | None = None
         for parcel, following in pairwise(_ended(first, parcels)):
+            if parcel.what == TICK:
+                last = parcel.largest
             if parcel.what == EVENTS:
                 take_events(detector, parcel, tally)
             elif parcel.what == LETTERS:
                 tally.bury(decode(parcel.payload or b""))
             if following is None:
-                tally.take(detector.finish())
+                tally.take(detector.finish() if last is None else detector.advance(last + 1))
             elif following.least is not None and following.least > (detector.watermark or -(2**62)):
                 tally.take(detector.advance(following.least))
             tally.bury(detector.dead_letters())
