@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -16,25 +17,36 @@ from tocsin.engine.reference import identified
 from tocsin.engine.trees import Tree
 from tocsin.language import parse
 from tocsin.language.printing import print_rule
+from tocsin.language.requests import Mode
 
 QUIET = list(HealthCheck)
+EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "60"))
+"""How many cases each test draws; more are for a sweep by hand."""
+SNOOP = (Mode.RECENT, Mode.CHRONOLOGICAL, Mode.CONTINUOUS, Mode.CUMULATIVE)
 
 
 @pytest.mark.parametrize("host", ALL)
-@settings(max_examples=150, suppress_health_check=QUIET)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
 @given(case=request_cases(), seed=st.integers(0, 999))
 def test_host_gives_the_notifications_of_the_reference(host: str, case: Case, seed: int) -> None:
     check(host, case, seed)
 
 
 @pytest.mark.parametrize("host", [host for host in ALL if host != "ordered"])
-@settings(max_examples=100, suppress_health_check=QUIET)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
 @given(case=request_cases(timers=True, events_max=6), seed=st.integers(0, 999))
 def test_host_gives_the_notifications_of_the_reference_with_timers(host: str, case: Case, seed: int) -> None:
     check(host, case, seed)
 
 
-@settings(max_examples=150, suppress_health_check=QUIET)
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(case=request_cases(modes=SNOOP), seed=st.integers(0, 999))
+def test_host_gives_the_notifications_of_the_reference_in_contexts(host: str, case: Case, seed: int) -> None:
+    check(host, case, seed)
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
 @given(case=request_cases(), seed=st.integers(0, 999))
 def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: int) -> None:
     tree = Tree(random.Random(seed).sample(case.rules, len(case.rules)))

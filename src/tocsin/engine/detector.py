@@ -91,7 +91,8 @@ class Detector:
     def _check_order(plan: Plan, ordered: bool) -> None:
         """Fails if events that come by themselves would have to be put in order with those of an ordered source."""
         for rule in plan.rules if ordered else ():
-            if rule.combining is not None and (rule.clocks or plan.level(rule)):
+            requested = rule.combining is not None or rule.context is not None
+            if requested and (rule.clocks or plan.level(rule)):
                 message = f"request {rule.rule.name} has timers or uses composite events"
                 hint = "Leave `ordered` out: without a delay, events wait only for the next instant."
                 raise RuleError(f"{message}, which an ordered source cannot be put in order with", hint=hint)

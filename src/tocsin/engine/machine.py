@@ -19,6 +19,7 @@ import pyarrow as pa
 from tocsin.engine import kernels
 from tocsin.engine.buffers import Buffers
 from tocsin.engine.clocks import Clocks
+from tocsin.engine.contexts import Context
 from tocsin.engine.intake import Intake, Passed
 from tocsin.engine.kernels import Array
 from tocsin.engine.requests import Requests, consumed
@@ -40,6 +41,13 @@ Instant = tuple[int, int]
 """(ts, seq)."""
 
 
+class Roles(NamedTuple):
+    """How many parts each match has, and the role of each part."""
+
+    counts: Array
+    numbers: Array
+
+
 @dataclass(slots=True)
 class Found:
     """Matches in columns: rule number, the rows at the roles and that of the last event, the words of the attributes,
@@ -53,6 +61,8 @@ class Found:
     known: Array
     first: Array
     second: Array
+    roles: Roles | None = None
+    """Where a role can have any number of parts; else they stand in the order of the roles."""
 
 
 class Composites(NamedTuple):
@@ -101,6 +111,8 @@ class Machine:
         self._handed: dict[int, list[str]] = {}
         """The composite types that rules use, by the level at which they are complete."""
         self._clocks = Clocks(self)
+        self.contexts: dict[str, Context] = {}
+        """The requests in one of Snoop's contexts."""
         self.levels = 0
         self.add(plan, plan.rules, since)
 
@@ -111,6 +123,8 @@ class Machine:
             self.emits[rule.emits.name] = rule.emits
             self.tables.load(rule, plan.level(rule), begin)
             self._clocks.add(rule, begin)
+            if rule.context is not None:
+                self.contexts[rule.user] = Context(self.tables.contexts[-1])
         self._handed = defaultdict(list)
         for name in self.emits.keys() & self.tables.types.keys():
             self._handed[plan.complete[name]].append(name)
@@ -156,6 +170,9 @@ class Machine:
                     entered.append(handed)
             if level in self.tables.arriving:
                 found += self._notify(entered, level)
+            for context in self.contexts.values():
+                if context.loaded.rule.level == level:
+                    found += self._combine(context, entered)
             if jobs.get(level):
                 joined = anchors[0] if len(anchors) == 1 else np.concatenate(anchors)
                 pieces = self._detect(jobs[level], joined)
@@ -195,20 +212,37 @@ class Machine:
             for owner, type, rows in consumed(self, notified):
                 self.journal.consumed.append(Consumed(owner, type, self.store.born[rows], self.store.ts[rows]))
         numbers, rows, anchors = notified
-        order = self._in_order(numbers, rows, anchors)
+        counts = self.tables.role_counts[numbers]
+        order = self._in_order(numbers, rows, counts, anchors)
         nothing = np.zeros((len(numbers), self.tables.computed), np.int64)
-        piece = self._project(numbers[order], rows[order], nothing, nothing.astype(np.uint8), anchors[order])
+        known = nothing.astype(np.uint8)
+        return self._told(self._project(numbers[order], rows[order], nothing, known, anchors[order]))
+
+    def _combine(self, context: Context, entered: list[Passed]) -> list[Found]:
+        """The notifications of a request in one of Snoop's contexts."""
+        combined = context.arrive(self, entered)
+        if combined is None:
+            return []
+        numbers = np.full(len(combined.counts), context.loaded.rule.number)
+        order = self._in_order(numbers, combined.rows, combined.counts, combined.anchors)
+        nothing = np.zeros((len(numbers), self.tables.computed), np.int64)
+        known = nothing.astype(np.uint8)
+        roles = Roles(combined.counts[order], combined.leaves[order])
+        return self._told(self._project(numbers, combined.rows[order], nothing, known, combined.anchors[order], roles))
+
+    def _told(self, piece: Found) -> list[Found]:
+        """Notifications as matches; what starts a timer is none."""
         self._hold([piece])
         matches = np.array([rule.plan.clock is None for rule in self.tables.rules])[piece.rules]
         return [piece if matches.all() else some(piece, matches)]
 
-    def _in_order(self, numbers: Array, rows: Array, anchors: Array) -> Array:
+    def _in_order(self, numbers: Array, rows: Array, counts: Array, anchors: Array) -> Array:
         """Notifications as matches stand: those of one request and instant by their parts."""
         store, names = self.store, list(self.tables.types)
 
         def key(n: int) -> tuple[object, ...]:
             plan, anchor = self.tables.rules[numbers[n]].plan, anchors[n]
-            parts = rows[n, : 1 + len(plan.steps)]
+            parts = rows[n, : counts[n]]
             keys = [(store.ts[row], store.seq[row], names[store.type[row]], row) for row in parts]
             return store.ts[anchor], store.seq[anchor], plan.rule.name, keys
 
@@ -245,7 +279,9 @@ class Machine:
                 room *= 4
         return found
 
-    def _project(self, rules: Array, parts: Array, computed: Array, known: Array, anchors: Array) -> Found:
+    def _project(
+        self, rules: Array, parts: Array, computed: Array, known: Array, anchors: Array, roles: Roles | None = None
+    ) -> Found:
         tables, count = self.tables, len(rules)
         words = np.zeros((tables.outputs, count), np.int64)
         words_known = np.zeros((tables.outputs, count), np.uint8)
@@ -254,10 +290,11 @@ class Machine:
             env.ctypes.data, rules, *tables.programs, tables.role_counts, parts, computed, known, words, words_known
         )
         first, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
+        counts = tables.role_counts[rules] if roles is None else roles.counts
         kernels.match_identities(
-            tables.rule_words, rules, parts, tables.role_counts, self.store.first, self.store.second, first, second
+            tables.rule_words, rules, parts, counts, self.store.first, self.store.second, first, second
         )
-        return Found(rules, parts, anchors, words, words_known, first, second)
+        return Found(rules, parts, anchors, words, words_known, first, second, roles)
 
     def _consumed(self, pieces: list[Found]) -> Iterator[Consumed]:
         """What the matches took away from their rules."""
@@ -335,7 +372,10 @@ class Machine:
 
     def trim(self, now: int) -> None:
         """Forgets everything that no rule can reach from `now` on."""
-        self.requests.renumber(*self.buffers.trim(self.tables, self.store, now))
+        live, number = self.buffers.trim(self.tables, self.store, now)
+        self.requests.renumber(live, number)
+        for context in self.contexts.values():
+            context.renumber(live, number)
         if self.texts.crowded:
             self.texts.keep(self._texts_in_use())
 
@@ -366,15 +406,32 @@ def _together(pieces: list[Found], tables: Tables) -> Found:
         np.zeros(0, np.uint64),
     )
     pieces = [none, *pieces]
+    width = max(piece.parts.shape[1] for piece in pieces)
+    roles = None
+    if any(piece.roles is not None for piece in pieces):
+        each = [piece.roles or usual_roles(piece, tables.role_counts) for piece in pieces]
+        numbers = np.concatenate([_wide(one.numbers, width) for one in each])
+        roles = Roles(np.concatenate([one.counts for one in each]), numbers)
     return Found(
         np.concatenate([piece.rules for piece in pieces]),
-        np.concatenate([piece.parts for piece in pieces]),
+        np.concatenate([_wide(piece.parts, width) for piece in pieces]),
         np.concatenate([piece.anchors for piece in pieces]),
         np.concatenate([piece.words for piece in pieces], axis=1),
         np.concatenate([piece.known for piece in pieces], axis=1),
         np.concatenate([piece.first for piece in pieces]),
         np.concatenate([piece.second for piece in pieces]),
+        roles,
     )
+
+
+def _wide(rows: Array, width: int) -> Array:
+    return rows if rows.shape[1] == width else np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
+
+
+def usual_roles(found: Found, role_counts: Array) -> Roles:
+    """One part for each role, in their order."""
+    numbers = np.broadcast_to(np.arange(found.parts.shape[1]), found.parts.shape)
+    return Roles(role_counts[found.rules], numbers)
 
 
 def some(found: Found, which: Array) -> Found:
@@ -382,6 +439,7 @@ def some(found: Found, which: Array) -> Found:
     return Found(
         found.rules[which], found.parts[which], found.anchors[which], found.words[:, which], found.known[:, which],
         found.first[which], found.second[which],
+        found.roles and Roles(found.roles.counts[which], found.roles.numbers[which]),
     )  # fmt: skip
 
 

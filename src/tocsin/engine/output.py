@@ -91,18 +91,22 @@ def _attribute(field: pa.Field, found: Found, rules: list[Rule], which: Array, m
 
 
 def _parts(found: Found, plans: list[RulePlan], which: Array, machine: Machine, ts_type: pa.DataType) -> pa.Array:
-    roles = [[*zip(plan.names, plan.types, strict=True)][: 1 + len(plan.steps)] for plan in plans]
+    roles = [
+        [*zip(plan.names, plan.types, strict=True)][: None if plan.context else 1 + len(plan.steps)] for plan in plans
+    ]
     role_counts = np.array([len(mine) for mine in roles], np.int64)
-    counts = role_counts[which]
+    counts = role_counts[which] if found.roles is None else found.roles.counts
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     places = found.parts.shape[1]
-    if (role_counts == places).all():
-        rows = found.parts.reshape(-1)
-    else:
-        rows = found.parts[np.arange(places) < counts[:, None]]
+    there = None if (counts == places).all() else np.arange(places) < counts[:, None]
+    rows = found.parts.reshape(-1) if there is None else found.parts[there]
     starts = np.cumsum(role_counts) - role_counts
-    labels = np.repeat(starts[which] - offsets[:-1], counts) + np.arange(len(rows))
+    if found.roles is None:
+        labels = np.repeat(starts[which] - offsets[:-1], counts) + np.arange(len(rows))
+    else:
+        numbers = found.roles.numbers
+        labels = np.repeat(starts[which], counts) + (numbers.reshape(-1) if there is None else numbers[there])
     children = {
         "role": _labels([role for mine in roles for role, _ in mine], labels),
         "type": _labels([shown_type(type) for mine in roles for _, type in mine], labels),

@@ -333,11 +333,13 @@ class _Operator:
                 free = [one for one in self.kept[other] if _apart([*seen, one])]
                 chosen[other] = free[:1]
                 seen += free[:1]
-            made = [_joined(seen)]
-        if not all(chosen[other] for other in others) or not made:
+            made = [_joined(seen)] if new in seen else []
+        if not all(chosen.values()) or not made:
             return []
         for other, ones in chosen.items():
             self.kept[other] = [one for one in self.kept[other] if one not in ones]
+        if self.mode == Mode.CHRONOLOGICAL:
+            self.kept = [[one for one in kept if _apart([*made, one])] for kept in self.kept]
         return made
 
     def _sequence(self, place: int, new: Combination) -> list[Combination]:

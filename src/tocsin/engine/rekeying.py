@@ -44,6 +44,8 @@ def split(snapshot: bytes, place: Place, parts: int) -> list[bytes]:
     """A state for each part, with the events that `place` gives it. Counts stay with the first."""
     whole = snapshots.decode(snapshot)
     state, waiting = whole.state, whole.waiting
+    if state.kept:
+        raise StateError(f"what {min(state.kept)} keeps cannot be split: it is in one of Snoop's contexts")
     rows = {type: _placed(place, type, table, parts) for type, table in state.rows.items()}
     pending = {type: _placed(place, type, table, parts) for type, table in state.pending.items()}
     waits = None if waiting is None else _placed_by_type(place, waiting, parts)
@@ -54,6 +56,7 @@ def split(snapshot: bytes, place: Place, parts: int) -> list[bytes]:
             _chosen(state.rows, rows, part),
             _chosen(state.pending, pending, part),
             {owner: _left(rows.get(types[owner]), left, part) for owner, left in state.left.items()},
+            {},
             state.tail,
             state.tail_key,
             state.tail_last,
@@ -83,6 +86,11 @@ def joined(states: Iterable[bytes]) -> bytes:
             state.left[owner] = _left_together(lefts, places[type], state.rows[type].num_rows)
         else:
             state.left[owner] = np.zeros(0, np.int64)
+    for n, part in enumerate(parts):
+        for user, table in part.state.kept.items():
+            pairs = zip(table["type"].to_pylist(), table["row"].to_pylist(), strict=True)
+            rows = [int(places[type][n][row]) if row >= 0 else -1 for type, row in pairs]
+            state.kept[user] = table.set_column(table.column_names.index("row"), "row", pa.array(rows, pa.int64()))
     state.tail, state.tail_key, state.tail_last = _tails([part.state for part in parts])
     waiting = [part.waiting for part in parts if part.waiting is not None and part.waiting.num_rows]
     return snapshots.encode(Snapshot(header, numbers, state, _waiting(waiting) if waiting else None))

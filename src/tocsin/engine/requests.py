@@ -37,9 +37,7 @@ class Requests:
     def notify(self, machine: Machine, passed: Sequence[Passed], level: int) -> Notified | None:
         """The notifications that new rows bring to the requests of a level; they use up what they are made of."""
         tables, store = machine.tables, machine.store
-        ranks = np.zeros(len(tables.types) + 1, np.int64)
-        for rank, name in enumerate(sorted(tables.types)):
-            ranks[tables.types[name]] = rank
+        ranks = ranks_of(tables.types)
         arrivals = self._arrivals(machine, passed, machine.tables.arriving[level], ranks)
         if arrivals is None:
             return None
@@ -115,6 +113,14 @@ class Requests:
             held = self._used[self._used != 0]
             self._used = np.zeros(size, np.int64)
             kernels.use(self._used, held)
+
+
+def ranks_of(types: Mapping[str, int]) -> Array:
+    """For the number of a type, its place in the order of their names."""
+    ranks = np.zeros(len(types) + 1, np.int64)
+    for rank, name in enumerate(sorted(types)):
+        ranks[types[name]] = rank
+    return ranks
 
 
 def owners(machine: Machine) -> Iterator[tuple[tuple[str, int], int, str]]:

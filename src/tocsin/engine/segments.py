@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tocsin.engine.contexts import kept_of
 from tocsin.engine.detector import Change, Detector
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Consumed, Journal, Machine
@@ -250,7 +251,9 @@ class Ledger:
         return {segment.number: pack(SEGMENT, header, tables, "lz4")}
 
     def _head(self) -> bytes:
-        state = instant(self._detector._machine)
+        machine = self._detector._machine
+        state = instant(machine)
+        kept = kept_of(machine, dict.fromkeys(machine.tables.types, machine.store.born))
         header = {
             "constant": self._constant,
             "segments": [[s.number, s.level, s.first, s.lives] for s in self._segments],
@@ -258,9 +261,10 @@ class Ledger:
             "first": self._first,
             "numbers": self._detector._numbers(),
             "pending": list(state.pending),
+            "kept": list(kept),
             "tail": tail_in(state),
         }
-        return pack(HEAD, header, state.pending.values())
+        return pack(HEAD, header, [*state.pending.values(), *kept.values()])
 
     # ---- going on
 
@@ -296,6 +300,7 @@ def restore(
     contents = [_content(*_opened(segments, entry[0]), *entry) for entry in header["segments"]]
     state = _state(contents)
     state.pending = {name: next(tables) for name in header["pending"]}
+    state.kept = {user: _by_row(next(tables), state.rows) for user in header.get("kept", ())}
     state.tail, state.tail_key, state.tail_last = tail_of(header)
     waiting = [content.segment.waiting for content in contents if content.segment.waiting is not None]
     joined = concat(waiting) if waiting else None
@@ -364,6 +369,16 @@ def _state(contents: Sequence[_Content]) -> State:
     for owner, (type, some) in candidates.items():
         left[owner] = some[~np.isin(born[type][some], np.concatenate(consumed.get(owner, [some[:0]])))]
     return State(rows, left=left)
+
+
+def _by_row(kept: pa.Table, rows: Mapping[str, pa.Table]) -> pa.Table:
+    """What a request keeps, with rows that are said by the numbers which never change said by their place."""
+    places = {type: {born: n for n, born in enumerate(table["born"].to_pylist())} for type, table in rows.items()}
+    found = [
+        places.get(type, {}).get(born, -1)
+        for type, born in zip(kept["type"].to_pylist(), kept["row"].to_pylist(), strict=True)
+    ]
+    return kept.set_column(kept.column_names.index("row"), "row", pa.array(found, pa.int64()))
 
 
 def _horizons(machine: Machine) -> dict[str, int]:

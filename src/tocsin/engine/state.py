@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
+from tocsin.engine.contexts import kept_of, take_kept
 from tocsin.engine.intake import whole, words_of
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Composites, Machine
@@ -31,6 +32,8 @@ class State:
     pending: dict[str, pa.Table] = field(default_factory=dict)
     left: dict[tuple[str, int], Array] = field(default_factory=dict)
     """For (rule, place): which rows of the role's type are not consumed."""
+    kept: dict[str, pa.Table] = field(default_factory=dict)
+    """What requests in one of Snoop's contexts keep; see `contexts`."""
     tail: list[tuple[str, int, int, int]] = field(default_factory=list)
     tail_key: tuple[int, int] | None = None
     tail_last: list[tuple[str, str]] = field(default_factory=list)
@@ -39,7 +42,8 @@ class State:
         """Without what belongs to other rules alone: what they consumed, and their timers."""
         left = {owner: rows for owner, rows in self.left.items() if owner[0] in rules}
         pending = {type: rows for type, rows in self.pending.items() if (timer_owner(type) or "") in ("", *rules)}
-        return replace(self, left=left, pending=pending)
+        kept = {user: table for user, table in self.kept.items() if (timer_owner(user) or user) in rules}
+        return replace(self, left=left, pending=pending, kept=kept)
 
 
 def extract(machine: Machine, now: int) -> State:
@@ -48,7 +52,15 @@ def extract(machine: Machine, now: int) -> State:
     state, places = instant(machine), by_type(machine, np.arange(machine.store.size))
     state.rows = {type: table_of(machine, type, rows) for type, rows in places.items()}
     state.left = {owner: rows for owner, (_, rows) in left(machine, places).items()}
+    state.kept = kept_of(machine, {type: _positions(rows, machine.store.size) for type, rows in places.items()})
     return state
+
+
+def _positions(rows: Array, size: int) -> Array:
+    """For each row of the store its number among some of them."""
+    numbers = np.full(size, kernels.NONE, np.int64)
+    numbers[rows] = np.arange(len(rows))
+    return numbers
 
 
 def instant(machine: Machine) -> State:
@@ -130,6 +142,7 @@ def load(machine: Machine, state: State) -> None:
         if buffer.owner in state.left and buffer.filter.type in numbers:
             machine.buffers.retain(number, numbers[buffer.filter.type][state.left[buffer.owner]])
     take_left(machine, state.left, numbers)
+    take_kept(machine, state.kept, numbers)
     for name, table in state.pending.items():
         if name in tables.types and name in machine.emits:
             machine.pending[name] = _pending(name, table, machine)

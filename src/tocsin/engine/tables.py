@@ -18,10 +18,10 @@ from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
-from tocsin.language.requests import shown_type
+from tocsin.language.requests import Mode, shown_type
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
-from tocsin.plans.graph import Absence, Buffer, Combining, Filter, Guard, Lookup, RulePlan
+from tocsin.plans.graph import Absence, Buffer, Combining, Context, Filter, Guard, Lookup, RulePlan
 from tocsin.plans.plan import needed_columns
 
 FOREVER = -(2**62)
@@ -71,6 +71,21 @@ class Words:
         return start
 
 
+_OPERATORS = {
+    "leaf": layout.N_LEAF,
+    "all": layout.N_ALL,
+    "then": layout.N_THEN,
+    "either": layout.N_EITHER,
+    "times": layout.N_TIMES,
+}
+_MODES = {
+    Mode.RECENT: layout.RECENT,
+    Mode.CHRONOLOGICAL: layout.CHRONOLOGICAL,
+    Mode.CONTINUOUS: layout.CONTINUOUS,
+    Mode.CUMULATIVE: layout.CUMULATIVE,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A rule in the tables: its number, where its record is, the filter of its anchor."""
@@ -80,6 +95,27 @@ class Loaded:
     offset: int
     anchor: int
     level: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedContext:
+    """A request in one of Snoop's contexts, as its kernel reads it."""
+
+    rule: Loaded
+    since: int
+    mode: int
+    window_us: int
+    nodes: Array
+    operands: Array
+    lists: int
+    """How many lists of combinations its operators keep."""
+    bits: Mapping[int, int]
+    """For a filter, the leaves that an event which passes it fits, as bits."""
+    conditions: int
+    condition_count: int
+    places: Array
+    """The leaves that conditions speak of."""
+    repeated: Array
 
 
 class Tables:
@@ -98,6 +134,7 @@ class Tables:
         """The numbers of the requests."""
         self.arriving: dict[int, dict[int, list[tuple[int, int]]]] = {}
         """For a level and a filter, the (request, variant) that an event which passes it may complete."""
+        self.contexts: list[LoadedContext] = []
         self.places = 1
         self.computed = 0
         self.outputs = 0
@@ -184,6 +221,8 @@ class Tables:
             self.enter(type, columns)
         for filter in plan.own:
             self.filter(filter)
+        if plan.context is not None:
+            return self._load_context(plan, plan.context, level, since)
         if plan.combining is not None:
             return self._load_variant(plan, plan.combining, level, since)
         guards = self._guards(plan, plan.guards)
@@ -212,9 +251,10 @@ class Tables:
         self._programs.extend(programs)
         self._program_starts.extend([self._programs.size])
         self.outputs = max(self.outputs, len(programs))
-        self.places = max(self.places, 1 + len(plan.steps))
+        roles = 1 + len(plan.steps) if plan.context is None else 0
+        self.places = max(self.places, roles)
         self._rule_words.extend(_signed(text_words(plan.rule.name)))
-        self._role_counts.extend([1 + len(plan.steps)])
+        self._role_counts.extend([roles])
         return loaded
 
     def _load_variant(self, plan: RulePlan, combining: Combining, level: int, since: int) -> Loaded:
@@ -231,6 +271,33 @@ class Tables:
         loaded = self._loaded(plan, offset, level)
         request = self.requests.setdefault(plan.user, len(self.requests))
         self.arriving.setdefault(level, {}).setdefault(loaded.anchor, []).append((request, offset))
+        return loaded
+
+    def _load_context(self, plan: RulePlan, context: Context, level: int, since: int) -> Loaded:
+        """Takes a request in one of Snoop's contexts."""
+        nodes: list[list[int]] = []
+        operands: list[int] = []
+        lists = 0
+        for node in context.nodes:
+            attribute = layout.NONE if node.attribute is None else self._program(plan.types, node.attribute)
+            words = [_OPERATORS[node.operator], node.first, node.count, lists, len(operands), attribute, int(node.same)]
+            nodes.append(words)
+            operands += node.operands
+            lists += {"all": node.count, "then": 1, "times": 1}.get(node.operator, 0)
+        bits: dict[int, int] = {}
+        for place, filter in enumerate(context.filters):
+            self._buffer(Buffer(filter), context.window_us + 1)
+            bits[self.filter(filter)] = bits.get(self.filter(filter), 0) | 1 << place
+        conditions = self.code.extend([self._program(plan.types, condition) for condition in context.conditions])
+        places = sorted({place for condition in context.conditions for place in places_in(condition)})
+        loaded = self._loaded(plan, layout.NONE, level)
+        repeated = np.array([place in context.repeated for place in places], np.uint8)
+        found = LoadedContext(
+            loaded, since, _MODES[context.mode], context.window_us, np.array(nodes, np.int64),
+            np.array([*operands, 0], np.int64), lists, bits, conditions, len(context.conditions),
+            np.array(places, np.int64), repeated,
+        )  # fmt: skip
+        self.contexts.append(found)
         return loaded
 
     def _combine_steps(self, plan: RulePlan, combining: Combining, lookups: Sequence[Lookup]) -> int:

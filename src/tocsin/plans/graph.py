@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.events.types import EventType, Kind
-from tocsin.language.requests import Clock, Statement
+from tocsin.language.requests import Clock, Mode, Statement
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Field, Typed
 
@@ -108,6 +108,35 @@ class Combining:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A node of an event expression: what it is, its operands by number, and the number of its first leaf."""
+
+    operator: str
+    """`leaf`, `all`, `then`, `either` or `times`."""
+    first: int
+    operands: tuple[int, ...] = ()
+    count: int = 0
+    attribute: Field | None = None
+    same: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How the events of a request are combined in one of Snoop's contexts. Places are the leaves."""
+
+    mode: Mode
+    window_us: int
+    nodes: tuple[Node, ...]
+    """Operands before what combines them."""
+    filters: tuple[Filter, ...]
+    """Of each leaf."""
+    conditions: tuple[Typed, ...]
+    """What must hold of a combination, for some choice where a leaf has several events."""
+    repeated: frozenset[int]
+    """The leaves of which a condition means the first event."""
+
+
+@dataclass(frozen=True, slots=True)
 class RulePlan:
     """One rule, bound to the kinds of its events; or one way in which a request can be met, see `requests`.
 
@@ -126,6 +155,8 @@ class RulePlan:
     """Whether it uses attributes of which nothing is known yet."""
     combining: Combining | None = None
     """For requests."""
+    context: Context | None = None
+    """For requests in one of Snoop's contexts."""
     clock: Clock | None = None
     """The timer that is started by what is found, which then is no match."""
     early: int = 0
@@ -158,6 +189,8 @@ class RulePlan:
         found: dict[Buffer, int] = {}
         for lookup in (*self.lookups, *(lookup for order in orders for lookup in order)):
             found[lookup.buffer] = max(found.get(lookup.buffer, 0), lookup.horizon_us)
+        if self.context is not None:
+            found |= {Buffer(filter): self.context.window_us + 1 for filter in self.context.filters}
         return found
 
     @property
@@ -168,4 +201,4 @@ class RulePlan:
     @property
     def horizon_us(self) -> int:
         """How far behind its anchor the rule looks."""
-        return max((lookup.horizon_us for lookup in self.lookups), default=0)
+        return max(self.buffers.values(), default=0)

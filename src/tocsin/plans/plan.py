@@ -255,6 +255,11 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
         read(filter.conditions, filter.type)
     if rule.combining is not None:
         read(rule.combining.conditions)
+    if rule.context is not None:
+        read(rule.context.conditions)
+        read(node.attribute for node in rule.context.nodes if node.attribute is not None)
+        for filter in rule.context.filters:
+            read(filter.conditions, filter.type)
     for lookup in rule.lookups:
         read((*lookup.buffer.filter.conditions, *lookup.buffer.keys), lookup.buffer.filter.type)
         read((*lookup.conditions, *lookup.keys))

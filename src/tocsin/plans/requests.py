@@ -25,6 +25,7 @@ from tocsin.language.requests import (
     Then,
     Times,
     awaited,
+    children,
     clocks,
     leaf_type,
     leaves,
@@ -34,7 +35,7 @@ from tocsin.language.terms import walk
 from tocsin.plans.bind import key_of, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison, moved, places_in
-from tocsin.plans.graph import Buffer, Combining, Filter, Lookup, Reach, RulePlan, Step
+from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Node, Reach, RulePlan, Step
 from tocsin.plans.keys import classes as equality_classes
 from tocsin.plans.typing import truth
 
@@ -100,7 +101,7 @@ def _bound(request: Request, catalog: Catalog) -> list[RulePlan]:
         if isinstance(leaf.node, Occurs | Times):
             catalog.check_type(leaf.node.pattern.type, leaf.node.pattern.span)
     if request.mode != Mode.GENERIC:
-        raise RuleError(f"the mode {request.mode} does not run yet", span=request.span)
+        return [_in_context(request, catalog, every)]
     alternatives = _alternatives(request.expression, 0)
     if len(alternatives) > ALTERNATIVES_MAX:
         message = f"this can happen in {len(alternatives):,} ways, more than {ALTERNATIVES_MAX}"
@@ -110,6 +111,36 @@ def _bound(request: Request, catalog: Catalog) -> list[RulePlan]:
         binding = _Binding(request, catalog, [every[number] for number in alternative.leaves], alternative)
         plans += [binding.plan(place) for place in range(len(binding.leaves)) if binding.can_be_last(place)]
     return plans
+
+
+def _in_context(request: Request, catalog: Catalog, every: list[Leaf]) -> RulePlan:
+    """A request in one of Snoop's contexts: its conditions say nothing about what operators combine."""
+    binding = _Binding(replace(request, condition=()), catalog, every, _Alternative(tuple(range(len(every)))))
+    conditions = tuple(truth(test, binding._resolve) for test in request.condition)
+    nodes: list[Node] = []
+
+    def visit(node: EventExpression, first: int) -> int:
+        operands = []
+        if isinstance(node, Times):
+            field = binding._field(Attribute(node.attribute, span=node.span), first)
+            nodes.append(Node("times", first, (), node.count, field, node.same))
+            return len(nodes) - 1
+        at = first
+        for child in children(node):
+            operands.append(visit(child, at))
+            at += len(list(leaves(child)))
+        name = {All: "all", Then: "then", Either: "either"}.get(type(node), "leaf")
+        nodes.append(Node(name, first, tuple(operands), len(operands)))
+        return len(nodes) - 1
+
+    visit(request.expression, 0)
+    filters = tuple(
+        Filter(type, tuple(sorted(set(binding._constraints(p)), key=repr))) for p, type in enumerate(binding.types)
+    )
+    repeated = frozenset(place for place, leaf in enumerate(every) if isinstance(leaf.node, Times))
+    context = Context(request.mode, request.window_us, tuple(nodes), filters, conditions, repeated)
+    names = tuple(leaf.role for leaf in every)
+    return RulePlan(request, filters[0], (), (), binding.outputs, names, binding.types, binding.unseen, context=context)
 
 
 def _alternatives(node: EventExpression, first: int) -> list[_Alternative]:
@@ -175,6 +206,12 @@ class _Binding:
             for p, (type, tests) in enumerate(zip(self.types, own, strict=True))
         ]
 
+    @property
+    def outputs(self) -> tuple[tuple[str, Kind, Typed], ...]:
+        """The attributes of a notification."""
+        text = self.request.notification
+        return (("notification", Kind.STRING, Constant(text, Kind.STRING)),) if text is not None else ()
+
     def can_be_last(self, place: int) -> bool:
         """Whether the event at a place can be the last to arrive: not before another that must follow it."""
         if any(before == place for before, _ in self.ascending):
@@ -190,12 +227,9 @@ class _Binding:
             Step(lookup, Policy.EACH, 0, (), consumed=False)
             for lookup in (self._lookups(anchor, None) if others else ())
         )
-        outputs: tuple[tuple[str, Kind, Typed], ...] = ()
-        if request.notification is not None:
-            outputs = (("notification", Kind.STRING, Constant(request.notification, Kind.STRING)),)
         ready = tuple(test for test in self.tests if places_in(test) <= {anchor})
         return RulePlan(
-            request, self.filters[anchor], (), steps, outputs, tuple(leaf.role for leaf in self.leaves),
+            request, self.filters[anchor], (), steps, self.outputs, tuple(leaf.role for leaf in self.leaves),
             self.types, self.unseen,
             Combining(anchor, request.window_us, self.sequences, self.ascending, ready, orders),
         )  # fmt: skip

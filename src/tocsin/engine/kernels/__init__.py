@@ -13,6 +13,7 @@ from tocsin.engine.kernels.layout import NONE, Filters, Lists
 with compiled_kernels():
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
     from tocsin.engine.kernels.combinations import OWNER, notify, use
+    from tocsin.engine.kernels.contexts import COMB_WORDS, SIZE, adopt, arrive, compact, held
     from tocsin.engine.kernels.detection import detect, project
     from tocsin.engine.kernels.hashing import (
         fold_start,
@@ -26,21 +27,27 @@ with compiled_kernels():
     from tocsin.engine.kernels.memory import Array, Scratch, environment
 
 __all__ = [
+    "COMB_WORDS",
     "NONE",
     "OWNER",
+    "SIZE",
     "Array",
     "Filters",
     "Lists",
     "Scratch",
+    "adopt",
     "append",
+    "arrive",
     "assign_lists",
     "classify",
+    "compact",
     "detect",
     "environment",
     "fill_axis",
     "fold_start",
     "fold_texts",
     "fold_words",
+    "held",
     "hexadecimal",
     "load_column",
     "match_identities",

@@ -106,16 +106,23 @@ def evaluate(env, at):
 def _load(env, op, a, b, stack, known, top):
     if op == LOAD:
         row = get(get(env, FRAME), a)
+        if row < 0:  # a place that an expression of events left empty
+            put(stack, top, np.int64(0))
+            put_byte(known, top, 0)
+            return
         at = b * get(env, STRIDE) + row
         put(stack, top, get(get(env, WORDS), at))
         put_byte(known, top, get_byte(get(env, PRESENT), at))
         return
     if op == LOAD_CONSTANT:
         put(stack, top, a)
-    elif op == LOAD_TS:
-        put(stack, top, get(get(env, TS), get(get(env, FRAME), a)))
-    elif op == LOAD_SEQ:
-        put(stack, top, get(get(env, SEQ), get(get(env, FRAME), a)))
+    elif op in (LOAD_TS, LOAD_SEQ):
+        row = get(get(env, FRAME), a)
+        if row < 0:
+            put(stack, top, np.int64(0))
+            put_byte(known, top, 0)
+            return
+        put(stack, top, get(get(env, TS if op == LOAD_TS else SEQ), row))
     else:
         put(stack, top, get(get(env, COMPUTED), a))
         put_byte(known, top, get_byte(get(env, COMPUTED_KNOWN), a))

@@ -86,7 +86,7 @@ def match_identities(rule_words, rules, parts, counts, first, second, out_first,
         a, b = FIRST_SEED, SECOND_SEED
         a, b = fold(a, b, rule_words[rules[m], 0])
         a, b = fold(a, b, rule_words[rules[m], 1])
-        for p in range(counts[rules[m]]):
+        for p in range(counts[m]):
             a, b = fold(a, b, first[parts[m, p]])
             a, b = fold(a, b, second[parts[m, p]])
         out_first[m], out_second[m] = a, b

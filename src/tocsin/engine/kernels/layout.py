@@ -55,6 +55,13 @@ C_PAIR_COUNT, C_PAIRS, C_SEQUENCE_COUNT, C_SEQUENCES, C_KEY_MASK, C_TEST_MASK = 
 """The masks say, bit by bit, on which earlier steps the keys depend, and the conditions and the order."""
 COMBINE_WORDS = 15
 
+# A node of an expression in one of Snoop's contexts, operands before what combines them.
+N_OPERATOR, N_FIRST, N_COUNT, N_LIST, N_OPERANDS, N_ATTRIBUTE, N_SAME = range(7)
+"""Its first leaf, how many operands or repetitions, the first list of what it keeps, where its operands stand."""
+NODE_WORDS = 7
+N_LEAF, N_ALL, N_THEN, N_EITHER, N_TIMES = range(5)
+RECENT, CHRONOLOGICAL, CONTINUOUS, CUMULATIVE = range(4)
+
 
 class Lists(NamedTuple):
     """Rows of each (buffer, key), in canonical order: the hash table, the lists, and the pool that holds them."""
