@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from tocsin.engine.reference import Fact, identified
 from tocsin.events.types import Event
+from tocsin.language import eps
+from tocsin.language.requests import Request
 
 T = TypeVar("T")
 
@@ -71,6 +73,11 @@ def stored(counts: Sequence[int]) -> list[Instance]:
     return [Instance(leaf, n * STEP_US, k) for n, (leaf, k) in enumerate(values)]
 
 
+def requests(text: str) -> list[Request]:
+    """The requests of a text."""
+    return [rule for rule in eps.parse(text).rules if isinstance(rule, Request)]
+
+
 def facts(instances: Iterable[Instance]) -> list[Fact]:
     """Instances as the reference and the trees take them."""
     return identified(Event(one.type, one.ts, {"k": one.k, "v": one.v}) for one in instances)
@@ -85,7 +92,6 @@ def table(instances: Sequence[Instance]) -> pa.Table:
 
 def timed(call: Callable[[], T]) -> tuple[float, T]:
     """How long a call takes, in seconds of this process: others that use the machine do not count."""
-    gc.collect()
     gc.disable()
     try:
         start = process_time()

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import linear_regression, median
 from typing import TYPE_CHECKING
 
 from tocsin import api
 from tocsin.engine.trees import Tree
 from tocsin.errors import StateError
-from tocsin.language import eps
 from tocsin.studies.eps.expressions import (
     LEAVES,
     SHAPES,
@@ -25,6 +25,7 @@ from tocsin.studies.eps.expressions import (
     declared,
     equal,
     facts,
+    requests,
     stored,
     table,
     timed,
@@ -47,7 +48,7 @@ STEEP_MIN = 2.0
 
 def runs(scale: Scale) -> Sequence[Settings]:
     """A curve for each evaluator, shape and spread."""
-    limit_s, most, repeats = scale.pick((0.5, 30_000, 7), (4.0, 60_000, 15), (20.0, 120_000, 25))
+    limit_s, most, repeats = scale.pick((0.3, 16_000, 7), (4.0, 64_000, 15), (20.0, 128_000, 25))
     return [
         {"by": by, "shape": shape, "spread": spread, "limit_s": limit_s, "most": most, "repeats": repeats}
         for by in (TREES, TOCSIN, FREE)
@@ -85,19 +86,19 @@ def last(instances: Sequence[Instance]) -> Instance:
 
 def _of_trees(settings: Settings) -> Iterator[Row]:
     spread, limit_s = str(settings["spread"]), float(settings["limit_s"])
-    requests = eps.parse(request(str(settings["shape"]))).rules
-    sizes = range(OTHERS, 100 * OTHERS, OTHERS) if spread == "even" else [2**n * OTHERS for n in range(9)]
+    parsed = requests(request(str(settings["shape"])))
+    sizes = range(OTHERS, 100 * OTHERS, OTHERS) if spread == "even" else [2**n * OTHERS for n in range(7)]
     for size in sizes:
         every = stored(counts(spread, size))
         seconds: list[float] = []
         error = ""
         while len(seconds) < 3 and sum(seconds) < limit_s and not error:
-            grown = Tree(requests)
+            grown = Tree(parsed)
             *before, arriving = facts([*every, last(every)])
             for fact in before:
                 grown.arrive(fact)
             try:
-                took_s, notified = timed(lambda grown=grown, fact=arriving: grown.arrive(fact))  # type: ignore[misc]
+                took_s, notified = timed(partial(grown.arrive, arriving))
             except StateError as stop:
                 error = str(stop)
                 break
@@ -105,7 +106,7 @@ def _of_trees(settings: Settings) -> Iterator[Row]:
             assert len(notified) == 1
         stopped = bool(error) or median(seconds) > limit_s
         if seconds:
-            yield {"instances": size, "ms": median(seconds) * 1e3, "stopped": stopped, "combinations": grown.size[1]}
+            yield {"instances": size, "ms": median(seconds) * 1e3, "stopped": stopped}
         if stopped:
             return
 
@@ -124,8 +125,7 @@ def _of_tocsin(settings: Settings) -> Iterator[Row]:
         seconds = []
         for _ in range(1 + int(settings["repeats"])):
             now = last(every)
-            arriving = table([now])
-            took_s, notified = timed(lambda events=arriving: detector.push(events))  # type: ignore[misc]
+            took_s, notified = timed(partial(detector.push, table([now])))
             seconds.append(took_s)
             assert notified.num_rows == 1
             # As many as were used take their place.
@@ -179,29 +179,26 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
 
 def draw(rows: Sequence[Row], canvas: Canvas) -> None:
     """As the paper plots it, time against instances, and all of it on logarithmic axes."""
-    canvas.set_size_inches(11, 4.8)
+    canvas.set_size_inches(11.5, 5.6)
     left, right = canvas.subplots(1, 2)
     colors = {"balanced": "tab:red", "backbone": "tab:blue"}
     styles = {TREES: "-", TOCSIN: "--", FREE: ":"}
-    for (by, shape, spread), points in _curves(rows).items():
-        instances, ms = zip(*points, strict=True)
+    curves = _curves(rows)
+    for (by, shape, spread), points in curves.items():
+        fill = colors[shape] if spread == "even" else "white"
         for axes in (left, right):
-            if axes is left and by == FREE:
-                continue
-            label = f"{by}, {shape}, {spread}"
-            mark = "o" if spread == "even" else "s"
-            axes.plot(instances, ms, styles[by], marker=mark, markersize=4, color=colors[shape], label=label,
-                      markerfacecolor="white" if spread == "one leaf" else colors[shape])  # fmt: skip
-    left.set_xlim(0, 120)
-    steep = [ms for (by, _, spread), points in _curves(rows).items() if by == TREES for _, ms in points]
-    left.set_ylim(-0.03 * max(steep), 1.1 * max(steep))
+            axes.plot(*zip(*points, strict=True), styles[by], marker="o" if spread == "even" else "s", markersize=4,
+                      color=colors[shape], markerfacecolor=fill, label=f"{by}, {shape}, {spread}")  # fmt: skip
+    ended = [points[-1] for (by, _, spread), points in curves.items() if (by, spread) == (TREES, "even")]
+    left.set_xlim(0, 2.5 * max(instances for instances, _ in ended))
+    left.set_ylim(-0.03 * max(ms for _, ms in ended), 1.1 * max(ms for _, ms in ended))
+    left.annotate("given up here", max(ended), (10, -4), textcoords="offset points", fontsize=8, va="top")
     right.set_xscale("log")
     right.set_yscale("log")
-    for axes in (left, right):
+    for axes, title in ((left, "linear axes, as in the paper"), (right, "the same and more, logarithmic axes")):
+        axes.set_title(title, fontsize=9)
         axes.set_xlabel("stored instances")
         axes.grid(color="0.92")
     left.set_ylabel("time to the notification (ms)")
-    right.legend(fontsize=6.5, loc="upper right")
-    left.set_title("linear axes, as in the paper", fontsize=9)
-    right.set_title("the same and larger, logarithmic axes", fontsize=9)
+    canvas.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     canvas.suptitle("Time to the notification, trees of eight leaves (Fig. 7)")

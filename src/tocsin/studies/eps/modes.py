@@ -11,8 +11,8 @@ from tocsin import api
 from tocsin.engine.reference import Fact, identified
 from tocsin.engine.reference_requests import derived, notifications
 from tocsin.events.notation import read_events
-from tocsin.language import eps
 from tocsin.language.requests import Mode
+from tocsin.studies.eps.expressions import requests
 from tocsin.studies.study import Claim, Row, Scale, Settings
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def runs(scale: Scale) -> Sequence[Settings]:
 
 def measure(settings: Settings) -> list[Row]:
     """A row for each derived composite and each notification, by mode and by whom."""
-    (cycle,) = eps.parse(CYCLE).rules
+    (cycle,) = requests(CYCLE)
     facts = identified(read_events(INSTANCES))
     last_ts = facts[-1].ts
     rows: list[Row] = []
@@ -94,7 +94,7 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
     wrong += [mode for mode, right in NOTIFIED.items() if notified[mode] != right.split() and mode not in wrong]
     by_engine = _of(rows, ENGINE, "notified")[Mode.GENERIC]
     counts = ", ".join(f"{mode} {len(composites[mode])}" for mode in PRINTED)
-    told = "; ".join(f"{mode} ({', '.join(names)})" for mode, names in notified.items()) or "none"
+    told = "; ".join(f"{mode} ({', '.join(names)})" for mode, names in notified.items() if names) or "none"
     text = f"composites: {counts}; notifications: {told}; engine, generic: ({', '.join(by_engine)})"
     if wrong:
         text += f"; not as printed: {', '.join(wrong)}"
@@ -110,8 +110,8 @@ def draw(rows: Sequence[Row], canvas: Canvas) -> None:
     for fact in identified(read_events(INSTANCES)):
         send = fact.type == "st"
         values = ", ".join(f"{name} {value}" for name, value in fact.attributes.items())
-        axes.text(fact.ts, 1.0, f"{fact.type}{fact.ts}\n{values}", ha="center", va="center", fontsize=9,
-                  bbox={"boxstyle": "round", "facecolor": _color(send), "edgecolor": "none", "alpha": 0.25})  # fmt: skip
+        box = {"boxstyle": "round", "facecolor": _color(send), "edgecolor": "none", "alpha": 0.25}
+        axes.text(fact.ts, 1.0, f"{fact.type}{fact.ts}\n{values}", ha="center", va="center", fontsize=9, bbox=box)
         axes.axvline(fact.ts, 0, 0.93, color="0.9", linewidth=1, zorder=0)
     y = -0.2
     for mode in PRINTED:

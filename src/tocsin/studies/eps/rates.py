@@ -96,14 +96,15 @@ def batches(workload: Workload, seed: int, events: int, batch: int) -> list[pa.T
 
 
 def measure(settings: Settings) -> list[Row]:
-    """Instances a second, after a first batch that is not timed."""
+    """Instances a second, after a few that are not timed."""
     workload, limit_s = WORKLOADS[str(settings["workload"])], float(settings["limit_s"])
     first, *rest = batches(workload, int(settings["seed"]), int(settings["events"]), int(settings["batch"]))
     detector = api.rules(workload.text, "eps").detector(ordered=True)
-    detector.push(first.slice(0, 1_000))
+    few = first.num_rows // 10
+    detector.push(first.slice(0, few))
     taken, took_s = 0, 0.0
     start = perf_counter()
-    for batch in (first.slice(1_000), *rest):
+    for batch in (first.slice(few), *rest):
         detector.push(batch)
         taken, took_s = taken + batch.num_rows, perf_counter() - start
         if took_s > limit_s:
@@ -131,7 +132,9 @@ def draw(rows: Sequence[Row], canvas: Canvas) -> None:
     axes = canvas.subplots()
     rates = _rates(rows)
     places = range(len(rates))
-    axes.barh(places, [*rates.values()], 0.6, color=["tab:blue" if r >= RATE_MIN else "tab:red" for r in rates.values()])
+    axes.barh(
+        places, [*rates.values()], 0.6, color=["tab:blue" if r >= RATE_MIN else "tab:red" for r in rates.values()]
+    )
     for place, rate in zip(places, rates.values(), strict=True):
         axes.text(rate * 1.1, place, f"{rate:,.0f}", va="center", fontsize=8)
     axes.set_yticks(places, [*rates], fontsize=8)

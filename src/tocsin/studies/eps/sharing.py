@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tocsin import api
 from tocsin.engine.trees import Tree
-from tocsin.language import eps
-from tocsin.studies.eps.expressions import LEAVES, STEP_US, Instance, declared, facts, stored, table, timed, tree
+from tocsin.studies.eps.expressions import (
+    LEAVES,
+    STEP_US,
+    Instance,
+    declared,
+    facts,
+    requests,
+    stored,
+    table,
+    timed,
+    tree,
+)
 from tocsin.studies.study import Claim, Row, Scale, Settings
 
 if TYPE_CHECKING:
@@ -47,36 +57,39 @@ BACKBONE = 5
 def runs(scale: Scale) -> Sequence[Settings]:
     """A run for each evaluator, test and number of requests."""
     trees_max = scale.pick(100, 1_000, 1_000)
-    repeats = scale.pick(5, 7, 15)
+    repeats, limit_s = scale.pick((15, 0.6), (25, 4.0), (50, 20.0))
     return [
-        {"by": by, "test": test, "requests": requests, "repeats": max(3, repeats if requests <= 100 else 3)}
+        {"by": by, "test": test, "requests": count, "repeats": repeats, "limit_s": limit_s}
         for by, most in ((TREES, trees_max), (TOCSIN, REQUESTS[-1]))
-        for requests in REQUESTS
+        for count in REQUESTS
         for test in TESTS
-        if requests <= most
+        if count <= most
     ]
 
 
-def text(test: Test, requests: Sequence[int]) -> str:
+def text(test: Test, numbers: Sequence[int]) -> str:
     """Requests of one expression; each has a test of its own on `e1`."""
     expression = tree(test.shape, ";")
-    return declared() + "\n".join(f"request R{n} on {expression} if e1.k = e2.k and e1.v >= {n}" for n in requests)
+    return declared() + "\n".join(f"request R{n} on {expression} if e1.k = e2.k and e1.v >= {n}" for n in numbers)
 
 
 def measure(settings: Settings) -> list[Row]:
     """The time of the shared one and of all copies, each the least of some repeats: others can only add to it."""
     prepared = _trees if settings["by"] == TREES else _detectors
-    test, requests = TESTS[int(settings["test"])], int(settings["requests"])
-    copies = min(requests, COPIES_MAX)
-    shared = prepared(test, [range(requests)])
+    test, count = TESTS[int(settings["test"])], int(settings["requests"])
+    copies = min(count, COPIES_MAX)
+    shared = prepared(test, [range(count)])
     apart = prepared(test, [range(n, n + 1) for n in range(copies)])
-    shared_s, apart_s = [], []
-    for _ in range(int(settings["repeats"])):
-        for arrive, seconds, expected in ((shared, shared_s, requests), (apart, apart_s, copies)):
+    shared_s: list[float] = []
+    apart_s: list[float] = []
+    for repeat in range(int(settings["repeats"])):
+        if repeat >= 3 and sum(shared_s) + sum(apart_s) > float(settings["limit_s"]):
+            break
+        for arrive, seconds, expected in ((shared, shared_s, count), (apart, apart_s, copies)):
             took_s, notified = arrive()
             assert notified == expected
             seconds.append(took_s)
-    copies_ms = min(apart_s) * 1e3 * requests / copies
+    copies_ms = min(apart_s) * 1e3 * count / copies
     return [{"shape": test.shape, "shared_ms": min(shared_s) * 1e3, "copies_ms": copies_ms, "measured": copies}]
 
 
@@ -86,12 +99,12 @@ Arrival = Callable[[], tuple[float, int]]
 
 def _trees(test: Test, groups: Sequence[Sequence[int]]) -> Arrival:
     """A tree for each group of requests; they are grown anew each time."""
-    requests = [eps.parse(text(test, group)).rules for group in groups]
+    parsed = [requests(text(test, group)) for group in groups]
     every = stored(test.counts)
     *before, arriving = facts([*every, _last(every[-1].ts + STEP_US)])
 
     def arrive() -> tuple[float, int]:
-        grown = [Tree(some) for some in requests]
+        grown = [Tree(some) for some in parsed]
         for fact in before:
             for one in grown:
                 one.arrive(fact)
@@ -147,24 +160,24 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
         f"{by}: {_listed(some)}; most for the backbone in {sum(most[by].values())} of {len(most[by])}"
         for by, some in ((TREES, trees), (TOCSIN, tocsin))
     ]
-    reason = "" if all(most[TOCSIN].values()) else " (Tocsin's plan of a request has no tree, so its shape gains nothing)"
+    reason = "" if all(most[TOCSIN].values()) else " (its plan of a request has no tree, so the shape gains nothing)"
     text = f"copies/shared, balanced (least to most) and backbone: {'; '.join(told)}{reason}"
     return [Claim("E3", faster and all(most[TREES].values()), text)]
 
 
 def _backbone_gains_most(gains: dict[tuple[int, int], float]) -> dict[int, bool]:
     return {
-        requests: gains[BACKBONE, requests] >= max(gain for (_, n), gain in gains.items() if n == requests)
-        for requests in sorted({n for _, n in gains})
+        count: gains[BACKBONE, count] >= max(gain for (_, n), gain in gains.items() if n == count)
+        for count in sorted({n for _, n in gains})
     }
 
 
 def _listed(gains: dict[tuple[int, int], float]) -> str:
     parts = []
-    for requests in sorted({n for _, n in gains}):
-        balanced = [gain for (test, n), gain in gains.items() if n == requests and test != BACKBONE]
+    for count in sorted({n for _, n in gains}):
+        balanced = [gain for (test, n), gain in gains.items() if n == count and test != BACKBONE]
         low, high = f"{min(balanced):.3g}", f"{max(balanced):.3g}"
-        parts.append(f"{requests:,} requests {low} to {high}, {gains[BACKBONE, requests]:.3g}")
+        parts.append(f"{count:,} requests {low} to {high}, {gains[BACKBONE, count]:.3g}")
     return ", ".join(parts)
 
 
