@@ -160,7 +160,7 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
         f"{by}: {_listed(some)}; most for the backbone in {sum(most[by].values())} of {len(most[by])}"
         for by, some in ((TREES, trees), (TOCSIN, tocsin))
     ]
-    reason = "" if all(most[TOCSIN].values()) else " (its plan of a request has no tree, so the shape gains nothing)"
+    reason = "" if all(most[TOCSIN].values()) else " (it keeps nothing at inner nodes, so depth gains nothing)"
     text = f"copies/shared, balanced (least to most) and backbone: {'; '.join(told)}{reason}"
     return [Claim("E3", faster and all(most[TREES].values()), text)]
 
@@ -183,7 +183,7 @@ def _listed(gains: dict[tuple[int, int], float]) -> str:
 
 def draw(rows: Sequence[Row], canvas: Canvas) -> None:
     """The paper's bars, for its two requests; and the gain for more of them."""
-    canvas.set_size_inches(11, 6.4)
+    canvas.set_size_inches(11, 7)
     panels = canvas.subplots(2, 2)
     for (left, right), by in zip(panels, (TREES, TOCSIN), strict=True):
         pairs = [row for row in rows if row["by"] == by and row["requests"] == 2]
@@ -194,7 +194,8 @@ def draw(rows: Sequence[Row], canvas: Canvas) -> None:
         left.set_xticks(tests, [f"test {test}\n{TESTS[test].shape}" for test in tests], fontsize=8)
         left.set_ylabel("time to the second\nnotification (ms)")
         left.set_title(f"{by}: two requests, as in the paper", fontsize=9)
-        left.legend(fontsize=8)
+        left.margins(y=0.3)
+        left.legend(fontsize=8, ncols=2, loc="upper left")
         for test in tests:
             points = sorted((n, gain) for (which, n), gain in gains(rows, by).items() if which == test)
             style = "s-" if test == BACKBONE else "o--"
@@ -208,5 +209,5 @@ def draw(rows: Sequence[Row], canvas: Canvas) -> None:
         right.set_xlabel("requests")
         right.set_ylabel("copies / shared")
         right.set_title(f"{by}: how many times faster shared is", fontsize=9)
-        right.legend(fontsize=7)
+    canvas.legend(*panels[0][1].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     canvas.suptitle("One shared tree against copies of it (Fig. 8)")
