@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import TypeAlias
 
-from tocsin.engine.reference import Fact
-from tocsin.engine.reference_requests import Combination, fits, meets, rank
+from tocsin.engine.reference import Fact, holds
+from tocsin.engine.reference_requests import Combination, fits, rank
 from tocsin.errors import StateError
 from tocsin.language.printing_requests import print_events
 from tocsin.language.requests import (
@@ -38,6 +38,16 @@ INSTANCES_MAX = 5_000_000
 
 Parts: TypeAlias = Combination
 """(position of the leaf below the node, event), in the order of positions."""
+
+
+class _Nobody(Fact):
+    """Stands at a leaf that a combination does not have: every value of it is null."""
+
+    def value(self, name: str) -> None:
+        return None
+
+
+NOBODY = _Nobody("", 0, 0, "", (0, 0), {})
 
 
 @dataclass(eq=False, slots=True)
@@ -73,6 +83,7 @@ class Tree:
     def __init__(self, requests: Iterable[Request] = ()) -> None:
         self._nodes: dict[object, Node] = {}
         self._roots: dict[str, tuple[Request, Node, list[int]]] = {}
+        self._leaves: dict[str, list[Leaf]] = {}
         self._begun: dict[str, int] = {}
         for request in requests:
             self.add(request)
@@ -81,12 +92,14 @@ class Tree:
         """Adds a request; nodes that are there already are used again, and keep what they have."""
         _, node, places = self._node(request.expression, 0)
         self._roots[request.name] = request, node, places
+        self._leaves[request.name] = list(leaves(request.expression))
         for below in _below(node):
             below.above.add(request.name)
 
     def cancel(self, name: str) -> None:
         """Removes a request, and the nodes that only it needed."""
         _, root, _ = self._roots.pop(name)
+        del self._leaves[name]
         for node in _below(root):
             node.above.discard(name)
         self._nodes = {key: node for key, node in self._nodes.items() if node.above}
@@ -210,11 +223,18 @@ class Tree:
 
     def _allowed(self, request: Request, combination: Combination) -> bool:
         oldest, newest = min(fact.ts for _, fact in combination), max(fact.ts for _, fact in combination)
-        begun = self._begun.get(request.name)
-        for leaf, (_, fact) in zip(_filled(request, combination), combination, strict=True):
-            if isinstance(leaf.node, Period) and leaf.node.start_us is None and (begun is None or fact.ts < begun):
+        begun, every = self._begun.get(request.name), self._leaves[request.name]
+        events: dict[str | None, Fact] = {}
+        for place, fact in combination:
+            node = every[place].node
+            if isinstance(node, Period) and node.start_us is None and (begun is None or fact.ts < begun):
                 return False
-        return newest - oldest <= request.window_us and meets(request, combination)
+            events.setdefault(every[place].role, fact)
+        if newest - oldest > request.window_us:
+            return False
+        for leaf in every:
+            events.setdefault(leaf.role, NOBODY)
+        return all(holds(test, events, {}) for test in request.condition)
 
     def _age(self, fact: Fact) -> None:
         """What the fourth phase does to instances that are too old for all requests."""
@@ -241,8 +261,3 @@ def _below(node: Node) -> Iterator[Node]:
     yield node
     for operand in node.operands:
         yield from _below(operand)
-
-
-def _filled(request: Request, combination: Combination) -> list[Leaf]:
-    every = list(leaves(request.expression))
-    return [every[place] for place, _ in combination]
