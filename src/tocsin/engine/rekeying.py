@@ -49,13 +49,14 @@ def split(snapshot: bytes, place: Place, parts: int) -> list[bytes]:
     rows = {type: _placed(place, type, table, parts) for type, table in state.rows.items()}
     pending = {type: _placed(place, type, table, parts) for type, table in state.pending.items()}
     waits = None if waiting is None else _placed_by_type(place, waiting, parts)
-    types = {owner: _type(whole.header["rules"], owner) for owner in state.left}
+    types = {owner: _type(whole.header["rules"], owner) for owner in (*state.left, *state.used)}
     found: list[bytes] = []
     for part in range(parts):
         mine = State(
             _chosen(state.rows, rows, part),
             _chosen(state.pending, pending, part),
             {owner: _left(rows.get(types[owner]), left, part) for owner, left in state.left.items()},
+            {owner: _left(rows.get(types[owner]), used, part) for owner, used in state.used.items()},
             {},
             state.tail,
             state.tail_key,
@@ -86,6 +87,10 @@ def joined(states: Iterable[bytes]) -> bytes:
             state.left[owner] = _left_together(lefts, places[type], state.rows[type].num_rows)
         else:
             state.left[owner] = np.zeros(0, np.int64)
+    for owner in dict.fromkeys(owner for part in parts for owner in part.state.used):
+        type = _type(header["rules"], owner)
+        found = [places[type][n][part.state.used[owner]] for n, part in enumerate(parts) if owner in part.state.used]
+        state.used[owner] = np.unique(np.concatenate(found))
     for n, part in enumerate(parts):
         for user, table in part.state.kept.items():
             pairs = zip(table["type"].to_pylist(), table["row"].to_pylist(), strict=True)

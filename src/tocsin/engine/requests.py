@@ -6,7 +6,7 @@ An instance is used up for one request and not for others, so the buffers stay s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from tocsin.engine import kernels
 from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
+from tocsin.engine.tables import Arriving
 from tocsin.errors import StateError
 from tocsin.language.requests import Request, owned
 
@@ -38,7 +39,7 @@ class Requests:
         """The notifications that new rows bring to the requests of a level; they use up what they are made of."""
         tables, store = machine.tables, machine.store
         ranks = ranks_of(tables.types)
-        arrivals = self._arrivals(machine, passed, machine.tables.arriving[level], ranks)
+        arrivals = self._arrivals(machine, passed, machine.tables.arriving[level], ranks) if passed else None
         if arrivals is None:
             return None
         groups = 1 + int(((arrivals[1:, 0] != arrivals[:-1, 0]) | (arrivals[1:, 1] != arrivals[:-1, 1])).sum())
@@ -61,31 +62,30 @@ class Requests:
     def _arrivals(
         self,
         machine: Machine,
-        passed: Iterable[Passed],
-        arriving: Mapping[int, Sequence[tuple[int, int]]],
+        passed: Sequence[Passed],
+        arriving: Arriving,
         ranks: Array,
     ) -> Array | None:
         """(row, request, variant) for all that new rows may complete, in canonical order."""
-        found = []
-        for some in passed:
-            for filter in np.unique(some.filters).tolist():
-                if filter in arriving:
-                    rows = some.rows[some.filters == filter]
-                    for request, variant in arriving[filter]:
-                        found.append(np.column_stack([rows, np.full_like(rows, request), np.full_like(rows, variant)]))
-        if not found:
+        filters = np.concatenate([some.filters for some in passed])
+        starts, completes = arriving.table(len(machine.tables.is_anchor))
+        counts = starts[filters + 1] - starts[filters]
+        if not counts.any():
             return None
-        every = np.concatenate(found)
-        store, rows = machine.store, every[:, 0]
+        first = np.repeat(starts[filters] - (np.cumsum(counts) - counts), counts)
+        rows = np.repeat(np.concatenate([some.rows for some in passed]), counts)
+        every = np.column_stack([rows, completes[first + np.arange(len(rows))]])
+        store = machine.store
         keys = (every[:, 2], every[:, 1], rows, ranks[store.type[rows]], store.seq[rows], store.ts[rows])
         return np.ascontiguousarray(every[np.lexsort(keys)])
 
     # ---- what is used
 
-    def used(self, request: int) -> Array:
-        """The rows that a request has used, in order."""
-        held = self._used[self._used != 0] - 1
-        return np.sort(held[held // kernels.OWNER == request] % kernels.OWNER)
+    def used_by_request(self) -> dict[int, Array]:
+        """The rows that each request has used, in order."""
+        held = np.sort(self._used[self._used != 0] - 1)
+        numbers, starts = np.unique(held // kernels.OWNER, return_index=True)
+        return dict(zip(numbers.tolist(), np.split(held % kernels.OWNER, starts[1:]), strict=True) if len(held) else ())
 
     def use(self, request: int, rows: Array) -> None:
         """Says that a request has used rows."""
@@ -131,22 +131,22 @@ def owners(machine: Machine) -> Iterator[tuple[tuple[str, int], int, str]]:
                 yield (rule.name, place), machine.tables.requests[user], type
 
 
-def left_of(machine: Machine, places: Mapping[str, Array]) -> dict[tuple[str, int], tuple[str, Array]]:
-    """For each request and type of which it has used rows: which of that type's rows are left for it."""
-    found: dict[tuple[str, int], tuple[str, Array]] = {}
+def used_of(machine: Machine, places: Mapping[str, Array]) -> Iterator[tuple[tuple[str, int], str, Array]]:
+    """For each request and type of which it has used rows: the type, and the numbers of these among its rows."""
+    gone = machine.requests.used_by_request()
     for owner, number, type in owners(machine):
         rows = places.get(type)
-        gone = machine.requests.used(number)
-        if rows is not None and np.isin(rows, gone).any():
-            found[owner] = type, np.nonzero(~np.isin(rows, gone))[0]
-    return found
+        if rows is not None and number in gone:
+            some = np.nonzero(np.isin(rows, gone[number]))[0]
+            if len(some):
+                yield owner, type, some
 
 
-def take_left(machine: Machine, left: Mapping[tuple[str, int], Array], numbers: Mapping[str, Array]) -> None:
-    """Marks as used what is not left; `numbers` are the rows of a type's events."""
+def take_used(machine: Machine, used: Mapping[tuple[str, int], Array], numbers: Mapping[str, Array]) -> None:
+    """Marks rows as used; `numbers` are the rows of a type's events."""
     for owner, number, type in owners(machine):
-        if owner in left and type in numbers:
-            rows = np.delete(numbers[type], left[owner])
+        if owner in used and type in numbers:
+            rows = numbers[type][used[owner]]
             machine.requests.use(number, rows[rows >= 0])
 
 

@@ -22,6 +22,7 @@ from tocsin.engine.contexts import kept_of
 from tocsin.engine.detector import Change, Detector
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Consumed, Journal, Machine
+from tocsin.engine.requests import used_of
 from tocsin.engine.snapshots import Snapshot, pack, tail_in, tail_of, unpack
 from tocsin.engine.state import State, by_type, instant, left, table_of
 from tocsin.errors import StateError
@@ -201,7 +202,11 @@ class Ledger:
             waiting = self._still_waiting([self._detector._named(waiting)])
         if not places and waiting is None:
             return {}
-        return self._written(BASE, first, places, [], waiting, left(machine, places))
+        used = [
+            Consumed(owner, type, store.born[places[type][rows]], store.ts[places[type][rows]])
+            for owner, type, rows in used_of(machine, places)
+        ]
+        return self._written(BASE, first, places, used, waiting, left(machine, places))
 
     # ---- bytes
 
@@ -366,9 +371,11 @@ def _state(contents: Sequence[_Content]) -> State:
             if entry.type in born:
                 candidates.setdefault(entry.owner, (entry.type, np.arange(len(born[entry.type]))))
     left: dict[Owner, Array] = {}
+    used: dict[Owner, Array] = {}
     for owner, (type, some) in candidates.items():
-        left[owner] = some[~np.isin(born[type][some], np.concatenate(consumed.get(owner, [some[:0]])))]
-    return State(rows, left=left)
+        gone = np.isin(born[type][some], np.concatenate(consumed.get(owner, [some[:0]])))
+        left[owner], used[owner] = some[~gone], some[gone]
+    return State(rows, left=left, used=used)
 
 
 def _by_row(kept: pa.Table, rows: Mapping[str, pa.Table]) -> pa.Table:

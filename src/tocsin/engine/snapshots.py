@@ -41,6 +41,7 @@ def encode(snapshot: Snapshot) -> bytes:
     streams: list[pa.Table] = [pa.table({name: pa.array([n], pa.int64()) for name, n in snapshot.numbers.items()})]
     streams += [*state.rows.values(), *state.pending.values()]
     streams += [pa.table({"row": pa.array(rows, pa.int64())}) for rows in state.left.values()]
+    streams += [pa.table({"row": pa.array(rows, pa.int64())}) for rows in state.used.values()]
     streams += state.kept.values()
     if snapshot.waiting is not None:
         streams.append(snapshot.waiting)
@@ -49,6 +50,7 @@ def encode(snapshot: Snapshot) -> bytes:
         "rows": list(state.rows),
         "pending": list(state.pending),
         "left": list(state.left),
+        "used": list(state.used),
         "kept": list(state.kept),
         "tail": tail_in(state),
         "waiting": snapshot.waiting is not None,
@@ -63,8 +65,9 @@ def decode(data: bytes) -> Snapshot:
     rows = {name: next(tables) for name in header["rows"]}
     pending = {name: next(tables) for name in header["pending"]}
     left = {(rule, place): np.array(next(tables)["row"], np.int64) for rule, place in header["left"]}
+    used = {(rule, place): np.array(next(tables)["row"], np.int64) for rule, place in header.get("used", ())}
     kept = {user: next(tables) for user in header.get("kept", ())}
-    state = State(rows, pending, left, kept, *tail_of(header))
+    state = State(rows, pending, left, used, kept, *tail_of(header))
     return Snapshot(header, numbers, state, next(tables) if header["waiting"] else None)
 
 

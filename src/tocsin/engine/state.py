@@ -19,7 +19,7 @@ from tocsin.engine.intake import whole, words_of
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Composites, Machine
 from tocsin.engine.output import column_of
-from tocsin.engine.requests import left_of, take_left
+from tocsin.engine.requests import take_used, used_of
 from tocsin.events.types import Kind
 from tocsin.language.requests import timer_owner
 
@@ -32,6 +32,8 @@ class State:
     pending: dict[str, pa.Table] = field(default_factory=dict)
     left: dict[tuple[str, int], Array] = field(default_factory=dict)
     """For (rule, place): which rows of the role's type are not consumed."""
+    used: dict[tuple[str, int], Array] = field(default_factory=dict)
+    """For (request, place in what it can use up): which rows of that type it has used."""
     kept: dict[str, pa.Table] = field(default_factory=dict)
     """What requests in one of Snoop's contexts keep; see `contexts`."""
     tail: list[tuple[str, int, int, int]] = field(default_factory=list)
@@ -43,7 +45,8 @@ class State:
         left = {owner: rows for owner, rows in self.left.items() if owner[0] in rules}
         pending = {type: rows for type, rows in self.pending.items() if (timer_owner(type) or "") in ("", *rules)}
         kept = {user: table for user, table in self.kept.items() if (timer_owner(user) or user) in rules}
-        return replace(self, left=left, pending=pending, kept=kept)
+        used = {owner: rows for owner, rows in self.used.items() if owner[0] in rules}
+        return replace(self, left=left, pending=pending, used=used, kept=kept)
 
 
 def extract(machine: Machine, now: int) -> State:
@@ -52,6 +55,7 @@ def extract(machine: Machine, now: int) -> State:
     state, places = instant(machine), by_type(machine, np.arange(machine.store.size))
     state.rows = {type: table_of(machine, type, rows) for type, rows in places.items()}
     state.left = {owner: rows for owner, (_, rows) in left(machine, places).items()}
+    state.used = {owner: rows for owner, _, rows in used_of(machine, places)}
     state.kept = kept_of(machine, {type: _positions(rows, machine.store.size) for type, rows in places.items()})
     return state
 
@@ -110,7 +114,7 @@ def left(machine: Machine, places: Mapping[str, Array]) -> dict[tuple[str, int],
             type = buffer.filter.type
             rows = places.get(type, np.zeros(0, np.int64))
             found[buffer.owner] = type, np.searchsorted(rows, machine.buffers.held(number))
-    return found | left_of(machine, places)
+    return found
 
 
 def load(machine: Machine, state: State) -> None:
@@ -141,7 +145,7 @@ def load(machine: Machine, state: State) -> None:
     for buffer, number in tables.buffer_ids.items():
         if buffer.owner in state.left and buffer.filter.type in numbers:
             machine.buffers.retain(number, numbers[buffer.filter.type][state.left[buffer.owner]])
-    take_left(machine, state.left, numbers)
+    take_used(machine, state.used, numbers)
     take_kept(machine, state.kept, numbers)
     for name, table in state.pending.items():
         if name in tables.types and name in machine.emits:

@@ -97,6 +97,29 @@ class Loaded:
     level: int
 
 
+class Arriving:
+    """For each filter, the (request, variant) that an event which passes it may complete."""
+
+    def __init__(self) -> None:
+        self._by_filter: dict[int, list[tuple[int, int]]] = {}
+        self._table: tuple[Array, Array] | None = None
+
+    def add(self, filter: int, request: int, variant: int) -> None:
+        """Takes one more variant."""
+        self._by_filter.setdefault(filter, []).append((request, variant))
+        self._table = None
+
+    def table(self, filters: int) -> tuple[Array, Array]:
+        """Where the pairs of each of so many filters begin, and the pairs."""
+        if self._table is None or len(self._table[0]) <= filters:
+            counts = np.zeros(filters + 1, np.int64)
+            for filter, pairs in self._by_filter.items():
+                counts[filter + 1] = len(pairs)
+            ordered = [pair for _, pairs in sorted(self._by_filter.items()) for pair in pairs]
+            self._table = np.cumsum(counts), np.array(ordered, np.int64)
+        return self._table
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedContext:
     """A request in one of Snoop's contexts, as its kernel reads it."""
@@ -132,8 +155,8 @@ class Tables:
         self.anchored: dict[int, list[Loaded]] = {}
         self.requests: dict[str, int] = {}
         """The numbers of the requests."""
-        self.arriving: dict[int, dict[int, list[tuple[int, int]]]] = {}
-        """For a level and a filter, the (request, variant) that an event which passes it may complete."""
+        self.arriving: dict[int, Arriving] = {}
+        """For a level, what events may complete."""
         self.contexts: list[LoadedContext] = []
         self.places = 1
         self.computed = 0
@@ -270,7 +293,7 @@ class Tables:
         offset = self.code.extend([*record, len(combining.conditions), conditions, self.code.extend(orders)])
         loaded = self._loaded(plan, offset, level)
         request = self.requests.setdefault(plan.user, len(self.requests))
-        self.arriving.setdefault(level, {}).setdefault(loaded.anchor, []).append((request, offset))
+        self.arriving.setdefault(level, Arriving()).add(loaded.anchor, request, offset)
         return loaded
 
     def _load_context(self, plan: RulePlan, context: Context, level: int, since: int) -> Loaded:
