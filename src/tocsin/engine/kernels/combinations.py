@@ -1,11 +1,18 @@
 # mypy: disable-error-code="no-untyped-def"
 """Requests: for each arriving event, the first combination of it and earlier unused events.
 
-Combinations are searched, not enumerated. `_search` finds some way to fill the places, looking up one after another.
-If a step has no candidate left, it goes back to the last one that had a part in that, so that events which have nothing
-to do with each other are not tried in all combinations.
+Combinations are searched, not enumerated, and each part of the places by itself (see `plans.parts`). `_search` finds
+some way to fill the places of a part, looking up one after another. If a step has no candidate left, it goes back to
+the last one that had a part in that, so that events which have nothing to do with each other are not tried in all
+combinations. If nothing but that one had a part in it, its event is a dead end for what depends on it, and that is
+remembered: if the places form a tree, each event is tried at most once at each place.
 `_first` then asks for a way with an earlier event until there is none, puts that event where it can stand, and goes on
 with the next: so the events of the first combination are found one by one, from the earliest on.
+
+Dead ends are kept in a table with a *mark* that says how long they hold. A search whose events are not confined has the
+mark of its arrival, and what it finds holds for all searches of that arrival; one with fixed events has a mark of its
+own. What can only depend on older events has the mark LASTING, since those can only become fewer. The table forgets
+what it has no room for.
 """
 
 from __future__ import annotations
@@ -16,12 +23,15 @@ from tocsin.engine.kernels.detection import list_of
 from tocsin.engine.kernels.expressions import all_hold, evaluate
 from tocsin.engine.kernels.hashing import mix
 from tocsin.engine.kernels.layout import (
+    C_BRANCH,
     C_BUFFER,
     C_CONDITION_COUNT,
     C_CONDITIONS,
+    C_CONTEXT,
     C_KEY_COUNT,
     C_KEY_MASK,
     C_KEYS,
+    C_LASTING,
     C_PAIR_COUNT,
     C_PAIRS,
     C_PLACE,
@@ -33,14 +43,18 @@ from tocsin.engine.kernels.layout import (
     C_TYPE,
     COMBINE_WORDS,
     MAX_PLACES,
+    P_ORDERS,
+    P_STEP_COUNT,
+    P_STEPS,
+    PART_WORDS,
     V_ANCHOR,
     V_CONDITION_COUNT,
     V_CONDITIONS,
     V_NUMBER,
-    V_ORDERS,
+    V_PART_COUNT,
+    V_PARTS,
     V_SINCE,
     V_STEP_COUNT,
-    V_STEPS,
     V_WINDOW,
 )
 from tocsin.engine.kernels.memory import (
@@ -59,6 +73,12 @@ from tocsin.engine.kernels.memory import (
 
 OWNER = np.int64(1) << 40
 """An event that a request has used is request · OWNER + row + 1 in the set of these."""
+
+
+LASTING = np.int64(1)
+"""The mark of dead ends for ever. Those of searches are greater."""
+TRIAL = np.int64(64)
+"""How many events are looked at in the usual order before one begins with the place in question."""
 
 
 @small
@@ -201,25 +221,73 @@ def _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, 
     return np.int64(-1)
 
 
+@small
+def _slot(dead, branch, row, beside):
+    mixed = mix(np.uint64(branch * OWNER + row) ^ mix(np.uint64(beside)))
+    return np.int64(mixed & np.uint64(len(dead) - 2))
+
+
+@small
+def _beside(env, first, step):
+    """The event at the step with which a branch has to do besides, or -1."""
+    code = get(env, CODE)
+    context = get(code, step + C_CONTEXT)
+    if context < 0:
+        return np.int64(-1)
+    return get(get(env, FRAME), get(code, first + context * COMBINE_WORDS + C_PLACE))
+
+
+@small
+def _is_dead(dead, branch, row, beside, wide, mine):
+    key = branch * OWNER + row
+    at = _slot(dead, branch, row, beside)
+    for i in range(at, at + 2):
+        if dead[i, 0] == key and dead[i, 1] == beside:
+            mark = dead[i, 2]
+            if mark in (LASTING, wide, mine):
+                return True
+    return False
+
+
 @jit
-def _search(env, v, first, arrival, low, high, fixed, begin, end, blame, used, owner, ts, seq, types, ranks, budget):
-    """Some way to fill all places, left in the frame: 1, or 0 if there is none, or -1 if the budget does not last.
+def _bury(dead, branch, row, beside, mark):
+    """Remembers a dead end, in the place of one that is forgotten or of less use."""
+    key = branch * OWNER + row
+    at = _slot(dead, branch, row, beside)
+    chosen = at
+    for i in range(at, at + 2):
+        if dead[i, 0] == key and dead[i, 1] == beside:
+            if dead[i, 2] == LASTING:
+                return
+            chosen = i
+            break
+        if dead[i, 2] != LASTING and (dead[chosen, 2] == LASTING or dead[i, 2] < dead[chosen, 2]):
+            chosen = i
+    dead[chosen, 0], dead[chosen, 1], dead[chosen, 2] = key, beside, mark
+
+
+@jit
+def _search(
+    env, v, steps, first, arrival, low, high, fixed, begin, end, blame, dead, wide, mine,
+    used, owner, ts, seq, types, ranks, budget,
+):  # fmt: skip
+    """Some way to fill the places of a part, left in the frame: 1, or 0 if there is none, or -1 if the budget does not
+    last.
 
     Places are filled in the order of the steps at `first`. Events that are not `fixed` stand behind `low`, and before
-    `high` of their place.
+    `high` of their place. Dead ends hold if their mark is `wide` or `mine`, and get `mine`.
     """
-    code = get(env, CODE)
-    steps = get(code, v + V_STEP_COUNT)
-    put(get(env, FRAME), get(code, v + V_ANCHOR), arrival)
+    code, frame = get(env, CODE), get(env, FRAME)
+    put(frame, get(code, v + V_ANCHOR), arrival)
     floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
     s = 0
-    if steps > 0:
-        blame[0] = 0
-        _open(env, first, 0, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
-    while 0 <= s < steps:
+    blame[0] = 0
+    _open(env, first, 0, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
+    while s < steps:
         step = first + s * COMBINE_WORDS
-        place = get(code, step + C_PLACE)
+        place, branch = get(code, step + C_PLACE), get(code, step + C_BRANCH)
         held = fixed[place] >= 0
+        beside = _beside(env, first, step)
         moved = False
         while begin[s] < end[s]:
             row = fixed[place] if held else get(get(env, POOL_ROW), begin[s])
@@ -227,6 +295,10 @@ def _search(env, v, first, arrival, low, high, fixed, begin, end, blame, used, o
             budget[0] -= 1
             if budget[0] < 0:
                 return -1
+            if branch >= 0 and _is_dead(dead, branch, row, beside, wide, mine):
+                if beside >= 0:
+                    blame[s] |= np.int64(1) << get(code, step + C_CONTEXT)
+                continue
             guilty = _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, types, ranks)
             if guilty < 0:
                 moved = True
@@ -239,38 +311,49 @@ def _search(env, v, first, arrival, low, high, fixed, begin, end, blame, used, o
             s -= 1
             while (mask >> s) & 1 == 0:
                 s -= 1
-            blame[s] |= mask & ~(np.int64(1) << s)
+            mask &= ~(np.int64(1) << s)
+            blame[s] |= mask
+            step = first + s * COMBINE_WORDS
+            branch, context = get(code, step + C_BRANCH), get(code, step + C_CONTEXT)
+            if branch >= 0 and (mask == 0 or (context >= 0 and mask == np.int64(1) << context)):
+                mark = LASTING if mine == wide and get(code, step + C_LASTING) != 0 else mine
+                _bury(dead, branch, get(frame, get(code, step + C_PLACE)), _beside(env, first, step), mark)
             continue
         s += 1
         if s < steps:
             following = first + s * COMBINE_WORDS
             blame[s] = get(code, following + C_KEY_MASK)
             _open(env, following, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
-    return 1 if s == steps else 0
+    return 1
 
 
 @jit
-def _first(env, v, arrival, scratch, counts, used, owner, ts, seq, types, ranks, budget, rows, line):
-    """The first combination of a variant: `rows` by place, `line` in canonical order. 1, 0 or -1 as `_search`."""
+def _first(
+    env, v, part, arrival, scratch, dead, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+):  # fmt: skip
+    """The first combination of a part: `rows` by place, `line` in canonical order. 1, 0 or -1 as `_search`."""
     code, frame = get(env, CODE), get(env, FRAME)
-    steps, first = get(code, v + V_STEP_COUNT), get(code, v + V_STEPS)
+    steps, first = get(code, part + P_STEP_COUNT), get(code, part + P_STEPS)
+    orders = code + 8 * get(code, part + P_ORDERS)
     high, fixed, begin, end, stack, masks, now, blame = (
         scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6], scratch[7],
     )  # fmt: skip
+    wide = marks[1]
     for q in range(steps):
-        if counts[get(code, first + q * COMBINE_WORDS + C_BUFFER)] == 0:
-            return np.int64(0)
-    orders = code + 8 * get(code, v + V_ORDERS)
-    for p in range(steps + 1):
-        high[p], fixed[p] = -1, -1
+        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+        high[place], fixed[place] = -1, -1
     found = np.int64(0)
     depth = 0
     low = np.int64(-1)
     while True:
         if depth < steps:
+            mine = wide
+            if depth > 0:
+                marks[0] += 1
+                mine = marks[0]
             state = _search(
-                env, v, first, arrival, low, high, fixed, begin, end, blame, used, owner, ts, seq, types, ranks,
-                budget,
+                env, v, steps, first, arrival, low, high, fixed, begin, end, blame, dead, wide, mine,
+                used, owner, ts, seq, types, ranks, budget,
             )  # fmt: skip
             if state < 0:
                 return state
@@ -293,10 +376,20 @@ def _first(env, v, arrival, scratch, counts, used, owner, ts, seq, types, ranks,
                         if fixed[place] >= 0:
                             continue
                         high[place] = earliest
+                        whole = budget[0]
+                        budget[0] = min(whole, TRIAL)
+                        marks[0] += 1
                         state = _search(
-                            env, v, get(orders, place), arrival, low, high, fixed, begin, end, blame,
-                            used, owner, ts, seq, types, ranks, budget,
+                            env, v, steps, first, arrival, low, high, fixed, begin, end, blame,
+                            dead, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
                         )  # fmt: skip
+                        budget[0] += whole - min(whole, TRIAL)
+                        if state < 0:
+                            budget[0] = max(budget[0], 0)
+                            state = _search(
+                                env, v, steps, get(orders, q), arrival, low, high, fixed, begin, end, blame,
+                                dead, wide, mine, used, owner, ts, seq, types, ranks, budget,
+                            )  # fmt: skip
                         high[place] = -1
                         if state < 0:
                             return state
@@ -308,10 +401,11 @@ def _first(env, v, arrival, scratch, counts, used, owner, ts, seq, types, ranks,
                     place = get(code, step + C_PLACE)
                     if fixed[place] >= 0 or types[earliest] != get(code, step + C_TYPE):
                         continue
+                    marks[0] += 1
                     fixed[place] = earliest
                     state = _search(
-                        env, v, get(orders, place), arrival, earliest, high, fixed, begin, end, blame,
-                            used, owner, ts, seq, types, ranks, budget,
+                        env, v, steps, get(orders, q), arrival, earliest, high, fixed, begin, end, blame,
+                        dead, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
                     )  # fmt: skip
                     fixed[place] = -1
                     if state < 0:
@@ -320,31 +414,22 @@ def _first(env, v, arrival, scratch, counts, used, owner, ts, seq, types, ranks,
                         masks[depth] |= np.int64(1) << place
                 stack[depth] = earliest
         else:
-            for p in range(steps + 1):
-                now[p] = fixed[p]
-            now[get(code, v + V_ANCHOR)] = arrival
-            better = found == 0
-            if not better:
-                better = _compare(stack, steps, now, line, steps, rows, steps + 1, ts, seq, types, ranks) < 0
-            if better:
-                for p in range(steps + 1):
-                    rows[p] = now[p]
-                for d in range(steps):
-                    line[d] = stack[d]
+            for q in range(steps):
+                place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+                now[place] = fixed[place]
+            if found == 0 or _compare_parts(code, part, stack, now, line, rows, ts, seq, types, ranks) < 0:
+                for q in range(steps):
+                    place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+                    rows[place] = now[place]
+                    line[q] = stack[q]
             found = np.int64(1)
-            if steps == 0:
-                return found
             depth -= 1
-            for p in range(steps + 1):
-                if fixed[p] == stack[depth]:
-                    fixed[p] = -1
+            _release(code, part, fixed, stack[depth])
         while masks[depth] == 0:
             depth -= 1
             if depth < 0:
                 return found
-            for p in range(steps + 1):
-                if fixed[p] == stack[depth]:
-                    fixed[p] = -1
+            _release(code, part, fixed, stack[depth])
         place = 0
         while (masks[depth] >> place) & 1 == 0:
             place += 1
@@ -352,6 +437,65 @@ def _first(env, v, arrival, scratch, counts, used, owner, ts, seq, types, ranks,
         fixed[place] = stack[depth]
         low = stack[depth]
         depth += 1
+
+
+@small
+def _release(code, part, fixed, row):
+    first = get(code, part + P_STEPS)
+    for q in range(get(code, part + P_STEP_COUNT)):
+        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+        if fixed[place] == row:
+            fixed[place] = -1
+
+
+@jit
+def _compare_parts(code, part, line, rows, other_line, other_rows, ts, seq, types, ranks):
+    """Which of two combinations of a part comes first: by their events in order, then by places."""
+    steps, first = get(code, part + P_STEP_COUNT), get(code, part + P_STEPS)
+    for d in range(steps):
+        if line[d] != other_line[d]:
+            return -1 if _before(line[d], other_line[d], ts, seq, types, ranks) else 1
+    differs = np.int64(-1)
+    for q in range(steps):
+        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
+        if rows[place] != other_rows[place] and (differs < 0 or place < differs):
+            differs = place
+    if differs < 0:
+        return 0
+    return -1 if _before(rows[differs], other_rows[differs], ts, seq, types, ranks) else 1
+
+
+@jit
+def _together(
+    env, v, arrival, scratch, counts, dead, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+):  # fmt: skip
+    """The first combination of a variant, part by part, as `_first`."""
+    code = get(env, CODE)
+    parts, at = get(code, v + V_PART_COUNT), get(code, v + V_PARTS)
+    for n in range(parts):
+        part = at + n * PART_WORDS
+        first = get(code, part + P_STEPS)
+        for q in range(get(code, part + P_STEP_COUNT)):
+            if counts[get(code, first + q * COMBINE_WORDS + C_BUFFER)] == 0:
+                return np.int64(0)
+    length = 0
+    for n in range(parts):
+        part = at + n * PART_WORDS
+        state = _first(
+            env, v, part, arrival, scratch, dead, marks, used, owner, ts, seq, types, ranks, budget, rows,
+            line[length:],
+        )  # fmt: skip
+        if state != 1:
+            return state
+        for d in range(length, length + get(code, part + P_STEP_COUNT)):
+            row, place = line[d], d
+            while place > 0 and _before(row, line[place - 1], ts, seq, types, ranks):
+                line[place] = line[place - 1]
+                place -= 1
+            line[place] = row
+        length += get(code, part + P_STEP_COUNT)
+    rows[get(code, v + V_ANCHOR)] = arrival
+    return np.int64(1)
 
 
 @small
@@ -370,8 +514,12 @@ def _compare(line, length, rows, other_line, other_length, other_rows, places, t
 
 
 @jit
-def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor):
+def notify(
+    env, arrivals, counts, used, dead, marks, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor
+):  # fmt: skip
     """The notifications for arrivals: (row, request, variant) in order, those of one row and request together.
+
+    `dead` holds dead ends as (branch and row, the row beside, mark), `marks` the last mark and that of the arrival.
 
     Returns (notifications, used events, -1), or instead of -1 the place of the arrival for which the budget did not
     last.
@@ -388,6 +536,8 @@ def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_
         owner = request * OWNER
         best, best_length = np.int64(-1), np.int64(0)
         budget[0] = budget_each
+        marks[0] += 1
+        marks[1] = marks[0]
         begun = at
         while at < len(arrivals) and arrivals[at, 0] == row and arrivals[at, 1] == request:
             v = arrivals[at, 2]
@@ -398,7 +548,9 @@ def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_
             conditions = get(code, v + V_CONDITION_COUNT)
             if conditions > 0 and not all_hold(env, get(code, v + V_CONDITIONS), conditions):
                 continue
-            state = _first(env, v, row, scratch, counts, used, owner, ts, seq, types, ranks, budget, rows, line)
+            state = _together(
+                env, v, row, scratch, counts, dead, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+            )  # fmt: skip
             if state < 0:
                 return count, keys, begun
             if state == 0:

@@ -47,13 +47,21 @@ EACH, FIRST, LAST = range(3)
 R_SINCE, R_STEP_COUNT, R_STEPS, R_GUARD_COUNT, R_GUARDS, R_COMPUTED_COUNT, R_CONSUMES = range(7)
 
 # A variant of a request: one alternative, and the place of the event that arrives last.
-V_SINCE, V_WINDOW, V_NUMBER, V_ANCHOR, V_STEP_COUNT, V_STEPS, V_CONDITION_COUNT, V_CONDITIONS, V_ORDERS = range(9)
+V_SINCE, V_WINDOW, V_NUMBER, V_ANCHOR, V_STEP_COUNT, V_CONDITION_COUNT, V_CONDITIONS, V_PART_COUNT, V_PARTS = range(9)
 
-# How one of its other places is filled. Tests are those of the filter and the keys, for an event that is put there.
+# A part of its other places: the steps in the order in which they are usually taken, and where those stand that begin
+# with each of them.
+P_STEP_COUNT, P_STEPS, P_ORDERS = range(3)
+PART_WORDS = 3
+
+# How one place is filled. Tests are those of the filter and the keys, for an event that is put there.
 C_PLACE, C_BUFFER, C_TYPE, C_KEY_COUNT, C_KEYS, C_TEST_COUNT, C_TESTS, C_CONDITION_COUNT, C_CONDITIONS = range(9)
 C_PAIR_COUNT, C_PAIRS, C_SEQUENCE_COUNT, C_SEQUENCES, C_KEY_MASK, C_TEST_MASK = range(9, 15)
 """The masks say, bit by bit, on which earlier steps the keys depend, and the conditions and the order."""
-COMBINE_WORDS = 15
+C_BRANCH, C_CONTEXT, C_LASTING = range(15, 18)
+"""What depends on the step has a number, or NONE; with which one earlier step it has to do besides, or NONE; whether
+only older events can stand there, so that what was in vain once is so for ever."""
+COMBINE_WORDS = 18
 
 
 class Lists(NamedTuple):
