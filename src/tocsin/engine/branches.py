@@ -36,8 +36,7 @@ class Branches:
         self.precedences = precedences(combining.sequences, combining.ascending, combining.anchor)
         self._anchor, self._numbers = combining.anchor, numbers
         self._before = links(self.precedences)
-        self._whole = plan.rule.name, plan.types, since
-        self._alone = plan.names, plan.types, combining.anchor
+        self._whole = plan.rule.name, plan.names, plan.types, since
 
     def of(self, lookups: Sequence[Lookup]) -> list[Branch]:
         """The branch of each step."""
@@ -61,7 +60,7 @@ class Branches:
             if earlier[later] & {step, *depends}:
                 depends.add(later)
         context = {other for later in depends for other in earlier[later] if other < step}
-        if not depends or len(context) > 1:
+        if len(context) > 1 or (not depends and lookups[step].keys):
             return Branch()
         beside = next(iter(context), NONE)
         places = {lookups[later].place for later in depends}
@@ -76,7 +75,7 @@ class Branches:
         what = frozenset(
             (one.place, one.buffer, one.keys, one.conditions) for one in (lookups[later] for later in depends)
         )
-        own = self._alone if anchored else ()
+        own = self._anchor if anchored else NONE
         around = None if beside == NONE else lookups[beside].place
         identity = self._whole, own, lookups[step].place, around, what, inside
         return Branch(self._numbers.setdefault(identity, len(self._numbers)), beside, older and not anchored)

@@ -37,6 +37,7 @@ class Requests:
         self._count = 0
         self._dead: Array = np.zeros((2, 3), np.int64)
         """Dead ends of searches; see `kernels.combinations`."""
+        self._fronts: Array = np.zeros(0, np.int64)
         self._marks: Array = np.ones(2, np.int64)
 
     def notify(self, machine: Machine, passed: Passed) -> Notified | None:
@@ -50,6 +51,8 @@ class Requests:
             return None
         groups = 1 + int(((arrivals[1:, 0] != arrivals[:-1, 0]) | (arrivals[1:, 1] != arrivals[:-1, 1])).sum())
         self._make_room(groups * tables.places)
+        if len(self._fronts) < len(tables.branches):
+            self._fronts = np.full(2 * len(tables.branches), -1, np.int64)
         dead = min(DEAD_EACH * store.size, DEAD_MAX)
         if len(self._dead) < dead:
             self._dead = np.zeros((1 << (2 * dead - 1).bit_length(), 3), np.int64)
@@ -57,7 +60,8 @@ class Requests:
         rows = np.zeros((groups, tables.places), np.int64)
         env = machine.intake.environment(machine.buffers.lists)
         count, used, stuck = kernels.notify(
-            env.ctypes.data, arrivals, machine.buffers.counts, self._used, self._dead, self._marks,
+            env.ctypes.data, arrivals, machine.buffers.counts, self._used,
+            self._dead, self._fronts, self._marks,
             store.ts, store.seq, store.type, ranks, LOOKS_MAX,
             numbers, rows, anchors,
         )  # fmt: skip
@@ -99,7 +103,7 @@ class Requests:
 
     def renumber(self, live: Array, number: Array) -> None:
         """Follows the store: rows have other numbers, or are gone."""
-        self._dead = np.zeros((2, 3), np.int64)
+        self._dead, self._fronts = np.zeros((2, 3), np.int64), np.zeros(0, np.int64)
         if not self._count:
             return
         held = self._used[self._used != 0] - 1

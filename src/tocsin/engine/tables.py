@@ -96,7 +96,8 @@ class Tables:
         self.anchored: dict[int, list[Loaded]] = {}
         self.requests: dict[str, int] = {}
         """The numbers of the requests."""
-        self._branches: dict[object, int] = {}
+        self.branches: dict[object, int] = {}
+        """The numbers of what depends on the steps of searches."""
         self.arriving: dict[int, list[tuple[int, int]]] = {}
         """For a filter, the (request, variant) that an event which passes it may complete."""
         self.places = 1
@@ -219,7 +220,7 @@ class Tables:
     def _load_variant(self, plan: RulePlan, combining: Combining, level: int, since: int) -> Loaded:
         """Appends one way in which a request can be met."""
         types, parts = plan.types, list[int]()
-        branches = Branches(plan, combining, since, self._branches)
+        branches = Branches(plan, combining, since, self.branches)
         for part in combining.parts:
             default = self._combine_steps(plan, combining, branches, part.lookups)
             orders = [

@@ -116,11 +116,19 @@ def _before(x, y, ts, seq, types, ranks):
 
 
 @jit
-def _open(env, step, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks):
-    """Where candidates for a step stand in the pool. Logarithmic."""
+def _open(env, step, s, arrival, floor, low, high, fixed, wide, begin, end, fronts, clean, ts, seq, types, ranks):
+    """Where candidates for a step stand in the pool. Logarithmic.
+
+    `clean` becomes 1 if what is in vain for ever among them moves the front: if the search is not confined (`wide`).
+    """
     code = get(env, CODE)
     place = get(code, step + C_PLACE)
     begin[s], end[s] = 0, 0
+    front = np.int64(-1)
+    clean[s] = 0
+    if get(code, step + C_LASTING) != 0 and get(code, step + C_KEY_COUNT) == 0 and get(code, step + C_CONTEXT) < 0:
+        front = fronts[get(code, step + C_BRANCH)]
+        clean[s] = wide and low < 0 and fixed[place] < 0
     if fixed[place] >= 0:
         end[s] = 1
         return
@@ -144,7 +152,8 @@ def _open(env, step, s, arrival, floor, low, high, fixed, begin, end, ts, seq, t
     lo, hi = start, stop
     while lo < hi:
         mid = (lo + hi) >> 1
-        if get(times, mid) < floor or (low >= 0 and not _before(low, get(rows, mid), ts, seq, types, ranks)):
+        row = get(rows, mid)
+        if get(times, mid) < floor or row <= front or (low >= 0 and not _before(low, row, ts, seq, types, ranks)):
             lo = mid + 1
         else:
             hi = mid
@@ -173,12 +182,12 @@ def _latest(env, at, count, ts, seq):
 
 
 @jit
-def _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, types, ranks):
+def _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks):
     """Whether a row can stand at the place of a step, beside those of earlier steps: -1 if it can, else those of them
     that are in its way, as bits. `held`: it was put there.
     """
     code, frame = get(env, CODE), get(env, FRAME)
-    if row == arrival or is_used(used, owner + row + 1):
+    if row == arrival:
         return np.int64(0)
     for q in range(s):
         if get(frame, get(code, first + q * COMBINE_WORDS + C_PLACE)) == row:
@@ -268,7 +277,7 @@ def _bury(dead, branch, row, beside, mark):
 
 @jit
 def _search(
-    env, v, steps, first, arrival, low, high, fixed, begin, end, blame, dead, wide, mine,
+    env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean, dead, fronts, wide, mine,
     used, owner, ts, seq, types, ranks, budget,
 ):  # fmt: skip
     """Some way to fill the places of a part, left in the frame: 1, or 0 if there is none, or -1 if the budget does not
@@ -282,7 +291,10 @@ def _search(
     floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
     s = 0
     blame[0] = 0
-    _open(env, first, 0, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
+    _open(
+        env, first, 0, arrival, floor, low, high, fixed, mine == wide, begin, end, fronts, clean,
+        ts, seq, types, ranks,
+    )  # fmt: skip
     while s < steps:
         step = first + s * COMBINE_WORDS
         place, branch = get(code, step + C_PLACE), get(code, step + C_BRANCH)
@@ -298,11 +310,18 @@ def _search(
             if branch >= 0 and _is_dead(dead, branch, row, beside, wide, mine):
                 if beside >= 0:
                     blame[s] |= np.int64(1) << get(code, step + C_CONTEXT)
+                if clean[s] != 0:
+                    fronts[branch] = row
                 continue
-            guilty = _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, types, ranks)
+            if is_used(used, owner + row + 1):
+                if clean[s] != 0:
+                    fronts[branch] = row
+                continue
+            guilty = _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks)
             if guilty < 0:
                 moved = True
                 break
+            clean[s] = 0
             blame[s] |= guilty
         if not moved:
             mask = blame[s]
@@ -315,28 +334,36 @@ def _search(
             blame[s] |= mask
             step = first + s * COMBINE_WORDS
             branch, context = get(code, step + C_BRANCH), get(code, step + C_CONTEXT)
+            lasting = mine == wide and get(code, step + C_LASTING) != 0
             if branch >= 0 and (mask == 0 or (context >= 0 and mask == np.int64(1) << context)):
-                mark = LASTING if mine == wide and get(code, step + C_LASTING) != 0 else mine
-                _bury(dead, branch, get(frame, get(code, step + C_PLACE)), _beside(env, first, step), mark)
+                row = get(frame, get(code, step + C_PLACE))
+                _bury(dead, branch, row, _beside(env, first, step), LASTING if lasting else mine)
+                if lasting and clean[s] != 0:
+                    fronts[branch] = row
+                    continue
+            clean[s] = 0
             continue
         s += 1
         if s < steps:
             following = first + s * COMBINE_WORDS
             blame[s] = get(code, following + C_KEY_MASK)
-            _open(env, following, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
+            _open(
+                env, following, s, arrival, floor, low, high, fixed, mine == wide, begin, end, fronts, clean,
+                ts, seq, types, ranks,
+            )  # fmt: skip
     return 1
 
 
 @jit
 def _first(
-    env, v, part, arrival, scratch, dead, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+    env, v, part, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget, rows, line
 ):  # fmt: skip
     """The first combination of a part: `rows` by place, `line` in canonical order. 1, 0 or -1 as `_search`."""
     code, frame = get(env, CODE), get(env, FRAME)
     steps, first = get(code, part + P_STEP_COUNT), get(code, part + P_STEPS)
     orders = code + 8 * get(code, part + P_ORDERS)
-    high, fixed, begin, end, stack, masks, now, blame = (
-        scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6], scratch[7],
+    high, fixed, begin, end, stack, masks, now, blame, clean = (
+        scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6], scratch[7], scratch[8],
     )  # fmt: skip
     wide = marks[1]
     for q in range(steps):
@@ -352,8 +379,8 @@ def _first(
                 marks[0] += 1
                 mine = marks[0]
             state = _search(
-                env, v, steps, first, arrival, low, high, fixed, begin, end, blame, dead, wide, mine,
-                used, owner, ts, seq, types, ranks, budget,
+                env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean, dead, fronts,
+                wide, mine, used, owner, ts, seq, types, ranks, budget,
             )  # fmt: skip
             if state < 0:
                 return state
@@ -380,15 +407,15 @@ def _first(
                         budget[0] = min(whole, TRIAL)
                         marks[0] += 1
                         state = _search(
-                            env, v, steps, first, arrival, low, high, fixed, begin, end, blame,
-                            dead, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
+                            env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean,
+                            dead, fronts, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
                         )  # fmt: skip
                         budget[0] += whole - min(whole, TRIAL)
                         if state < 0:
                             budget[0] = max(budget[0], 0)
                             state = _search(
-                                env, v, steps, get(orders, q), arrival, low, high, fixed, begin, end, blame,
-                                dead, wide, mine, used, owner, ts, seq, types, ranks, budget,
+                                env, v, steps, get(orders, q), arrival, low, high, fixed, begin, end, blame, clean,
+                                dead, fronts, wide, mine, used, owner, ts, seq, types, ranks, budget,
                             )  # fmt: skip
                         high[place] = -1
                         if state < 0:
@@ -404,8 +431,8 @@ def _first(
                     marks[0] += 1
                     fixed[place] = earliest
                     state = _search(
-                        env, v, steps, get(orders, q), arrival, earliest, high, fixed, begin, end, blame,
-                        dead, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
+                        env, v, steps, get(orders, q), arrival, earliest, high, fixed, begin, end, blame, clean,
+                        dead, fronts, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
                     )  # fmt: skip
                     fixed[place] = -1
                     if state < 0:
@@ -467,7 +494,7 @@ def _compare_parts(code, part, line, rows, other_line, other_rows, ts, seq, type
 
 @jit
 def _together(
-    env, v, arrival, scratch, counts, dead, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+    env, v, arrival, scratch, counts, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget, rows, line
 ):  # fmt: skip
     """The first combination of a variant, part by part, as `_first`."""
     code = get(env, CODE)
@@ -482,7 +509,7 @@ def _together(
     for n in range(parts):
         part = at + n * PART_WORDS
         state = _first(
-            env, v, part, arrival, scratch, dead, marks, used, owner, ts, seq, types, ranks, budget, rows,
+            env, v, part, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget, rows,
             line[length:],
         )  # fmt: skip
         if state != 1:
@@ -515,17 +542,19 @@ def _compare(line, length, rows, other_line, other_length, other_rows, places, t
 
 @jit
 def notify(
-    env, arrivals, counts, used, dead, marks, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor
+    env, arrivals, counts, used, dead, fronts, marks, ts, seq, types, ranks, budget_each,
+    out_number, out_rows, out_anchor,
 ):  # fmt: skip
     """The notifications for arrivals: (row, request, variant) in order, those of one row and request together.
 
-    `dead` holds dead ends as (branch and row, the row beside, mark), `marks` the last mark and that of the arrival.
+    `dead` holds dead ends as (branch and row, the row beside, mark), `fronts` for a branch the last of the rows before
+    which all are dead ends for ever or used; `marks` the last mark and that of the arrival.
 
     Returns (notifications, used events, -1), or instead of -1 the place of the arrival for which the budget did not
     last.
     """
     code = get(env, CODE)
-    scratch = np.empty((8, MAX_PLACES), np.int64)
+    scratch = np.empty((9, MAX_PLACES), np.int64)
     rows, line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
     best_rows, best_line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
     budget = np.empty(1, np.int64)
@@ -549,7 +578,8 @@ def notify(
             if conditions > 0 and not all_hold(env, get(code, v + V_CONDITIONS), conditions):
                 continue
             state = _together(
-                env, v, row, scratch, counts, dead, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+                env, v, row, scratch, counts, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget,
+                rows, line,
             )  # fmt: skip
             if state < 0:
                 return count, keys, begun
