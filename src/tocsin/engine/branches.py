@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.engine.kernels.layout import NONE
+from tocsin.engine.kernels.layout import NONE, OLDER, YOUNGER
 from tocsin.plans.expressions import places_in
 from tocsin.plans.graph import Combining, Lookup, RulePlan
 from tocsin.plans.parts import exclusive
@@ -25,8 +25,9 @@ class Branch:
     """The same for what has the same dead ends."""
     context: int = NONE
     """The step with which it has to do besides."""
-    lasting: bool = False
-    """Whether it can only hold older events: then no new event makes it possible."""
+    age: int = 0
+    """OLDER if it can only hold older events: then no new event makes it possible. YOUNGER if only younger ones."""
+    places: frozenset[int] = frozenset()
 
 
 class Branches:
@@ -71,11 +72,15 @@ class Branches:
             for later in depends
             for value in (*lookups[later].keys, *lookups[later].conditions)
         )
-        older = all(any((place, other) in self._before for other in known) for place in places)
+        age = 0
+        if not anchored and all(any((place, other) in self._before for other in known) for place in places):
+            age = OLDER
+        elif all((lookups[step].place, place) in self._before for place in places):
+            age = YOUNGER
         what = frozenset(
             (one.place, one.buffer, one.keys, one.conditions) for one in (lookups[later] for later in depends)
         )
         own = self._anchor if anchored else NONE
         around = None if beside == NONE else lookups[beside].place
         identity = self._whole, own, lookups[step].place, around, what, inside
-        return Branch(self._numbers.setdefault(identity, len(self._numbers)), beside, older and not anchored)
+        return Branch(self._numbers.setdefault(identity, len(self._numbers)), beside, age, frozenset(places))

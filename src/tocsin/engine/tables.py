@@ -282,7 +282,9 @@ class Tables:
                 mask((*of_conditions, *in_order), place),
                 branch.number,
                 branch.context,
-                int(branch.lasting),
+                branch.age,
+                sum(1 << place for place in branch.places),
+                sum(1 << before for before in {one.before for one in branches.precedences if one.after == (place,)}),
             ]
         return self.code.extend(words)
 

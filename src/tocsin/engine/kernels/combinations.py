@@ -11,8 +11,8 @@ with the next: so the events of the first combination are found one by one, from
 
 Dead ends are kept in a table with a *mark* that says how long they hold. A search whose events are not confined has the
 mark of its arrival, and what it finds holds for all searches of that arrival; one with fixed events has a mark of its
-own. What can only depend on older events has the mark LASTING, since those can only become fewer. The table forgets
-what it has no room for.
+own for what these have a part in. What can only depend on older events has the mark LASTING, since those can only
+become fewer. The table forgets what it has no room for.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from tocsin.engine.kernels.detection import list_of
 from tocsin.engine.kernels.expressions import all_hold, evaluate
 from tocsin.engine.kernels.hashing import mix
 from tocsin.engine.kernels.layout import (
+    C_AGE,
+    C_BEHIND,
     C_BRANCH,
     C_BUFFER,
     C_CONDITION_COUNT,
     C_CONDITIONS,
     C_CONTEXT,
+    C_DEPENDS,
     C_KEY_COUNT,
     C_KEY_MASK,
     C_KEYS,
-    C_LASTING,
     C_PAIR_COUNT,
     C_PAIRS,
     C_PLACE,
@@ -43,6 +45,7 @@ from tocsin.engine.kernels.layout import (
     C_TYPE,
     COMBINE_WORDS,
     MAX_PLACES,
+    OLDER,
     P_ORDERS,
     P_STEP_COUNT,
     P_STEPS,
@@ -56,6 +59,7 @@ from tocsin.engine.kernels.layout import (
     V_SINCE,
     V_STEP_COUNT,
     V_WINDOW,
+    YOUNGER,
 )
 from tocsin.engine.kernels.memory import (
     CODE,
@@ -116,7 +120,9 @@ def _before(x, y, ts, seq, types, ranks):
 
 
 @jit
-def _open(env, step, s, arrival, floor, low, high, fixed, wide, begin, end, fronts, clean, ts, seq, types, ranks):
+def _open(
+    env, step, s, arrival, floor, low, high, fixed, wide, begin, end, blame, fronts, clean, ts, seq, types, ranks
+):
     """Where candidates for a step stand in the pool. Logarithmic.
 
     `clean` becomes 1 if what is in vain for ever among them moves the front: if the search is not confined (`wide`).
@@ -126,7 +132,7 @@ def _open(env, step, s, arrival, floor, low, high, fixed, wide, begin, end, fron
     begin[s], end[s] = 0, 0
     front = np.int64(-1)
     clean[s] = 0
-    if get(code, step + C_LASTING) != 0 and get(code, step + C_KEY_COUNT) == 0 and get(code, step + C_CONTEXT) < 0:
+    if get(code, step + C_AGE) == OLDER and get(code, step + C_KEY_COUNT) == 0 and get(code, step + C_CONTEXT) < 0:
         front = fronts[get(code, step + C_BRANCH)]
         clean[s] = wide and low < 0 and fixed[place] < 0
     if fixed[place] >= 0:
@@ -166,6 +172,39 @@ def _open(env, step, s, arrival, floor, low, high, fixed, wide, begin, end, fron
         else:
             hi = mid
     begin[s], end[s] = start, lo
+    _narrow(env, step, s, begin, end, blame, clean, ts, seq, types, ranks)
+
+
+@jit
+def _narrow(env, step, s, begin, end, blame, clean, ts, seq, types, ranks):
+    """Leaves out candidates that are too early or too late for the events before and behind them."""
+    code, frame, rows = get(env, CODE), get(env, FRAME), get(env, POOL_ROW)
+    at = get(code, step + C_PAIRS)
+    for _ in range(get(code, step + C_PAIR_COUNT)):
+        other, q = get(frame, get(code, at)), get(code, at + 1)
+        later, strictly = get(code, at + 2) != 0, get(code, at + 3) != 0
+        at += 4
+        lo, hi = begin[s], end[s]
+        while lo < hi:
+            mid = (lo + hi) >> 1
+            row = get(rows, mid)
+            if strictly and ts[row] == ts[other] and seq[row] == seq[other]:
+                left = later
+            else:
+                left = _before(row, other, ts, seq, types, ranks)
+            if left:
+                lo = mid + 1
+            else:
+                hi = mid
+        if later and lo > begin[s]:
+            # What is too early stays so with a later event there; only what kept it from an earlier one can help.
+            blame[s] |= blame[q]
+            begin[s] = lo
+            clean[s] = 0
+        elif not later and lo < end[s]:
+            if q >= 0:
+                blame[s] |= np.int64(1) << q
+            end[s] = lo
 
 
 @small
@@ -275,6 +314,23 @@ def _bury(dead, branch, row, beside, mark):
     dead[chosen, 0], dead[chosen, 1], dead[chosen, 2] = key, beside, mark
 
 
+@small
+def _is_confined(code, step, low, high, fixed):
+    """Whether what depends on a step is fixed, or kept from some events by `low` or `high`.
+
+    What is younger than an event that is not fixed, and so is itself behind `low`, is behind `low` anyway.
+    """
+    if low >= 0 and (get(code, step + C_AGE) != YOUNGER or fixed[get(code, step + C_PLACE)] >= 0):
+        return True
+    places, place = get(code, step + C_DEPENDS), 0
+    while places != 0:
+        if places & 1 != 0 and (fixed[place] >= 0 or high[place] >= 0):
+            return True
+        places >>= 1
+        place += 1
+    return False
+
+
 @jit
 def _search(
     env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean, dead, fronts, wide, mine,
@@ -292,7 +348,7 @@ def _search(
     s = 0
     blame[0] = 0
     _open(
-        env, first, 0, arrival, floor, low, high, fixed, mine == wide, begin, end, fronts, clean,
+        env, first, 0, arrival, floor, low, high, fixed, mine == wide, begin, end, blame, fronts, clean,
         ts, seq, types, ranks,
     )  # fmt: skip
     while s < steps:
@@ -334,10 +390,13 @@ def _search(
             blame[s] |= mask
             step = first + s * COMBINE_WORDS
             branch, context = get(code, step + C_BRANCH), get(code, step + C_CONTEXT)
-            lasting = mine == wide and get(code, step + C_LASTING) != 0
+            lasting = mine == wide and get(code, step + C_AGE) == OLDER
             if branch >= 0 and (mask == 0 or (context >= 0 and mask == np.int64(1) << context)):
                 row = get(frame, get(code, step + C_PLACE))
-                _bury(dead, branch, row, _beside(env, first, step), LASTING if lasting else mine)
+                mark = LASTING if lasting else mine
+                if mine != wide and not _is_confined(code, step, low, high, fixed):
+                    mark = wide
+                _bury(dead, branch, row, _beside(env, first, step), mark)
                 if lasting and clean[s] != 0:
                     fronts[branch] = row
                     continue
@@ -348,7 +407,7 @@ def _search(
             following = first + s * COMBINE_WORDS
             blame[s] = get(code, following + C_KEY_MASK)
             _open(
-                env, following, s, arrival, floor, low, high, fixed, mine == wide, begin, end, fronts, clean,
+                env, following, s, arrival, floor, low, high, fixed, mine == wide, begin, end, blame, fronts, clean,
                 ts, seq, types, ranks,
             )  # fmt: skip
     return 1
@@ -400,7 +459,7 @@ def _first(
                             earliest = now[place]
                     for q in range(steps):
                         place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                        if fixed[place] >= 0:
+                        if fixed[place] >= 0 or _is_behind(code, first + q * COMBINE_WORDS, fixed):
                             continue
                         high[place] = earliest
                         whole = budget[0]
@@ -464,6 +523,18 @@ def _first(
         fixed[place] = stack[depth]
         low = stack[depth]
         depth += 1
+
+
+@small
+def _is_behind(code, step, fixed):
+    """Whether an event that is not fixed must stand before that of a step: then that one is earlier still."""
+    behind, place = get(code, step + C_BEHIND), 0
+    while behind != 0:
+        if behind & 1 != 0 and fixed[place] < 0:
+            return True
+        behind >>= 1
+        place += 1
+    return False
 
 
 @small

@@ -58,10 +58,12 @@ PART_WORDS = 3
 C_PLACE, C_BUFFER, C_TYPE, C_KEY_COUNT, C_KEYS, C_TEST_COUNT, C_TESTS, C_CONDITION_COUNT, C_CONDITIONS = range(9)
 C_PAIR_COUNT, C_PAIRS, C_SEQUENCE_COUNT, C_SEQUENCES, C_KEY_MASK, C_TEST_MASK = range(9, 15)
 """The masks say, bit by bit, on which earlier steps the keys depend, and the conditions and the order."""
-C_BRANCH, C_CONTEXT, C_LASTING = range(15, 18)
+C_BRANCH, C_CONTEXT, C_AGE, C_DEPENDS, C_BEHIND = range(15, 20)
 """What depends on the step has a number, or NONE; with which one earlier step it has to do besides, or NONE; whether
-only older events can stand there, so that what was in vain once is so for ever."""
-COMBINE_WORDS = 18
+only OLDER events can stand there, or only YOUNGER ones; its places, bit by bit; and the places that stand before this
+one."""
+OLDER, YOUNGER = 1, 2
+COMBINE_WORDS = 20
 
 
 class Lists(NamedTuple):
