@@ -12,6 +12,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 NONE = -1
+OWNER = np.int64(1) << 40
+"""An event that a request has used is request · OWNER + row + 1 in the set of these."""
 MAX_PLACES = 64
 MAX_COMPUTED = 64
 MAX_STACK = 128
