@@ -65,6 +65,38 @@ def requests(
     )
 
 
+@st.composite
+def linked_cases(draw: st.DrawFn, leaves_max: int = 5) -> Case:
+    """A request whose events are joined in pairs, chains or stars, often several of one type, and events for it."""
+    alphabet = pick(draw, ["ABCDE", "AB", "ABC"])
+    count = draw(st.integers(3, leaves_max))
+    types = [draw(st.sampled_from(alphabet)) for _ in range(count)]
+    roles = "abcdefgh"[:count]
+    nodes: list[EventExpression] = []
+    for type, role in zip(types, roles, strict=True):
+        kept = (Comparison("=", Attribute("i"), Literal(draw(st.integers(0, 2)), Kind.INT)),)
+        nodes.append(Occurs(Pattern(type, kept if draw(st.integers(0, 3)) == 3 else (), alias=role)))
+    while len(nodes) > 1:
+        at = draw(st.integers(0, len(nodes) - 2))
+        left, right = nodes[at : at + 2]
+        both = [part for one in (left, right) for part in (one.operands if isinstance(one, All) else (one,))]
+        nodes[at : at + 2] = [All(tuple(both)) if draw(st.booleans()) else Then(left, right)]
+    shape = draw(st.sampled_from(["pairs", "chain", "star", "any"]))
+    pairs = {
+        "pairs": [(n, n + 1) for n in range(0, count - 1, 2)],
+        "chain": [(n, n + 1) for n in range(count - 1)],
+        "star": [(0, n) for n in range(1, count)],
+        "any": draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=4)),
+    }[shape]
+    names = st.sampled_from(["n", "k"])
+    tests = []
+    for one, other in pairs:
+        name = draw(names)
+        tests.append(Comparison("=", Attribute(name, roles[one]), Attribute(name, roles[other])))
+    request = Request("N", nodes[0], tuple(tests), draw(st.sampled_from([30, 10])))
+    return Case((request,), tuple(draw(streams(alphabet, 13))))
+
+
 def expressions(alphabet: str, leaves_max: int, timers: bool = False) -> st.SearchStrategy[EventExpression]:
     """Event expressions of so many events at most."""
     leaf = _occurrences(alphabet)

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tocsin
+from tests.conformance.hosts import HOSTS
 from tests.conformance.test_tesla import ALL, check
 from tests.strategies import Case
-from tests.strategies_requests import request_cases
+from tests.strategies_requests import linked_cases, request_cases
 from tocsin.engine import reference
 from tocsin.engine.reference import identified
 from tocsin.engine.trees import Tree
+from tocsin.events.notation import read_events
 from tocsin.language import parse
 from tocsin.language.printing import print_rule
 from tocsin.language.requests import Mode
@@ -44,6 +47,33 @@ def test_host_gives_the_notifications_of_the_reference_with_timers(host: str, ca
 @given(case=request_cases(modes=SNOOP), seed=st.integers(0, 999))
 def test_host_gives_the_notifications_of_the_reference_in_contexts(host: str, case: Case, seed: int) -> None:
     check(host, case, seed)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(case=linked_cases(), seed=st.integers(0, 999))
+def test_host_gives_the_notifications_of_the_reference_for_events_joined_in_pairs(
+    host: str, case: Case, seed: int
+) -> None:
+    check(host, case, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", HOSTS)
+@settings(max_examples=10 * EXAMPLES, suppress_health_check=QUIET)
+@given(case=linked_cases(), seed=st.integers(0, 999))
+def test_host_gives_the_notifications_of_the_reference_for_pairs_in_a_long_sweep(
+    host: str, case: Case, seed: int
+) -> None:
+    check(host, case, seed)
+
+
+def test_two_values_of_one_event_that_a_third_makes_equal() -> None:
+    """`a.x = b.x and b.x = a.y` says of the event that arrives last that x = y."""
+    text = "request R on A as a & B as b if a.x = b.x and b.x = a.y"
+    events = read_events("B@1(x=1)\nA@2(x=1, y=2)\nA@3(x=1, y=1)")
+    found = tocsin.rules(text).detect(list(events)).to_pylist()
+    assert [[part["ts"] for part in match["parts"]] for match in found] == [[3, 1]]
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=QUIET)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LOOKS_MAX = 5_000_000
 """How many events a request may look at for one that arrives."""
 
+DEAD_EACH, DEAD_MAX = 8, 1 << 20
+"""How many dead ends of searches are remembered: for each event, and at most."""
+
 Notified = tuple[Array, Array, Array]
 """Of each notification: the rule's number, the rows at its places, the row that arrived last."""
 
@@ -34,6 +37,10 @@ class Requests:
     def __init__(self) -> None:
         self._used: Array = np.zeros(64, np.int64)
         self._count = 0
+        self._dead: Array = np.zeros((2, 3), np.int64)
+        """Dead ends of searches; see `kernels.combinations`."""
+        self._fronts: Array = np.zeros(0, np.int64)
+        self._marks: Array = np.ones(2, np.int64)
 
     def notify(self, machine: Machine, passed: Sequence[Passed], level: int) -> Notified | None:
         """The notifications that new rows bring to the requests of a level; they use up what they are made of."""
@@ -44,11 +51,17 @@ class Requests:
             return None
         groups = 1 + int(((arrivals[1:, 0] != arrivals[:-1, 0]) | (arrivals[1:, 1] != arrivals[:-1, 1])).sum())
         self._make_room(groups * tables.places)
+        if len(self._fronts) < len(tables.branches):
+            self._fronts = np.full(2 * len(tables.branches), -1, np.int64)
+        dead = min(DEAD_EACH * store.size, DEAD_MAX)
+        if len(self._dead) < dead:
+            self._dead = np.zeros((1 << (2 * dead - 1).bit_length(), 3), np.int64)
         numbers, anchors = np.empty(groups, np.int64), np.empty(groups, np.int64)
         rows = np.zeros((groups, tables.places), np.int64)
         env = machine.intake.environment(machine.buffers.lists)
         count, used, stuck = kernels.notify(
             env.ctypes.data, arrivals, machine.buffers.counts, self._used,
+            self._dead, self._fronts, self._marks,
             store.ts, store.seq, store.type, ranks, LOOKS_MAX,
             numbers, rows, anchors,
         )  # fmt: skip
@@ -95,6 +108,7 @@ class Requests:
 
     def renumber(self, live: Array, number: Array) -> None:
         """Follows the store: rows have other numbers, or are gone."""
+        self._dead, self._fronts = np.zeros((2, 3), np.int64), np.zeros(0, np.int64)
         if not self._count:
             return
         held = self._used[self._used != 0] - 1

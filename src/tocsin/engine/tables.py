@@ -7,11 +7,12 @@ and used again. Nothing is compiled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tocsin.engine.branches import Branches
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array, layout
 from tocsin.engine.texts import Texts
@@ -155,6 +156,8 @@ class Tables:
         self.anchored: dict[int, list[Loaded]] = {}
         self.requests: dict[str, int] = {}
         """The numbers of the requests."""
+        self.branches: dict[object, int] = {}
+        """The numbers of what depends on the steps of searches."""
         self.arriving: dict[int, Arriving] = {}
         """For a level, what events may complete."""
         self.contexts: list[LoadedContext] = []
@@ -282,15 +285,19 @@ class Tables:
 
     def _load_variant(self, plan: RulePlan, combining: Combining, level: int, since: int) -> Loaded:
         """Appends one way in which a request can be met."""
-        types = plan.types
-        default = self._combine_steps(plan, combining, [step.lookup for step in plan.steps])
-        orders = [
-            self._combine_steps(plan, combining, lookups) if len(plan.steps) > 1 else default
-            for lookups in combining.orders
-        ]
+        types, parts = plan.types, list[int]()
+        branches = Branches(plan, combining, since, self.branches)
+        for part in combining.parts:
+            default = self._combine_steps(plan, combining, branches, part.lookups)
+            orders = [
+                self._combine_steps(plan, combining, branches, lookups) if len(part.lookups) > 1 else default
+                for lookups in part.orders
+            ]
+            parts += [len(part.lookups), default, self.code.extend(orders)]
         conditions = self.code.extend([self._program(types, condition) for condition in combining.conditions])
-        record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps), default]
-        offset = self.code.extend([*record, len(combining.conditions), conditions, self.code.extend(orders)])
+        record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps)]
+        record += [len(combining.conditions), conditions, len(combining.parts), self.code.extend(parts)]
+        offset = self.code.extend(record)
         loaded = self._loaded(plan, offset, level)
         request = self.requests.setdefault(plan.user, len(self.requests))
         self.arriving.setdefault(level, Arriving()).add(loaded.anchor, request, offset)
@@ -323,15 +330,17 @@ class Tables:
         self.contexts.append(found)
         return loaded
 
-    def _combine_steps(self, plan: RulePlan, combining: Combining, lookups: Sequence[Lookup]) -> int:
-        """Appends how the places of a variant are filled in one order; returns where."""
+    def _combine_steps(
+        self, plan: RulePlan, combining: Combining, branches: Branches, lookups: Sequence[Lookup]
+    ) -> int:
+        """Appends how the places of a part are filled in one order; returns where."""
         types, bound, words = plan.types, {combining.anchor}, list[int]()
         steps = {lookup.place: number for number, lookup in enumerate(lookups)}
 
         def mask(places: Iterable[int], here: int) -> int:
             return sum(1 << steps[place] for place in {*places} - {here, combining.anchor})
 
-        for lookup in lookups:
+        for lookup, branch in zip(lookups, branches.of(lookups), strict=True):
             place, filter = lookup.place, lookup.buffer.filter
             bound.add(place)
             tests = [moved(condition, place) for condition in filter.conditions]
@@ -339,13 +348,13 @@ class Tables:
                 tests.append(Apply("=", (Field(place, key.attribute, key.kind), value), Kind.BOOL))
             pairs: list[int] = []
             sequences: list[tuple[int, ...]] = []
-            for (before, after), strictly in precedences(combining):
-                if place in (before, *after) and bound.issuperset((before, *after)):
-                    if len(after) > 1:
-                        sequences.append((before, *after))
+            for one in branches.precedences:
+                if place in one.places and bound >= one.places:
+                    if len(one.after) > 1:
+                        sequences.append((one.before, *one.after))
                         continue
-                    other = after[0] if place == before else before
-                    pairs += [other, steps.get(other, layout.NONE), int(place != before), int(strictly)]
+                    other = one.after[0] if place == one.before else one.before
+                    pairs += [other, steps.get(other, layout.NONE), int(place != one.before), int(one.strictly)]
             in_order = [place for places in sequences for place in places]
             of_conditions = [place for condition in lookup.conditions for place in places_in(condition)]
             words += [
@@ -364,6 +373,11 @@ class Tables:
                 self.code.extend([n for places in sequences for n in (len(places) - 1, *places)]),
                 mask((place for key in lookup.keys for place in places_in(key)), place),
                 mask((*of_conditions, *in_order), place),
+                branch.number,
+                branch.context,
+                branch.age,
+                sum(1 << place for place in branch.places),
+                sum(1 << before for before in {one.before for one in branches.precedences if one.after == (place,)}),
             ]
         return self.code.extend(words)
 
@@ -541,18 +555,6 @@ def _depth(words: list[int]) -> int:
         elif operation not in unary:
             depth -= 1
     return deepest
-
-
-def precedences(combining: Combining) -> Iterator[tuple[tuple[int, tuple[int, ...]], bool]]:
-    """Which place stands before the last of which others; strictly, or only in canonical order.
-
-    The last of several is earlier than something if all of them are.
-    """
-    for left, right in combining.sequences:
-        for place in left:
-            yield (place, right), True
-    for before, after in combining.ascending:
-        yield (before, (after,)), False
 
 
 def _signed(words: Iterable[int]) -> list[int]:

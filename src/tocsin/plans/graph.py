@@ -91,6 +91,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Places of a request that have to do with each other; see `parts`."""
+
+    lookups: tuple[Lookup, ...]
+    """How they are filled, one after another."""
+    orders: tuple[tuple[Lookup, ...], ...]
+    """For each of them, the lookups with that place first: if it is the one most is known about."""
+
+
+@dataclass(frozen=True, slots=True)
 class Combining:
     """How the events of a request are combined, besides what lookups say. Places are those of one alternative."""
 
@@ -103,8 +113,8 @@ class Combining:
     """The event at the first place stands before that at the second, in canonical order."""
     conditions: tuple[Typed, ...]
     """Those that need no other event than the anchor."""
-    orders: tuple[tuple[Lookup, ...], ...]
-    """For each place but the anchor's, the lookups with that place first: if it is the one most is known about."""
+    parts: tuple[Part, ...]
+    """The other places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +195,7 @@ class RulePlan:
     @property
     def buffers(self) -> dict[Buffer, int]:
         """Every buffer that it needs, with how long events are kept there for it, in microseconds."""
-        orders = self.combining.orders if self.combining else ()
+        orders = [order for part in self.combining.parts for order in part.orders] if self.combining else []
         found: dict[Buffer, int] = {}
         for lookup in (*self.lookups, *(lookup for order in orders for lookup in order)):
             found[lookup.buffer] = max(found.get(lookup.buffer, 0), lookup.horizon_us)

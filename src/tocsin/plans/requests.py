@@ -35,13 +35,13 @@ from tocsin.language.terms import walk
 from tocsin.plans.bind import key_of, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison, moved, places_in
-from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Node, Reach, RulePlan, Step
+from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Node, Part, Reach, RulePlan, Step
 from tocsin.plans.keys import classes as equality_classes
+from tocsin.plans.parts import parts
+from tocsin.plans.precedence import Precedence, Sequence, precedences
 from tocsin.plans.typing import truth
 
 ALTERNATIVES_MAX = 64
-
-Sequence = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,25 +221,39 @@ class _Binding:
     def plan(self, anchor: int) -> RulePlan:
         """The alternative when this place is filled last."""
         request = self.request
-        others = [place for place in range(len(self.leaves)) if place != anchor]
-        orders = tuple(self._lookups(anchor, place) if place != anchor else () for place in range(len(self.leaves)))
-        steps = tuple(
-            Step(lookup, Policy.EACH, 0, (), consumed=False)
-            for lookup in (self._lookups(anchor, None) if others else ())
+        order = precedences(self.sequences, self.ascending, anchor)
+        groups = [
+            *(_places(members) for members in self.classes if anchor not in _places(members)),
+            *(places_in(test) for test in self.tests),
+            *(one.places for one in order),
+        ]
+        found = sorted(
+            (self._part(anchor, places, order) for places in parts(groups, self.filters, anchor)),
+            key=lambda part: not part.lookups[0].keys,
         )
-        ready = tuple(test for test in self.tests if places_in(test) <= {anchor})
+        steps = tuple(Step(lookup, Policy.EACH, 0, (), consumed=False) for part in found for lookup in part.lookups)
+        ready = [test for test in self.tests if places_in(test) <= {anchor}]
+        for members in self.classes:
+            own = [field for field in members if field.place == anchor]
+            ready += [comparison("=", own[0], other) for other in own[1:]]
         return RulePlan(
             request, self.filters[anchor], (), steps, self.outputs, tuple(leaf.role for leaf in self.leaves),
             self.types, self.unseen,
-            Combining(anchor, request.window_us, self.sequences, self.ascending, ready, orders),
+            Combining(anchor, request.window_us, self.sequences, self.ascending, tuple(ready), tuple(found)),
         )  # fmt: skip
 
-    def _lookups(self, anchor: int, first: int | None) -> tuple[Lookup, ...]:
-        """How the other places are filled, one after another; perhaps with a given one first."""
-        order, found = [anchor], []
-        tests = [test for test in self.tests if not places_in(test) <= {anchor}]
-        while len(order) < len(self.leaves):
-            place = first if first is not None and first not in order else self._next(order)
+    def _part(self, anchor: int, places: list[int], precedences: tuple[Precedence, ...]) -> Part:
+        lookups = self._lookups(anchor, places, precedences, None)
+        return Part(lookups, tuple(self._lookups(anchor, places, precedences, one.place) for one in lookups))
+
+    def _lookups(
+        self, anchor: int, places: list[int], precedences: tuple[Precedence, ...], first: int | None
+    ) -> tuple[Lookup, ...]:
+        """How the places of a part are filled, one after another; perhaps with a given one first."""
+        order, found = [anchor], list[Lookup]()
+        tests = [test for test in self.tests if {anchor} < {anchor, *places_in(test)} <= {anchor, *places}]
+        while len(found) < len(places):
+            place = first if first is not None and not found else self._next(places, order, precedences)
             keys: dict[Field, Typed] = {}
             conditions: list[Typed] = []
             for here, there in self._joined(place, order):
@@ -262,10 +276,22 @@ class _Binding:
             found.append(Lookup(place, buffer, values, reach, tuple(conditions), horizon_us))
         return tuple(found)
 
-    def _next(self, order: list[int]) -> int:
-        """The place that most equalities join to what is found already."""
-        left = [place for place in range(len(self.leaves)) if place not in order]
-        return min(left, key=lambda place: (-len(self._joined(place, order)), place))
+    def _next(self, places: list[int], order: list[int], precedences: tuple[Precedence, ...]) -> int:
+        """The place that has most to do with those that are found already: so that each has to do with few of them.
+
+        Equalities count most. As long as only the anchor is found, its own count; later, what the others say.
+        """
+
+        def ties(place: int, known: list[int]) -> tuple[int, int]:
+            compared = sum(place in one.places and not one.places.isdisjoint(known) for one in precedences)
+            tested = sum(place in places_in(test) and not places_in(test).isdisjoint(known) for test in self.tests)
+            return len(self._joined(place, known)), compared + tested
+
+        def rank(place: int) -> tuple[object, ...]:
+            near, far = ties(place, order[1:]), ties(place, order[:1])
+            return near == (0, 0), (-near[0], -near[1]), (-far[0], -far[1]), place
+
+        return min((place for place in places if place not in order), key=rank)
 
     def _joined(self, place: int, order: list[int]) -> list[tuple[Field, Field]]:
         """The attributes of a place that must equal one of a place that is bound: the first such in that order."""
@@ -325,6 +351,10 @@ class _Binding:
             return self._field(leaf, place)
 
         return [moved(truth(constraint, resolve), 0) for constraint in node.pattern.constraints]
+
+
+def _places(members: list[Field]) -> set[int]:
+    return {field.place for field in members}
 
 
 def _link(test: Typed) -> tuple[Field, Field] | None:

@@ -8,11 +8,11 @@ Numba is used nowhere else.
 from __future__ import annotations
 
 from tocsin.engine.kernels.cache import compiled_kernels
-from tocsin.engine.kernels.layout import NONE, Filters, Lists
+from tocsin.engine.kernels.layout import NONE, OWNER, Filters, Lists
 
 with compiled_kernels():
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
-    from tocsin.engine.kernels.combinations import OWNER, notify, use
+    from tocsin.engine.kernels.combinations import use
     from tocsin.engine.kernels.contexts import COMB_WORDS, SIZE, adopt, arrive, compact, held
     from tocsin.engine.kernels.detection import detect, project
     from tocsin.engine.kernels.hashing import (
@@ -25,6 +25,7 @@ with compiled_kernels():
     )
     from tocsin.engine.kernels.intake import classify, fill_axis, load_column
     from tocsin.engine.kernels.memory import Array, Scratch, environment
+    from tocsin.engine.kernels.notifications import notify
 
 __all__ = [
     "COMB_WORDS",

@@ -1,24 +1,29 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Requests: for each arriving event, the first combination of it and earlier unused events.
+"""Some way to fill the places of a request: `search` finds it, or that there is none.
 
-Combinations are searched, not enumerated. `_search` finds some way to fill the places, looking up one after another.
-If a step has no candidate left, it goes back to the last one that had a part in that, so that events which have nothing
-to do with each other are not tried in all combinations.
-`_first` then asks for a way with an earlier event until there is none, puts that event where it can stand, and goes on
-with the next: so the events of the first combination are found one by one, from the earliest on.
+Combinations are searched, not enumerated, and each part of the places by itself (see `plans.parts`), looking up one
+place after another. If a step has no candidate left, it goes back to the last one that had a part in that, so that
+events which have nothing to do with each other are not tried in all combinations. If nothing but that one had a part in
+it, its event is a dead end for what depends on it, and that is remembered: if the places form a tree, each event is
+tried at most once at each place.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from tocsin.engine.kernels.deadends import LASTING, bury, is_dead
 from tocsin.engine.kernels.detection import list_of
 from tocsin.engine.kernels.expressions import all_hold, evaluate
 from tocsin.engine.kernels.hashing import mix
 from tocsin.engine.kernels.layout import (
+    C_AGE,
+    C_BRANCH,
     C_BUFFER,
     C_CONDITION_COUNT,
     C_CONDITIONS,
+    C_CONTEXT,
+    C_DEPENDS,
     C_KEY_COUNT,
     C_KEY_MASK,
     C_KEYS,
@@ -32,16 +37,11 @@ from tocsin.engine.kernels.layout import (
     C_TESTS,
     C_TYPE,
     COMBINE_WORDS,
-    MAX_PLACES,
+    OLDER,
     V_ANCHOR,
-    V_CONDITION_COUNT,
-    V_CONDITIONS,
-    V_NUMBER,
-    V_ORDERS,
     V_SINCE,
-    V_STEP_COUNT,
-    V_STEPS,
     V_WINDOW,
+    YOUNGER,
 )
 from tocsin.engine.kernels.memory import (
     CODE,
@@ -56,9 +56,6 @@ from tocsin.engine.kernels.memory import (
     put,
     small,
 )
-
-OWNER = np.int64(1) << 40
-"""An event that a request has used is request · OWNER + row + 1 in the set of these."""
 
 
 @small
@@ -84,7 +81,7 @@ def use(used, keys):
 
 
 @small
-def _before(x, y, ts, seq, types, ranks):
+def before(x, y, ts, seq, types, ranks):
     """Whether row x stands before row y in canonical order. Rows of one type are in order."""
     if ts[x] != ts[y]:
         return ts[x] < ts[y]
@@ -96,11 +93,21 @@ def _before(x, y, ts, seq, types, ranks):
 
 
 @jit
-def _open(env, step, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks):
-    """Where candidates for a step stand in the pool. Logarithmic."""
+def _open(
+    env, step, s, arrival, floor, low, high, fixed, wide, begin, end, blame, fronts, clean, ts, seq, types, ranks
+):
+    """Where candidates for a step stand in the pool. Logarithmic.
+
+    `clean` becomes 1 if what is in vain for ever among them moves the front: if the search is not confined (`wide`).
+    """
     code = get(env, CODE)
     place = get(code, step + C_PLACE)
     begin[s], end[s] = 0, 0
+    front = np.int64(-1)
+    clean[s] = 0
+    if get(code, step + C_AGE) == OLDER and get(code, step + C_KEY_COUNT) == 0 and get(code, step + C_CONTEXT) < 0:
+        front = fronts[get(code, step + C_BRANCH)]
+        clean[s] = wide and low < 0 and fixed[place] < 0
     if fixed[place] >= 0:
         end[s] = 1
         return
@@ -124,7 +131,8 @@ def _open(env, step, s, arrival, floor, low, high, fixed, begin, end, ts, seq, t
     lo, hi = start, stop
     while lo < hi:
         mid = (lo + hi) >> 1
-        if get(times, mid) < floor or (low >= 0 and not _before(low, get(rows, mid), ts, seq, types, ranks)):
+        row = get(rows, mid)
+        if get(times, mid) < floor or row <= front or (low >= 0 and not before(low, row, ts, seq, types, ranks)):
             lo = mid + 1
         else:
             hi = mid
@@ -132,11 +140,44 @@ def _open(env, step, s, arrival, floor, low, high, fixed, begin, end, ts, seq, t
     limit = high[place] if high[place] >= 0 else arrival
     while lo < hi:
         mid = (lo + hi) >> 1
-        if _before(get(rows, mid), limit, ts, seq, types, ranks):
+        if before(get(rows, mid), limit, ts, seq, types, ranks):
             lo = mid + 1
         else:
             hi = mid
     begin[s], end[s] = start, lo
+    _narrow(env, step, s, begin, end, blame, clean, ts, seq, types, ranks)
+
+
+@jit
+def _narrow(env, step, s, begin, end, blame, clean, ts, seq, types, ranks):
+    """Leaves out candidates that are too early or too late for the events before and behind them."""
+    code, frame, rows = get(env, CODE), get(env, FRAME), get(env, POOL_ROW)
+    at = get(code, step + C_PAIRS)
+    for _ in range(get(code, step + C_PAIR_COUNT)):
+        other, q = get(frame, get(code, at)), get(code, at + 1)
+        later, strictly = get(code, at + 2) != 0, get(code, at + 3) != 0
+        at += 4
+        lo, hi = begin[s], end[s]
+        while lo < hi:
+            mid = (lo + hi) >> 1
+            row = get(rows, mid)
+            if strictly and ts[row] == ts[other] and seq[row] == seq[other]:
+                left = later
+            else:
+                left = before(row, other, ts, seq, types, ranks)
+            if left:
+                lo = mid + 1
+            else:
+                hi = mid
+        if later and lo > begin[s]:
+            # What is too early stays so with a later event there; only what kept it from an earlier one can help.
+            blame[s] |= blame[q]
+            begin[s] = lo
+            clean[s] = 0
+        elif not later and lo < end[s]:
+            if q >= 0:
+                blame[s] |= np.int64(1) << q
+            end[s] = lo
 
 
 @small
@@ -153,12 +194,12 @@ def _latest(env, at, count, ts, seq):
 
 
 @jit
-def _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, types, ranks):
+def _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks):
     """Whether a row can stand at the place of a step, beside those of earlier steps: -1 if it can, else those of them
     that are in its way, as bits. `held`: it was put there.
     """
     code, frame = get(env, CODE), get(env, FRAME)
-    if row == arrival or is_used(used, owner + row + 1):
+    if row == arrival:
         return np.int64(0)
     for q in range(s):
         if get(frame, get(code, first + q * COMBINE_WORDS + C_PLACE)) == row:
@@ -183,7 +224,7 @@ def _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, 
         if strictly:
             right = ts[x] < ts[y] or (ts[x] == ts[y] and seq[x] < seq[y])
         else:
-            right = _before(x, y, ts, seq, types, ranks)
+            right = before(x, y, ts, seq, types, ranks)
         if not right:
             if q < 0:
                 return np.int64(0)
@@ -201,25 +242,58 @@ def _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, 
     return np.int64(-1)
 
 
+@small
+def _beside(env, first, step):
+    """The event at the step with which a branch has to do besides, or -1."""
+    code = get(env, CODE)
+    context = get(code, step + C_CONTEXT)
+    if context < 0:
+        return np.int64(-1)
+    return get(get(env, FRAME), get(code, first + context * COMBINE_WORDS + C_PLACE))
+
+
+@small
+def _is_confined(code, step, low, high, fixed):
+    """Whether what depends on a step is fixed, or kept from some events by `low` or `high`.
+
+    What is younger than an event that is not fixed, and so is itself behind `low`, is behind `low` anyway.
+    """
+    if low >= 0 and (get(code, step + C_AGE) != YOUNGER or fixed[get(code, step + C_PLACE)] >= 0):
+        return True
+    places, place = get(code, step + C_DEPENDS), 0
+    while places != 0:
+        if places & 1 != 0 and (fixed[place] >= 0 or high[place] >= 0):
+            return True
+        places >>= 1
+        place += 1
+    return False
+
+
 @jit
-def _search(env, v, first, arrival, low, high, fixed, begin, end, blame, used, owner, ts, seq, types, ranks, budget):
-    """Some way to fill all places, left in the frame: 1, or 0 if there is none, or -1 if the budget does not last.
+def search(
+    env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean, dead, fronts, wide, mine,
+    used, owner, ts, seq, types, ranks, budget,
+):  # fmt: skip
+    """Some way to fill the places of a part, left in the frame: 1, or 0 if there is none, or -1 if the budget does not
+    last.
 
     Places are filled in the order of the steps at `first`. Events that are not `fixed` stand behind `low`, and before
-    `high` of their place.
+    `high` of their place. Dead ends hold if their mark is `wide` or `mine`, and get `mine`.
     """
-    code = get(env, CODE)
-    steps = get(code, v + V_STEP_COUNT)
-    put(get(env, FRAME), get(code, v + V_ANCHOR), arrival)
+    code, frame = get(env, CODE), get(env, FRAME)
+    put(frame, get(code, v + V_ANCHOR), arrival)
     floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
     s = 0
-    if steps > 0:
-        blame[0] = 0
-        _open(env, first, 0, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
-    while 0 <= s < steps:
+    blame[0] = 0
+    _open(
+        env, first, 0, arrival, floor, low, high, fixed, mine == wide, begin, end, blame, fronts, clean,
+        ts, seq, types, ranks,
+    )  # fmt: skip
+    while s < steps:
         step = first + s * COMBINE_WORDS
-        place = get(code, step + C_PLACE)
+        place, branch = get(code, step + C_PLACE), get(code, step + C_BRANCH)
         held = fixed[place] >= 0
+        beside = _beside(env, first, step)
         moved = False
         while begin[s] < end[s]:
             row = fixed[place] if held else get(get(env, POOL_ROW), begin[s])
@@ -227,10 +301,21 @@ def _search(env, v, first, arrival, low, high, fixed, begin, end, blame, used, o
             budget[0] -= 1
             if budget[0] < 0:
                 return -1
-            guilty = _fits(env, step, s, first, row, arrival, held, blame, used, owner, ts, seq, types, ranks)
+            if branch >= 0 and is_dead(dead, branch, row, beside, wide, mine):
+                if beside >= 0:
+                    blame[s] |= np.int64(1) << get(code, step + C_CONTEXT)
+                if clean[s] != 0:
+                    fronts[branch] = row
+                continue
+            if is_used(used, owner + row + 1):
+                if clean[s] != 0:
+                    fronts[branch] = row
+                continue
+            guilty = _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks)
             if guilty < 0:
                 moved = True
                 break
+            clean[s] = 0
             blame[s] |= guilty
         if not moved:
             mask = blame[s]
@@ -239,190 +324,28 @@ def _search(env, v, first, arrival, low, high, fixed, begin, end, blame, used, o
             s -= 1
             while (mask >> s) & 1 == 0:
                 s -= 1
-            blame[s] |= mask & ~(np.int64(1) << s)
+            mask &= ~(np.int64(1) << s)
+            blame[s] |= mask
+            step = first + s * COMBINE_WORDS
+            branch, context = get(code, step + C_BRANCH), get(code, step + C_CONTEXT)
+            lasting = mine == wide and get(code, step + C_AGE) == OLDER
+            if branch >= 0 and (mask == 0 or (context >= 0 and mask == np.int64(1) << context)):
+                row = get(frame, get(code, step + C_PLACE))
+                mark = LASTING if lasting else mine
+                if mine != wide and not _is_confined(code, step, low, high, fixed):
+                    mark = wide
+                bury(dead, branch, row, _beside(env, first, step), mark)
+                if lasting and clean[s] != 0:
+                    fronts[branch] = row
+                    continue
+            clean[s] = 0
             continue
         s += 1
         if s < steps:
             following = first + s * COMBINE_WORDS
             blame[s] = get(code, following + C_KEY_MASK)
-            _open(env, following, s, arrival, floor, low, high, fixed, begin, end, ts, seq, types, ranks)
-    return 1 if s == steps else 0
-
-
-@jit
-def _first(env, v, arrival, scratch, counts, used, owner, ts, seq, types, ranks, budget, rows, line):
-    """The first combination of a variant: `rows` by place, `line` in canonical order. 1, 0 or -1 as `_search`."""
-    code, frame = get(env, CODE), get(env, FRAME)
-    steps, first = get(code, v + V_STEP_COUNT), get(code, v + V_STEPS)
-    high, fixed, begin, end, stack, masks, now, blame = (
-        scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6], scratch[7],
-    )  # fmt: skip
-    for q in range(steps):
-        if counts[get(code, first + q * COMBINE_WORDS + C_BUFFER)] == 0:
-            return np.int64(0)
-    orders = code + 8 * get(code, v + V_ORDERS)
-    for p in range(steps + 1):
-        high[p], fixed[p] = -1, -1
-    found = np.int64(0)
-    depth = 0
-    low = np.int64(-1)
-    while True:
-        if depth < steps:
-            state = _search(
-                env, v, first, arrival, low, high, fixed, begin, end, blame, used, owner, ts, seq, types, ranks,
-                budget,
+            _open(
+                env, following, s, arrival, floor, low, high, fixed, mine == wide, begin, end, blame, fronts, clean,
+                ts, seq, types, ranks,
             )  # fmt: skip
-            if state < 0:
-                return state
-            masks[depth] = 0
-            if state == 1:
-                earliest = np.int64(-1)
-                improved = True
-                while improved:
-                    improved = False
-                    for q in range(steps):
-                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                        now[place] = get(frame, place)
-                    earliest = np.int64(-1)
-                    for q in range(steps):
-                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                        if fixed[place] < 0 and (earliest < 0 or _before(now[place], earliest, ts, seq, types, ranks)):
-                            earliest = now[place]
-                    for q in range(steps):
-                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                        if fixed[place] >= 0:
-                            continue
-                        high[place] = earliest
-                        state = _search(
-                            env, v, get(orders, place), arrival, low, high, fixed, begin, end, blame,
-                            used, owner, ts, seq, types, ranks, budget,
-                        )  # fmt: skip
-                        high[place] = -1
-                        if state < 0:
-                            return state
-                        if state == 1:
-                            improved = True
-                            break
-                for q in range(steps):
-                    step = first + q * COMBINE_WORDS
-                    place = get(code, step + C_PLACE)
-                    if fixed[place] >= 0 or types[earliest] != get(code, step + C_TYPE):
-                        continue
-                    fixed[place] = earliest
-                    state = _search(
-                        env, v, get(orders, place), arrival, earliest, high, fixed, begin, end, blame,
-                            used, owner, ts, seq, types, ranks, budget,
-                    )  # fmt: skip
-                    fixed[place] = -1
-                    if state < 0:
-                        return state
-                    if state == 1:
-                        masks[depth] |= np.int64(1) << place
-                stack[depth] = earliest
-        else:
-            for p in range(steps + 1):
-                now[p] = fixed[p]
-            now[get(code, v + V_ANCHOR)] = arrival
-            better = found == 0
-            if not better:
-                better = _compare(stack, steps, now, line, steps, rows, steps + 1, ts, seq, types, ranks) < 0
-            if better:
-                for p in range(steps + 1):
-                    rows[p] = now[p]
-                for d in range(steps):
-                    line[d] = stack[d]
-            found = np.int64(1)
-            if steps == 0:
-                return found
-            depth -= 1
-            for p in range(steps + 1):
-                if fixed[p] == stack[depth]:
-                    fixed[p] = -1
-        while masks[depth] == 0:
-            depth -= 1
-            if depth < 0:
-                return found
-            for p in range(steps + 1):
-                if fixed[p] == stack[depth]:
-                    fixed[p] = -1
-        place = 0
-        while (masks[depth] >> place) & 1 == 0:
-            place += 1
-        masks[depth] &= ~(np.int64(1) << place)
-        fixed[place] = stack[depth]
-        low = stack[depth]
-        depth += 1
-
-
-@small
-def _compare(line, length, rows, other_line, other_length, other_rows, places, ts, seq, types, ranks):
-    """Which of two combinations with one arrival comes first: by their events in order, then by places."""
-    shorter = min(length, other_length)
-    for d in range(shorter):
-        if line[d] != other_line[d]:
-            return -1 if _before(line[d], other_line[d], ts, seq, types, ranks) else 1
-    if length != other_length:
-        return -1 if length > shorter else 1  # the arrival itself, which is last, stands where the other goes on
-    for p in range(places):
-        if rows[p] != other_rows[p]:
-            return -1 if _before(rows[p], other_rows[p], ts, seq, types, ranks) else 1
-    return 0
-
-
-@jit
-def notify(env, arrivals, counts, used, ts, seq, types, ranks, budget_each, out_number, out_rows, out_anchor):
-    """The notifications for arrivals: (row, request, variant) in order, those of one row and request together.
-
-    Returns (notifications, used events, -1), or instead of -1 the place of the arrival for which the budget did not
-    last.
-    """
-    code = get(env, CODE)
-    scratch = np.empty((8, MAX_PLACES), np.int64)
-    rows, line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
-    best_rows, best_line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
-    budget = np.empty(1, np.int64)
-    count, keys = 0, 0
-    at = 0
-    while at < len(arrivals):
-        row, request = arrivals[at, 0], arrivals[at, 1]
-        owner = request * OWNER
-        best, best_length = np.int64(-1), np.int64(0)
-        budget[0] = budget_each
-        begun = at
-        while at < len(arrivals) and arrivals[at, 0] == row and arrivals[at, 1] == request:
-            v = arrivals[at, 2]
-            at += 1
-            if ts[row] < get(code, v + V_SINCE):
-                continue
-            put(get(env, FRAME), get(code, v + V_ANCHOR), row)
-            conditions = get(code, v + V_CONDITION_COUNT)
-            if conditions > 0 and not all_hold(env, get(code, v + V_CONDITIONS), conditions):
-                continue
-            state = _first(env, v, row, scratch, counts, used, owner, ts, seq, types, ranks, budget, rows, line)
-            if state < 0:
-                return count, keys, begun
-            if state == 0:
-                continue
-            length = get(code, v + V_STEP_COUNT)
-            if (
-                best < 0
-                or _compare(
-                    line, length, rows, best_line, best_length, best_rows, min(length, best_length) + 1,
-                    ts, seq, types, ranks,
-                ) < 0
-            ):  # fmt: skip
-                best, best_length = v, length
-                for p in range(length + 1):
-                    best_rows[p] = rows[p]
-                for d in range(length):
-                    best_line[d] = line[d]
-        if best >= 0:
-            out_number[count], out_anchor[count] = get(code, best + V_NUMBER), row
-            single = np.empty(1, np.int64)
-            for p in range(best_length + 1):
-                out_rows[count, p] = best_rows[p]
-                single[0] = owner + best_rows[p] + 1
-                use(used, single)
-                keys += 1
-            count += 1
-    return count, keys, -1
+    return 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.combinations import _before
+from tocsin.engine.kernels.combinations import before
 from tocsin.engine.kernels.expressions import all_hold, evaluate
 from tocsin.engine.kernels.layout import (
     CHRONOLOGICAL,
@@ -71,15 +71,15 @@ def _append(comb, ends, which, c):
 
 @small
 def _unlink(comb, ends, which, c):
-    before, after = comb[PREVIOUS, c], comb[NEXT, c]
-    if before < 0:
+    prior, after = comb[PREVIOUS, c], comb[NEXT, c]
+    if prior < 0:
         ends[0, which] = after
     else:
-        comb[NEXT, before] = after
+        comb[NEXT, prior] = after
     if after < 0:
-        ends[1, which] = before
+        ends[1, which] = prior
     else:
-        comb[PREVIOUS, after] = before
+        comb[PREVIOUS, after] = prior
 
 
 @small
@@ -150,8 +150,7 @@ def _merged(comb, pool, used, some, begin, end, ts, seq, types, ranks):
             leaf, row = pool[0, i], pool[1, i]
             j = at + size
             while j > at and (
-                pool[0, j - 1] > leaf
-                or (pool[0, j - 1] == leaf and _before(row, pool[1, j - 1], ts, seq, types, ranks))
+                pool[0, j - 1] > leaf or (pool[0, j - 1] == leaf and before(row, pool[1, j - 1], ts, seq, types, ranks))
             ):
                 pool[0, j], pool[1, j] = pool[0, j - 1], pool[1, j - 1]
                 j -= 1
@@ -220,7 +219,7 @@ def _conjunction(mode, comb, pool, ends, used, base, operands, place, new, floor
             if k >= others:
                 _unlink(comb, ends, base + place, c)
     elif mode == CONTINUOUS:
-        before = found
+        begun_at = found
         turn = bounds[:operands].copy()
         some = np.empty(operands, np.int64)
         going = True
@@ -250,7 +249,7 @@ def _conjunction(mode, comb, pool, ends, used, base, operands, place, new, floor
                     else:
                         turn[other] = bounds[other]
                 other -= 1
-        if found > before:
+        if found > begun_at:
             for other in range(operands):
                 if other != place:
                     for k in range(bounds[other], bounds[other + 1]):
@@ -347,7 +346,7 @@ def _sequence(mode, comb, pool, ends, used, base, place, new, floor, made, found
 def _in_order(rows, count, ts, seq, types, ranks):
     for i in range(1, count):
         row, j = rows[i], i
-        while j > 0 and _before(row, rows[j - 1], ts, seq, types, ranks):
+        while j > 0 and before(row, rows[j - 1], ts, seq, types, ranks):
             rows[j] = rows[j - 1]
             j -= 1
         rows[j] = row
@@ -413,7 +412,7 @@ def _repetition(
         count += 1
         c = after
     needed = times - 1
-    before = found
+    begun_at = found
     some = np.empty(max(needed, count, 1), np.int64)
     if groups >= needed:
         if mode == CUMULATIVE:
@@ -485,7 +484,7 @@ def _repetition(
             )
             for n in range(needed):
                 _unlink(comb, ends, base, some[n])
-    if found == before or mode == CONTINUOUS:
+    if found == begun_at or mode == CONTINUOUS:
         comb, pool = _grown(comb, used[0] + 1), _grown(pool, used[1] + 1)
         c = _single(comb, pool, used, first, row, ts, seq)
         comb[VALUE, c] = value

@@ -12,6 +12,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 NONE = -1
+OWNER = np.int64(1) << 40
+"""An event that a request has used is request · OWNER + row + 1 in the set of these."""
 MAX_PLACES = 64
 MAX_COMPUTED = 64
 MAX_STACK = 128
@@ -47,13 +49,23 @@ EACH, FIRST, LAST = range(3)
 R_SINCE, R_STEP_COUNT, R_STEPS, R_GUARD_COUNT, R_GUARDS, R_COMPUTED_COUNT, R_CONSUMES = range(7)
 
 # A variant of a request: one alternative, and the place of the event that arrives last.
-V_SINCE, V_WINDOW, V_NUMBER, V_ANCHOR, V_STEP_COUNT, V_STEPS, V_CONDITION_COUNT, V_CONDITIONS, V_ORDERS = range(9)
+V_SINCE, V_WINDOW, V_NUMBER, V_ANCHOR, V_STEP_COUNT, V_CONDITION_COUNT, V_CONDITIONS, V_PART_COUNT, V_PARTS = range(9)
 
-# How one of its other places is filled. Tests are those of the filter and the keys, for an event that is put there.
+# A part of its other places: the steps in the order in which they are usually taken, and where those stand that begin
+# with each of them.
+P_STEP_COUNT, P_STEPS, P_ORDERS = range(3)
+PART_WORDS = 3
+
+# How one place is filled. Tests are those of the filter and the keys, for an event that is put there.
 C_PLACE, C_BUFFER, C_TYPE, C_KEY_COUNT, C_KEYS, C_TEST_COUNT, C_TESTS, C_CONDITION_COUNT, C_CONDITIONS = range(9)
 C_PAIR_COUNT, C_PAIRS, C_SEQUENCE_COUNT, C_SEQUENCES, C_KEY_MASK, C_TEST_MASK = range(9, 15)
 """The masks say, bit by bit, on which earlier steps the keys depend, and the conditions and the order."""
-COMBINE_WORDS = 15
+C_BRANCH, C_CONTEXT, C_AGE, C_DEPENDS, C_BEHIND = range(15, 20)
+"""What depends on the step has a number, or NONE; with which one earlier step it has to do besides, or NONE; whether
+only OLDER events can stand there, or only YOUNGER ones; its places, bit by bit; and the places that stand before this
+one."""
+OLDER, YOUNGER = 1, 2
+COMBINE_WORDS = 20
 
 # A node of an expression in one of Snoop's contexts, operands before what combines them.
 N_OPERATOR, N_FIRST, N_COUNT, N_LIST, N_OPERANDS, N_ATTRIBUTE, N_SAME = range(7)
