@@ -53,6 +53,9 @@ def chained(link: Link, within_us: int | None) -> Source | Chain:
         if isinstance(part, Every) and sequence and (place or len(part.states) > 1):
             hint = "Write from every e1=A, e2=B."
             raise RuleError("in a sequence, 'every' stands before the first state", span=part.span, hint=hint)
+    last = chain.states[-1]
+    if isinstance(last, Step) and last.least == 0:
+        raise RuleError("the last event cannot be one that may not come", span=last.span, hint="Write <1:> or <1:5>.")
     for state in chain.states:
         if isinstance(state, Absence) and state.duration_us is None:
             raise RuleError("say for how long it is absent", span=state.span, hint="Write not … for 5 sec.")
