@@ -26,10 +26,8 @@ class _Attempt:
 
     events: dict[int, list[Fact]] = field(default_factory=dict)
     since_us: int | None = None
-    passed: set[int] = field(default_factory=set)
-    """Absences of a pair that have lasted long enough."""
-    spoilt: set[int] = field(default_factory=set)
-    """Absences of a pair that did not hold."""
+    spoilt: bool = False
+    """Whether what should be absent, beside `and`, has come."""
 
     def cut(self, number: int) -> _Attempt:
         """A copy that has nothing from that node on."""
@@ -129,9 +127,10 @@ class Automaton:
     # ---- where attempts begin and wait
 
     def _begin(self) -> None:
-        """A first attempt; later ones only under `every`."""
+        """A first attempt; later ones under `every`, and in a sequence whose second state is an absence."""
         first = self._nodes[0]
-        if self._begun and first.again is None:
+        waits = self._chain.sequence and first.next is not None and isinstance(first.next.leaf, Absence)
+        if self._begun and first.again is None and not (waits and first.next and first.next.partner is None):
             return
         self._begun = True
         self._add(first, _Attempt())
@@ -146,7 +145,9 @@ class Automaton:
                 if not ((alone or node.starts) and side.fresh):
                     side.fresh.append(attempt)
             return
-        if not (alone and node.fresh):
+        if alone and isinstance(node.leaf, Absence):
+            node.fresh = [attempt]
+        elif not (alone and node.fresh):
             node.fresh.append(attempt)
         if isinstance(node.leaf, Step) and node.leaf.least == 0 and not attempt.events.get(node.number):
             self._reached(node, attempt)
@@ -166,8 +167,8 @@ class Automaton:
         return any(side.leaf.pattern.type == fact.type for side in sides)
 
     def _order(self) -> list[_Node]:
-        """Later states first; of a pair, the left one first."""
-        return sorted(self._nodes, key=lambda node: (-node.first, node.number))
+        """Later states first; of a pair, an absence first, then the left one."""
+        return sorted(self._nodes, key=lambda node: (-node.first, isinstance(node.leaf, Step), node.number))
 
     def _give_up(self) -> None:
         """In a sequence: only what is fresh goes on. A pair of which one has come goes on for one more event."""
@@ -239,7 +240,7 @@ class Automaton:
         attempt.events[node.number] = [fact]
         if partner is None or pair is None or not pair.both or self._ready(partner, attempt):
             self._advance(node, attempt, fact.ts)
-        elif isinstance(partner.leaf, Absence) and partner.number in attempt.spoilt and node.again is not None:
+        elif isinstance(partner.leaf, Absence) and node.again is not None:
             # The other one came, so this attempt is over; `every` begins the next one.
             self._add_again(node.again, attempt)
 
@@ -247,9 +248,7 @@ class Automaton:
         """Whether the other one of `… and …` is complete."""
         if isinstance(partner.leaf, Step):
             return bool(attempt.events.get(partner.number))
-        if partner.leaf.duration_us is None:
-            return partner.number not in attempt.spoilt
-        return partner.number in attempt.passed
+        return not attempt.spoilt
 
     def _count(self, node: _Node, attempt: _Attempt, fact: Fact) -> None:
         assert isinstance(node.leaf, Step)
@@ -316,7 +315,7 @@ class Automaton:
             return
         node.waiting.remove(attempt)
         if node.partner is not None:
-            attempt.spoilt.add(node.number)
+            attempt.spoilt = True
             return
         if node.starts:
             node.quiet_us = fact.ts
@@ -335,6 +334,8 @@ class Automaton:
     def _lasted(self, node: _Node, ts: int) -> None:
         assert isinstance(node.leaf, Absence)
         assert node.leaf.duration_us is not None
+        if self._chain.sequence and node.fresh:
+            node.waiting = []
         self._settle(node)
         for attempt in list(node.waiting):
             if attempt.since_us is None or attempt.since_us + node.leaf.duration_us > ts:
@@ -342,24 +343,8 @@ class Automaton:
             node.waiting.remove(attempt)
             if self._is_old(attempt, ts):
                 continue
-            partner, pair = node.partner, node.pair
-            if partner is None or pair is None:
-                self._advance(node, attempt, ts)
-                node.over = node.starts and node.again is None
-            elif not pair.both:
-                if not attempt.events.get(partner.number) and partner.number not in attempt.passed:
-                    attempt.passed.add(node.number)
-                    self._leave(partner, attempt)
-                    self._advance(node, attempt, ts)
-            else:
-                attempt.passed.add(node.number)
-                if self._ready(partner, attempt):
-                    self._advance(node, attempt, ts)
-
-    def _leave(self, node: _Node, attempt: _Attempt) -> None:
-        for attempts in (node.waiting, node.fresh):
-            if attempt in attempts:
-                attempts.remove(attempt)
+            self._advance(node, attempt, ts)
+            node.over = node.starts and node.again is None
 
 
 def _linked(chain: Chain) -> list[_Node]:
