@@ -136,7 +136,7 @@ class _Scope:
         for pattern, several in _events(given):
             types(pattern.type, pattern.span)
             if pattern.role in self._roles:
-                hint = f"Name them: e1={pattern.type}." if isinstance(given, Chain) else "Write … as name."
+                hint = "Give each a name of its own: e1=…." if isinstance(given, Chain) else "Write … as name."
                 raise RuleError(f"two events of this query are called {pattern.role}", span=pattern.span, hint=hint)
             self._roles[pattern.role] = pattern.type
             if several:
