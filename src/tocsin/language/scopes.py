@@ -242,7 +242,7 @@ class _Scope:
         if index is not None and name not in self._several:
             message = f"{name} is one event, it has no [{node.role.partition('[')[2]}"
             raise RuleError(message, span=node.span, hint=f"Write {name}.{node.name}.")
-        return replace(node, role=None) if self._single else node
+        return replace(node, role=None) if self._single and node.role is not None else node
 
     def _unqualified(self, node: Attribute) -> Attribute:
         if self._single:
@@ -314,11 +314,15 @@ def rebuilt(node: Expression, leaf: Callable[[Attribute | Parameter], Expression
         case Attribute() | Parameter():
             return leaf(node)
         case Negative(operand) | Not(operand):
-            return replace(node, operand=rebuilt(operand, leaf))
+            made = rebuilt(operand, leaf)
+            return node if made is operand else replace(node, operand=made)
         case Arithmetic(_, left, right) | Comparison(_, left, right):
-            return replace(node, left=rebuilt(left, leaf), right=rebuilt(right, leaf))
+            first, second = rebuilt(left, leaf), rebuilt(right, leaf)
+            return node if first is left and second is right else replace(node, left=first, right=second)
         case And(operands) | Or(operands):
-            return replace(node, operands=tuple(rebuilt(operand, leaf) for operand in operands))
+            all_made = tuple(rebuilt(operand, leaf) for operand in operands)
+            same = all(made is operand for made, operand in zip(all_made, operands, strict=True))
+            return node if same else replace(node, operands=all_made)
 
 
 def _check_alone(test: Expression, tables: set[str]) -> None:

@@ -54,6 +54,9 @@ from tocsin.language.streams import Property, Statements, Streams, Unnamed, name
 from tocsin.language.tokens import Token
 from tocsin.language.tokens_queries import UNITS_OF_QUERIES, QueryLexer
 
+_OPERATORS = {"LESS": "COMPARE", "MORE": "COMPARE", "STAR": "MULTIPLY"}
+"""Signs that have a second use, by what they are in an expression."""
+
 _SUMMARIES = {function.lower(): function for function in Summary}
 _EXTENTS = {extent.lower(): extent for extent in Extent}
 
@@ -345,14 +348,12 @@ class _Reader(Reader):
     # ---- expressions
 
     def chain(self, children: list[Any]) -> list[Any]:
-        for child in children:
-            if isinstance(child, Token):
-                child.type = {"LESS": "COMPARE", "MORE": "COMPARE", "STAR": "MULTIPLY"}.get(child.type, child.type)
-                child.value = "//" if child.value == "/" else child.value
+        if len(children) > 2:
+            sign = children[1]
+            sign.type = _OPERATORS.get(sign.type, sign.type)
+            if sign.value == "/":
+                sign.value = "//"
         return super().chain(children)
-
-    def operand(self, children: list[Any]) -> Any:
-        return children[0]
 
     def long(self, children: list[Token]) -> Literal:
         (digits,) = children

@@ -47,41 +47,42 @@ class Statements:
 
 
 class Streams:
-    """What is known of the streams of a text: a query's is known when the query is settled, in any order."""
+    """What is known of the streams of a text."""
 
     def __init__(self, definitions: dict[str, EventType], asked: list[Asked]) -> None:
-        self._definitions = definitions
+        self._known = dict(definitions)
+        """Streams by name: defined, or filled by a query that is settled."""
         self._asked = asked
         self._settled: dict[str, Query] = {}
         self._begun: set[str] = set()
+        self._makers: dict[str, Asked] = {}
+        for query in asked:
+            self._makers.setdefault(query.into, query)
+        self._closed = bool(definitions.keys() - self._makers.keys())
+        """Whether the text defines where its events come from, so that there are no others."""
 
     def queries(self) -> tuple[Query, ...]:
+        """The queries of the text, in its order."""
         return tuple(map(self._query, self._asked))
 
     def _query(self, asked: Asked) -> Query:
         if asked.name not in self._settled:
             self._begun.add(asked.name)
-            self._settled[asked.name] = settled(asked, self._type, self._made(asked.into, asked))
+            query = settled(asked, self._type, self._known.get(asked.into))
+            self._settled[asked.name] = query
+            self._known[asked.into] = query.emits
         return self._settled[asked.name]
 
-    def _made(self, name: str, asked: Asked) -> EventType | None:
-        """What the stream that a query fills is known to be before: as defined, or as another query fills it."""
-        if name in self._definitions:
-            return self._definitions[name]
-        return next((query.emits for query in self._settled.values() if query.emits.name == name), None)
-
     def _type(self, name: str, span: Span | None) -> EventType | None:
-        if name in self._definitions:
-            return self._definitions[name]
-        makers = [asked for asked in self._asked if asked.into == name]
-        if makers:
-            known = self._made(name, makers[0])
-            if known is None and makers[0].name in self._begun:
+        if name in self._known:
+            return self._known[name]
+        maker = self._makers.get(name)
+        if maker is not None:
+            if maker.name in self._begun:
                 raise RuleError(f"{name} is made of itself", span=span, hint=f"Write define stream {name} (…).")
-            return known or self._query(makers[0]).emits
-        if self._definitions.keys() - {asked.into for asked in self._asked}:
-            known_names = [*self._definitions, *(asked.into for asked in self._asked)]
-            raise RuleError(f"there is no stream {name}", span=span, hint=nearest(name, known_names))
+            return self._query(maker).emits
+        if self._closed:
+            raise RuleError(f"there is no stream {name}", span=span, hint=nearest(name, [*self._known, *self._makers]))
         return None
 
 
