@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +88,79 @@ def test_what_is_printed_is_read_as_it_was(texts: list[str]) -> None:
     assert parse(printed) == program
     for rule in program.rules:
         assert one(print_rule(rule), definitions()) == rule
+
+
+VOCABULARY = (
+    *(
+        "from",
+        "every",
+        "not",
+        "for",
+        "and",
+        "or",
+        "join",
+        "as",
+        "on",
+        "within",
+        "select",
+        "group by",
+        "having",
+        "insert",
+    ),
+    *(
+        "into",
+        "define stream",
+        "#window.time(1 sec)",
+        "[",
+        "]",
+        "(",
+        ")",
+        "<2:3>",
+        "->",
+        ",",
+        ";",
+        "=",
+        "==",
+        "*",
+        "+",
+        "?",
+    ),
+    *(
+        "e1",
+        "e1.x",
+        "e1[last].x",
+        "sum(x)",
+        "count()",
+        "is null",
+        "in foo",
+        "1",
+        "2L",
+        "0.5",
+        "'a'",
+        "@info(",
+        "--",
+        "/*",
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(queries(), st.randoms(use_true_random=False))
+def test_a_query_with_slips_is_read_or_has_a_rule_error(query: str, chance: random.Random) -> None:
+    text = definitions() + query
+    for _ in range(chance.randint(1, 3)):
+        start = chance.randint(0, len(text))
+        end = min(len(text), start + chance.randint(0, 5))
+        text = text[:start] + chance.choice(["", " ", "\n", *VOCABULARY, text[start:end] * 2]) + text[end:]
+    try:
+        program, mistake = parse(text, "siddhi"), None
+    except RuleError as error:
+        program, mistake = None, error
+    if mistake is not None:
+        assert mistake.span is not None
+        assert 0 <= mistake.span.start <= mistake.span.end <= len(text)
+    if program is not None:
+        assert parse(print_program(program), "siddhi") == program
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.integers(-(2**63), 2**63 - 1), st.floats())
