@@ -127,10 +127,11 @@ class Automaton:
     # ---- where attempts begin and wait
 
     def _begin(self) -> None:
-        """A first attempt; later ones under `every`, and in a sequence whose second state is an absence."""
+        """A first attempt; later ones under `every`, and in a sequence whose second state has an absence."""
         first = self._nodes[0]
-        waits = self._chain.sequence and first.next is not None and isinstance(first.next.leaf, Absence)
-        if self._begun and first.again is None and not (waits and first.next and first.next.partner is None):
+        second = _sides(first.next) if first.next is not None else ()
+        waits = self._chain.sequence and any(isinstance(side.leaf, Absence) for side in second)
+        if self._begun and first.again is None and not waits:
             return
         self._begun = True
         self._add(first, _Attempt())
@@ -141,7 +142,7 @@ class Automaton:
             return
         alone = self._chain.sequence
         if node.partner is not None:
-            for side in (node, node.partner):
+            for side in _sides(node):
                 if not ((alone or node.starts) and side.fresh):
                     side.fresh.append(attempt)
             return
@@ -155,7 +156,7 @@ class Automaton:
     def _add_again(self, node: _Node, attempt: _Attempt) -> None:
         """Lets a copy begin anew at the first node of an `every`."""
         copy = attempt.cut(node.first)
-        for side in (node, node.partner) if node.partner else (node,):
+        for side in _sides(node):
             side.fresh.append(copy)
 
     def _settle(self, node: _Node) -> None:
@@ -163,8 +164,7 @@ class Automaton:
         node.fresh = []
 
     def _shown(self, node: _Node, fact: Fact) -> bool:
-        sides = (node, node.partner) if node.partner else (node,)
-        return any(side.leaf.pattern.type == fact.type for side in sides)
+        return any(side.leaf.pattern.type == fact.type for side in _sides(node))
 
     def _order(self) -> list[_Node]:
         """Later states first; of a pair, an absence first, then the left one."""
@@ -194,15 +194,18 @@ class Automaton:
         if within_us is None:
             return
         for node in self._nodes:
+            if node.number != node.first:
+                continue
             old = None
-            for attempts in (node.waiting, node.fresh):
+            for attempts in (held for side in _sides(node) for held in (side.waiting, side.fresh)):
                 for attempt in list(attempts):
                     if self._is_old(attempt, ts):
                         attempts.remove(attempt)
                         old = attempt
-            if old is not None and node.home is not None and not (node.partner and node.number != node.first):
+            if old is not None and node.home is not None:
                 self._add_again(node.home, old)
-                self._settle(node.home)
+                for side in _sides(node.home):
+                    self._settle(side)
 
     def _is_old(self, attempt: _Attempt, ts: int) -> bool:
         within_us = self._chain.within_us
@@ -229,9 +232,6 @@ class Automaton:
 
     def _step(self, node: _Node, attempt: _Attempt, fact: Fact) -> None:
         partner, pair = node.partner, node.pair
-        if partner is not None and pair is not None and not pair.both and attempt.events.get(partner.number):
-            node.waiting.remove(attempt)
-            return
         if not self._fits(node, attempt, fact):
             if self._chain.sequence:
                 node.waiting.remove(attempt)
@@ -299,6 +299,9 @@ class Automaton:
 
     def _advance(self, node: _Node, attempt: _Attempt, ts: int) -> None:
         """A state is complete."""
+        for attempts in (held for side in _sides(node) for held in (side.waiting, side.fresh)):
+            if attempt in attempts:
+                attempts.remove(attempt)
         attempt.since_us = ts
         if node.next is None:
             self._out.append(attempt)
@@ -345,6 +348,11 @@ class Automaton:
                 continue
             self._advance(node, attempt, ts)
             node.over = node.starts and node.again is None
+
+
+def _sides(node: _Node) -> tuple[_Node, ...]:
+    """A node, and the other one of its pair."""
+    return (node, node.partner) if node.partner is not None else (node,)
 
 
 def _linked(chain: Chain) -> list[_Node]:
