@@ -76,6 +76,11 @@ class Chosen(dict[str | None, Fact]):
 Chunk = list[tuple[Sign, Chosen]]
 
 
+def meets(tests: Iterable[Expression], events: Chosen) -> bool:
+    """Whether events meet all tests."""
+    return all(holds(test, events, {}) for test in tests)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What a query puts out, in the order of its `select`."""
@@ -260,8 +265,7 @@ class _Selection:
 
     def _passes(self, values: tuple[Value, ...]) -> bool:
         row = {name: value for (name, _), value in zip(self._query.select, values, strict=True)}
-        events = Chosen({None: Fact("", 0, 0, "", (0, 0), row)})
-        return all(holds(test, events, {}) for test in self._query.having)
+        return meets(self._query.having, Chosen({None: Fact("", 0, 0, "", (0, 0), row)}))
 
 
 # ---- windows
@@ -276,6 +280,8 @@ class _Window:
         """What a partner in a join can find: of a batching window, its last batch."""
         self._coming: list[Fact] = []
         self._first_ts: int | None = None
+        self._next_ts = 0
+        """When the batch that is coming ends."""
 
     def due(self) -> int | None:
         window = self._window
@@ -332,7 +338,7 @@ class _Window:
 
 def _admits(source: Source, fact: Fact) -> bool:
     pattern = source.pattern
-    return fact.type == pattern.type and all(holds(test, Chosen({None: fact}), {}) for test in pattern.constraints)
+    return fact.type == pattern.type and meets(pattern.constraints, Chosen({None: fact}))
 
 
 class _Single:
@@ -355,7 +361,7 @@ class _Single:
         return [
             (sign, Chosen({None: fact}))
             for sign, fact in signed
-            if sign == Sign.RESET or all(holds(test, Chosen({None: fact}), {}) for test in self._source.after)
+            if sign == Sign.RESET or meets(self._source.after, Chosen({None: fact}))
         ]
 
 
@@ -401,13 +407,8 @@ class _Joined:
                 chunks.append([(sign, Chosen({}))])
                 continue
             pairs = [Chosen({roles[side]: fact, roles[1 - side]: other}) for other in self._windows[1 - side].held]
-            found = [pair for pair in pairs if all(holds(test, pair, {}) for test in join.on)]
+            found = [pair for pair in pairs if meets(join.on, pair)]
             if not found and join.outer in (own, Side.BOTH):
                 found = [Chosen({roles[side]: fact})]
             chunks.append([(sign, pair) for pair in found])
         return chunks
-
-
-def meets(tests: Iterable[Expression], events: Chosen) -> bool:
-    """Whether events meet all tests."""
-    return all(holds(test, events, {}) for test in tests)
