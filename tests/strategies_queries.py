@@ -25,9 +25,9 @@ class Case:
     def text(self) -> str:
         return self.definitions + self.asked
 
-    def query(self, insertion: str, other: str) -> str:
-        """The query with another `insert`."""
-        return re.sub(r"insert .*into O", other, self.asked) if insertion else self.asked
+    def inserting(self, which: str) -> str:
+        """The text of a query that puts out `all`, `current` or `expired` events."""
+        return self.definitions + re.sub(r"insert .*into O", f"insert {which} events into O", self.asked)
 
 
 def definitions() -> str:

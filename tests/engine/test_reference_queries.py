@@ -180,6 +180,5 @@ def test_all_events_are_the_current_and_the_expired_ones(case: Case) -> None:
             continue
         found = {}
         for kind in ("current", "expired", "all"):
-            text = f"{case.definitions}{case.query('insert into O', f'insert {kind} events into O')}"
-            found[kind] = [(row.ts, row.expired, row.values) for _, row in answers(text, case.events)]
+            found[kind] = [(row.ts, row.expired, row.values) for _, row in answers(case.inserting(kind), case.events)]
         assert sorted(found["current"] + found["expired"], key=repr) == sorted(found["all"], key=repr)
