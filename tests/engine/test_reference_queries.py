@@ -111,6 +111,18 @@ def test_both_of_a_pair_in_any_order() -> None:
     assert found == [(2, (2, 1)), (4, (3, 4))]
 
 
+def test_within_ends_what_every_repeats() -> None:
+    events = "S@0(x=1)\nT@1(y=1)\nT@3(y=3)\nT@4(y=4)"
+    found = values("from e1=S -> every e2=T within 3 us select e2.y as y insert into O", events)
+    assert found == [(1, (1,)), (3, (3,))]
+
+
+def test_what_is_complete_does_not_grow_old() -> None:
+    events = "S@0(x=1)\nS@5(x=2)\nT@10(y=3)"
+    found = values("from every (e1=S or e2=T) within 3 us select e1.x as x, e2.y as y insert into O", events)
+    assert found == [(0, (1, None)), (5, (2, None)), (10, (None, 3))]
+
+
 def test_a_sequence_can_end_with_a_count_or_need_two() -> None:
     events = "S@1(x=1)\nT@2(y=2)\nT@3(y=3)\nS@4(x=4)"
     last = values("from every e1=S, e2=T+ select e1.x as x, e2[last].y as y insert into O", events)

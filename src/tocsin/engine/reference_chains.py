@@ -189,10 +189,11 @@ class Automaton:
             self._begin()
 
     def _expire(self, ts: int) -> None:
-        """Gives up attempts that `within` makes too old; inside `every`, one begins anew."""
+        """Gives up attempts that `within` makes too old; inside an `every` at the start, one begins anew."""
         within_us = self._chain.within_us
         if within_us is None:
             return
+        gone: list[_Attempt] = []
         for node in self._nodes:
             if node.number != node.first:
                 continue
@@ -201,8 +202,9 @@ class Automaton:
                 for attempt in list(attempts):
                     if self._is_old(attempt, ts):
                         attempts.remove(attempt)
-                        old = attempt
-            if old is not None and node.home is not None:
+                        old = attempt if attempt not in gone else old
+                        gone.append(attempt)
+            if old is not None and node.home is not None and node.home.starts:
                 self._add_again(node.home, old)
                 for side in _sides(node.home):
                     self._settle(side)
