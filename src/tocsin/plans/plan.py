@@ -13,6 +13,7 @@ from functools import cached_property
 
 from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
+from tocsin.language.queries import Query
 from tocsin.language.requests import Clock, Request, Statement, clocks
 from tocsin.language.rules import Rule
 from tocsin.plans.bind import bind, located
@@ -168,6 +169,8 @@ def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tupl
     catalog = given.with_types(emitted.types)
     plans: list[RulePlan] = []
     for rule in rules:
+        if isinstance(rule, Query):
+            raise located(RuleError("queries of SiddhiQL do not run yet", span=rule.span), rule)
         plans += [bind(rule, catalog)] if isinstance(rule, Rule) else bind_request(rule, catalog)
     return tuple(plans)
 
