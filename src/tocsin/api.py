@@ -16,6 +16,7 @@ from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
 from tocsin.language import guess, parse
+from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Program, Rule
 from tocsin.plans.catalog import Catalog
@@ -239,7 +240,7 @@ def rules(source: str | Path | Iterable[Statement], language: str | None = None)
         return RuleSet(replace(program, rules=tuple(replace(rule, source=text) for rule in program.rules)))
     given = tuple(source) if isinstance(source, Iterable) else (source,)
     for rule in given:
-        if not isinstance(rule, Rule | Request):
+        if not isinstance(rule, Rule | Request | Query):
             message = f"rules come as text, a file, or Rule objects, not as {type(rule).__name__}"
             raise RuleError(message, hint="The builder's rules end with .build().")
     return RuleSet(Program((), given))

@@ -21,6 +21,7 @@ from graphlib import TopologicalSorter
 from tocsin.errors import EventError
 from tocsin.events.ids import Words, content_words, hexadecimal, match_words, occurrence_words, text_words
 from tocsin.events.types import Event, Kind, Value
+from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import (
     Aggregate,
@@ -91,6 +92,8 @@ def detect(rules: Sequence[Statement], events: Iterable[Event], since: Mapping[s
             from tocsin.engine.reference_requests import notifications
 
             found = notifications(rule, visible, max((fact.ts for fact in facts), default=0))
+        elif isinstance(rule, Query):
+            raise EventError("queries of SiddhiQL do not run yet")
         else:
             found = _found(rule, visible)
         for composite, match in found:

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from tocsin.errors import RuleError
 from tocsin.events.types import Kind
-from tocsin.language.requests import Request
+from tocsin.language.queries import Query
+from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import (
     Aggregate,
     And,
@@ -27,7 +28,6 @@ from tocsin.language.rules import (
     Pattern,
     Policy,
     Program,
-    Rule,
     Scope,
     Selection,
     Within,
@@ -56,8 +56,12 @@ def print_program(program: Program) -> str:
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
-def print_rule(rule: Rule | Request) -> str:
-    """A rule as text, with its name in front where that is not the type that it defines; or a request."""
+def print_rule(rule: Statement) -> str:
+    """A rule as text, with its name in front where that is not the type that it defines; or a request, or a query."""
+    if isinstance(rule, Query):
+        from tocsin.language.printing_queries import print_query
+
+        return print_query(rule)
     if isinstance(rule, Request):
         from tocsin.language.printing_requests import print_request
 

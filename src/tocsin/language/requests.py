@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from tocsin.errors import Span
 from tocsin.events.types import EventType, Kind
+from tocsin.language.queries import Query
 from tocsin.language.rules import Expression, Pattern, Rule, no_span
 
 DAY_US = 86_400_000_000
@@ -134,7 +135,7 @@ class Request:
         return tuple(dict.fromkeys(pattern.type for pattern in _patterns(self.expression)))
 
 
-Statement = Rule | Request
+Statement = Rule | Request | Query
 """What a text can say."""
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
+from tocsin.language.queries import Query
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Rule
 from tocsin.plans.bind import bind, located
@@ -163,6 +164,8 @@ def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tupl
         if isinstance(rule, Rule):
             plans.append(bind(rule, catalog))
             continue
+        if isinstance(rule, Query):
+            raise located(RuleError("queries of SiddhiQL do not run yet", span=rule.span), rule)
         composite = next((type for type in rule.uses if type in emitted.types), None)
         if composite is not None:
             message = f"{composite} is defined by a rule: requests over composite events do not run yet"
