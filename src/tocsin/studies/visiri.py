@@ -181,16 +181,13 @@ def _sizes(points: Sequence[tuple[int, int]]) -> list[int]:
     return sorted({queries for queries, _ in points})
 
 
-def _draw_duplication(rows: Sequence[Row], canvas: Canvas) -> None:
-    panels(rows, canvas, [("duplication", "nodes that an event goes to")])
-
-
-def _draw_variance(rows: Sequence[Row], canvas: Canvas) -> None:
-    panels(rows, canvas, [("variance", "variance of the nodes' cost")], logarithmic=["variance"])
+def _draw_placements(rows: Sequence[Row], canvas: Canvas) -> None:
+    named = [("duplication", "nodes that an event goes to"), ("variance", "variance of the nodes' total cost")]
+    panels(rows, canvas, named, logarithmic=["variance"])
 
 
 def _draw_throughput(rows: Sequence[Row], canvas: Canvas) -> None:
-    panels(rows, canvas, [("throughput", "events ÷ largest busy time")])
+    panels(rows, canvas, [("throughput", "events ÷ largest busy time")], share=False)
 
 
 def _draw_beyond(rows: Sequence[Row], canvas: Canvas) -> None:
@@ -198,8 +195,8 @@ def _draw_beyond(rows: Sequence[Row], canvas: Canvas) -> None:
     panels(rows, canvas, named, logarithmic=["variance"])
 
 
-def _judge_loads(rows: Sequence[Row]) -> list[Claim]:
-    return [*judge_variance(rows), *judge_alone(rows)]
+def _judge_placements(rows: Sequence[Row]) -> list[Claim]:
+    return [*judge_duplication(rows), *judge_variance(rows), *judge_alone(rows)]
 
 
 STUDY = Study(
@@ -207,22 +204,13 @@ STUDY = Study(
     "VISIRI: queries spread over nodes",
     (
         Figure(
-            "3-5",
-            "Figures 3 to 5: event duplication",
-            ("V1",),
+            "3-8",
+            "Figures 3 to 5: event duplication, and 6 to 8: variance of the nodes' total cost",
+            ("V1", "V2", "V6a"),
             placement_runs,
             measure_placements,
-            _draw_duplication,
-            judge_duplication,
-        ),
-        Figure(
-            "6-8",
-            "Figures 6 to 8: variance of the nodes' total cost",
-            ("V2", "V6a"),
-            placement_runs,
-            measure_placements,
-            _draw_variance,
-            _judge_loads,
+            _draw_placements,
+            _judge_placements,
         ),
         Figure(
             "9",

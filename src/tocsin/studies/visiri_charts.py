@@ -32,29 +32,36 @@ def means(rows: Sequence[Row], value: str) -> dict[tuple[int, int, str], float]:
 
 
 def panels(
-    rows: Sequence[Row], canvas: Canvas, values: Sequence[tuple[str, str]], *, logarithmic: Sequence[str] = ()
+    rows: Sequence[Row],
+    canvas: Canvas,
+    values: Sequence[tuple[str, str]],
+    *,
+    logarithmic: Sequence[str] = (),
+    share: bool = True,
 ) -> None:
-    """A row of panels for each value and its name, one panel for each number of queries."""
+    """A row of panels for each value and its name, one panel for each number of queries; `share`: on one scale."""
     sizes = sorted({int(row["queries"]) for row in rows})
     shown = [placer for placer in STYLES if any(row["placer"] == placer for row in rows)]
-    canvas.set_size_inches(max(6.5, 3.6 * len(sizes)), 0.9 + 3.2 * len(values))
-    grid = canvas.subplots(len(values), len(sizes), sharey="row", squeeze=False)
-    for (value, label), line in zip(values, grid, strict=True):
+    across = len(sizes) == 1
+    shape = (1, len(values)) if across else (len(values), len(sizes))
+    canvas.set_size_inches(max(6.5, 3.7 * shape[1]), 0.9 + 3.2 * shape[0])
+    grid = canvas.subplots(*shape, sharey="row" if share and not across else False, squeeze=False)
+    for (value, label), line in zip(values, grid.T if across else grid, strict=True):
         points = means(rows, value)
         for size, axes in zip(sizes, line, strict=True):
             for placer in shown:
                 nodes = sorted(nodes for queries, nodes, name in points if (queries, name) == (size, placer))
                 heights = [points[size, node, placer] for node in nodes]
                 axes.plot(nodes, heights, label=placer, linewidth=1.6, markersize=5, **STYLES[placer])
-            if value in logarithmic:
-                axes.set_yscale("log")
-            else:
-                axes.set_ylim(bottom=0)
             axes.set_title(f"{size:,} queries", fontsize=10)
             axes.set_xlabel("nodes")
             axes.set_xticks(sorted({int(row["nodes"]) for row in rows}))
             axes.tick_params(labelsize=8)
             axes.grid(alpha=0.3)
+            if value in logarithmic:
+                axes.set_yscale("log")
+        for axes in () if value in logarithmic else line:  # after all is drawn: this fixes the upper end too
+            axes.set_ylim(bottom=0)
         line[0].set_ylabel(label)
     handles, labels = grid[0][0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
@@ -72,4 +79,4 @@ def bars(rows: Sequence[Row], canvas: Canvas) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set_xlabel("cost of the query (a logarithm)")
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper right")

@@ -6,7 +6,7 @@ a filter lets pass, how much work a query has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -39,6 +39,7 @@ Numbers = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Busy = Callable[[Placement], Numbers]
 
+QUERIES_MAX = 10_000
 EVENTS = 200_000
 SPREAD = 100.0
 """In the measured workload the fastest stream has up to so many times the events of the slowest."""
@@ -64,17 +65,17 @@ def placed(units: Sequence[Unit], nodes: int, placer: Placer, *, singly: bool) -
     return placement
 
 
+def workload(queries: int, shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...]]:
+    """Generated queries, and as units with the costs of VISIRI's model that read whole streams."""
+    most, units = _workload(shape, seed)
+    return most[:queries], units[:queries]
+
+
 @lru_cache(maxsize=4)
-def workload(queries: int, shape: str, seed: int) -> tuple[Unit, ...]:
-    """Generated queries with the costs of VISIRI's model, reading whole streams."""
-    definitions = definitions_by_name()
-    return tuple(as_unit(query, definitions) for query in generated(queries, shape, seed=seed))
-
-
-@lru_cache(maxsize=1)
-def definitions_by_name() -> Mapping[str, EventType]:
-    """The definitions of the input streams."""
-    return {stream.name: stream for stream in stream_types()}
+def _workload(shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...]]:
+    definitions = {stream.name: stream for stream in stream_types()}
+    queries = tuple(generated(QUERIES_MAX, shape, seed=seed))
+    return queries, tuple(as_unit(query, definitions) for query in queries)
 
 
 def measure_placements(settings: Settings) -> list[Row]:
@@ -96,7 +97,7 @@ def measure_throughput(settings: Settings) -> list[Row]:
 
 def _placements(settings: Settings) -> list[tuple[str, Placement]]:
     seed, nodes = int(settings["seed"]), int(settings["nodes"])
-    units = workload(int(settings["queries"]), str(settings["shape"]), seed)
+    _, units = workload(int(settings["queries"]), str(settings["shape"]), seed)
     return [(name, placed(units, nodes, placer, singly=singly)) for name, (placer, singly) in placers(seed).items()]
 
 
@@ -125,9 +126,8 @@ def measure_knowing(settings: Settings) -> list[Row]:
     later, it is a row of its own. Costs and copies are those that the events show.
     """
     seed, nodes = int(settings["seed"]), int(settings["nodes"])
-    queries = generated(int(settings["queries"]), "mixed", seed=seed)
+    queries, model = workload(int(settings["queries"]), "mixed", seed)
     seen = Seen(queries, seed)
-    model = workload(len(queries), "mixed", seed)
     rows: list[Row] = []
     for name, (placer, singly) in placers(seed).items():
         if name in ("VISIRI", "even"):
