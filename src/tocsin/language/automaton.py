@@ -10,17 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tocsin.errors import RuleError
 from tocsin.language.mistakes import unexpected
-from tocsin.language.tokens import END, Lexer
+from tocsin.language.tokens import END, Lexer, Token
 
 _Reduction = tuple[Callable[[list[Any]], Any], int, str]
 """What makes a value of a production's parts, how many parts there are, and the symbol that they become."""
 
 
+_Mistake = Callable[[Token, set[str], Sequence[Any]], RuleError]
+"""What to say of a token that does not fit, given the terminals that would and what had been read."""
+
+
 class Automaton:
     """A parser for texts of a grammar, from one of its `starts`; `reader` makes the values."""
 
-    def __init__(self, grammar: str, reader: object, starts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        grammar: str,
+        reader: object,
+        starts: Sequence[str],
+        lexer: type[Lexer] = Lexer,
+        mistake: _Mistake = unexpected,
+    ) -> None:
         from lark import Lark
 
         lark = Lark(
@@ -47,7 +59,8 @@ class Automaton:
             # Lark leaves the last state without a way out; here it takes the end like any other token.
             self._steps[table.end_state][END] = table.end_state
         spelled = {item.name: (item.pattern.value,) for item in lark.terminals if item.pattern.type == "str"}
-        self._lexer = Lexer(spelled, self._steps)
+        self._lexer = lexer(spelled, self._steps)
+        self._mistake = mistake
 
     def read(self, text: str, start: str) -> Any:
         """What the text says; a `RuleError` where it makes no sense."""
@@ -67,7 +80,7 @@ class Automaton:
                 states.append(returns[states[-1]][symbol])
                 step = steps[states[-1]].get(terminal)
             if step is None:
-                raise unexpected(token, self._fitting(states), values)
+                raise self._mistake(token, self._fitting(states), values)
             states.append(step)
             values.append(token)
         return values[-2]

@@ -62,9 +62,9 @@ def unexpected(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleE
         or _unknown_word(token, terminals)
         or (before and _wrong_before(before, token))
         or RuleError(
-            f"unexpected {_shown(token)}; expected {expectation(terminals)}",
+            f"unexpected {shown(token)}; expected {expectation(terminals)}",
             span=token.span,
-            hint=_slip(token.value, _fitting_words(terminals)) or _parentheses(token, terminals),
+            hint=slip(token.value, _fitting_words(terminals)) or _parentheses(token, terminals),
         )
     )
 
@@ -104,7 +104,7 @@ def _unknown_function(token: Token, before: Token | None, stack: Sequence[Any]) 
     if token.value.lower() in ("(", "within", "between"):
         for word, name in pairwise(stack[-6:]):
             opens = isinstance(word, Token) and word.type == "AND" and isinstance(name, Token)
-            if opens and name.type == "TYPE" and _slip(name.value, Function):
+            if opens and name.type == "TYPE" and slip(name.value, Function):
                 called = name
     if called is None:
         return None
@@ -129,7 +129,7 @@ def _wrong_before(before: Token, token: Token) -> RuleError | None:
         return RuleError("unexpected 'not'; expected a value", span=before.span, hint=_CONDITION)
     if word in _NEVER_NAMES:
         return RuleError(f"unexpected '{word}'; expected {_WORDS[before.type]}", span=before.span)
-    hint = _slip(word, (*SPELLINGS["POLICY"], "not"))
+    hint = slip(word, (*SPELLINGS["POLICY"], "not"))
     if before.type == "TYPE" and hint and IDENTIFIER.fullmatch(token.value):
         return RuleError(f"unexpected '{before.value}'", span=before.span, hint=hint)
     return None
@@ -146,12 +146,13 @@ def _fitting_words(terminals: set[str]) -> list[str]:
     return known + [word for name in several if name in terminals for word in SPELLINGS[name]]
 
 
-def _slip(word: str, known: Iterable[str]) -> str | None:
+def slip(word: str, known: Iterable[str]) -> str | None:
     """A hint if the word is close to a known one."""
     hint = nearest(word, known) if len(word) > 2 and IDENTIFIER.fullmatch(word) else None
     return hint if hint and hint.startswith("Did you mean") else None
 
 
-def _shown(token: Token) -> str:
+def shown(token: Token) -> str:
+    """A token in quotes, cut where it is long."""
     text = token.value if len(token.value) <= 30 else token.value[:29] + "…"
     return text if token.type == "STRING" else f"'{text}'"

@@ -50,7 +50,12 @@ def print_program(program: Program) -> str:
     define    Hot()
     from      Temp(value>45)
     """
-    types = "\n".join(f"event {event_type}" for event_type in program.types)
+    if any(isinstance(rule, Query) for rule in program.rules):
+        from tocsin.language.printing_queries import print_definition
+
+        types = "\n".join(map(print_definition, program.types))
+    else:
+        types = "\n".join(f"event {event_type}" for event_type in program.types)
     parts = [types] if types else []
     parts += [print_rule(rule) for rule in program.rules]
     return "\n\n".join(parts) + "\n" if parts else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import Kind
@@ -41,14 +41,14 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 
 _SKIP = r"(?:[\s\ufeff]++|(?:--|\#)[^\n]*+)*+"
 # No line break in a string, so that a missing quote is found on its own line, and no half of a surrogate pair.
-_BARRED = r"\n\r\ud800-\udfff"
+BARRED = r"\n\r\ud800-\udfff"
 _TOKEN = re.compile(
     rf"""{_SKIP}(?:
     (?P<WORD>{IDENTIFIER.pattern})
     |(?P<PARAMETER>\${IDENTIFIER.pattern})
     |(?P<DOUBLE>(?:[0-9]+\.[0-9]+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<INT>[0-9]+)
-    |(?P<STRING>"(?:[^"\\{_BARRED}]|\\[^{_BARRED}])*+"|'(?:[^'\\{_BARRED}]|\\[^{_BARRED}])*+')
+    |(?P<STRING>"(?:[^"\\{BARRED}]|\\[^{BARRED}])*+"|'(?:[^'\\{BARRED}]|\\[^{BARRED}])*+')
     |(?P<SYMBOL>[!<>=]=|<>|\|\||[-(),;:.+*/=<>&])
     )""",
     re.VERBOSE,
@@ -108,8 +108,17 @@ class _Place(NamedTuple):
 class Lexer:
     """Finds the tokens of a text for a parser whose table is `steps`; `spelled` are the grammar's own terminals."""
 
+    token = _TOKEN
+    blank = _BLANK
+    role = _DOT
+    """What follows a word that can only be the name of an event."""
+    followed: ClassVar[Mapping[str, re.Pattern[str]]] = _FOLLOWED
+    spellings: ClassVar[Mapping[str, tuple[str, ...]]] = SPELLINGS
+    advice: ClassVar[Mapping[str, str]] = _ADVICE
+    """What to write for a character that has no place in a text."""
+
     def __init__(self, spelled: Mapping[str, tuple[str, ...]], steps: Mapping[int, Container[str]]) -> None:
-        self._spellings = SPELLINGS | dict(spelled)
+        self._spellings = {**self.spellings, **spelled}
         self._symbols = {word: terminal for terminal, words in self._spellings.items() for word in words}
         self._steps = steps
         self._places: dict[int, _Place] = {}
@@ -117,28 +126,29 @@ class Lexer:
     def tokens(self, text: str, states: Sequence[int]) -> Iterator[Token]:
         """The tokens and `END`, each found when the last of `states` is where the parser then stands."""
         symbols, places = self._symbols, self._places
+        pattern, role, followed = self.token, self.role, self.followed
         end = 0
-        while match := _TOKEN.match(text, end):
+        while match := pattern.match(text, end):
             terminal = match.lastgroup or ""
             value, end = match[terminal], match.end()
             if terminal == "SYMBOL":
                 terminal = symbols.get(value, "")
                 if not terminal:
-                    _expect_end(text, end - len(value))
+                    self._expect_end(text, end - len(value))
             elif terminal == "WORD":
                 place = places.get(states[-1]) or self._place(states[-1])
-                if place.has_role and _DOT.match(text, end):
+                if place.has_role and role.match(text, end):
                     terminal = "ROLE"
                 else:
                     terminal = place.keywords.get(value.lower(), place.name)
-                    if place.has_name and terminal in _FOLLOWED and not _FOLLOWED[terminal].match(text, end):
+                    if place.has_name and terminal in followed and not followed[terminal].match(text, end):
                         terminal = place.name
             elif terminal == "INT":
                 place = places.get(states[-1]) or self._place(states[-1])
                 if place.has_nth and (nth := _NTH.match(text, end - len(value))):
                     terminal, value, end = "NTH", nth[0], nth.end()
             yield Token(terminal, value, end - len(value), end)
-        _expect_end(text, end)
+        self._expect_end(text, end)
         yield Token(END, "", end, end)
 
     def _place(self, state: int) -> _Place:
@@ -151,19 +161,18 @@ class Lexer:
         self._places[state] = place
         return place
 
-
-def _expect_end(text: str, end: int) -> None:
-    blank = _BLANK.match(text, end)
-    start = blank.end() if blank else end
-    if start == len(text):
-        return
-    character = text[start]
-    if character in "\"'":
-        line_end = text.find("\n", start)
-        span = Span(start, len(text) if line_end < 0 else line_end)
-        raise RuleError("this string does not end", span=span)
-    shown = f"'{character}'" if character.isprintable() else f"U+{ord(character):04X}"
-    hint = _ADVICE.get(character)
-    if hint is None and character.isalpha():
-        hint = "A name is made of the letters A to Z, digits and '_'."
-    raise RuleError(f"stray character {shown}", span=Span(start, start + 1), hint=hint)
+    def _expect_end(self, text: str, end: int) -> None:
+        blank = self.blank.match(text, end)
+        start = blank.end() if blank else end
+        if start == len(text):
+            return
+        character = text[start]
+        if character in "\"'":
+            line_end = text.find("\n", start)
+            span = Span(start, len(text) if line_end < 0 else line_end)
+            raise RuleError("this string does not end", span=span)
+        shown = f"'{character}'" if character.isprintable() else f"U+{ord(character):04X}"
+        hint = self.advice.get(character)
+        if hint is None and character.isalpha():
+            hint = "A name is made of the letters A to Z, digits and '_'."
+        raise RuleError(f"stray character {shown}", span=Span(start, start + 1), hint=hint)

@@ -1,0 +1,130 @@
+"""What is wrong where a SiddhiQL text cannot be read on? What Siddhi has and Tocsin has not is called by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tocsin.errors import RuleError, nearest
+from tocsin.language.mistakes import shown, slip
+from tocsin.language.tokens import END, IDENTIFIER, NAMES, Token
+from tocsin.language.tokens_queries import KINDS_OF_QUERIES, UNITS_OF_QUERIES
+
+_VALUES = {"ATTRIBUTE", "ROLE", "INT", "LONG", "DOUBLE", "STRING", "BOOLEAN", "LPAR", "MINUS"}
+_OPERATORS = {"COMPARE", "LESS", "MORE", "EQUAL", "ADD", "MINUS", "STAR", "MULTIPLY", "AND", "OR"}
+_COUNTS = {"LESS", "STAR", "ADD", "QUESTION"}
+_HANDLERS = {"HASH", "LSQB"}
+_RARE = {
+    "INNER",
+    "LEFT",
+    "RIGHT",
+    "FULL",
+    "OUTER",
+    "UNIDIRECTIONAL",
+    "AS",
+    "GROUP",
+    "HAVING",
+    "INSERT",
+    "WITHIN",
+    "ASSIGN",
+}
+
+_UNSUPPORTED = {
+    "partition": "partitions are",
+    "table": "tables are",
+    "trigger": "triggers are",
+    "function": "functions defined in a text are",
+    "aggregation": "incremental aggregations are",
+    "window": "windows with a name of their own are",
+    "output": "limiting the rate of the output is",
+    "order": "'order by' is",
+    "limit": "'limit' is",
+    "offset": "'offset' is",
+    "delete": "tables are",
+    "update": "tables are",
+    "return": "'return' is",
+    "in": "'in' anywhere but at the end of a filter is",
+    "per": "incremental aggregations are",
+    "object": "attributes of the kind 'object' are",
+}
+"""What Siddhi has besides, by the word that begins it."""
+
+_WORDS = {
+    "TYPE": "a name",
+    "ATTRIBUTE": "an attribute",
+    "KIND": "a kind (" + ", ".join(KINDS_OF_QUERIES) + ")",
+    "UNIT": "a unit (millisec, sec, min, hour, day, week, month, year)",
+    "INT": "a number",
+    "STRING": "a string",
+    "LPAR": "'('",
+    "LSQB": "'['",
+    "HASH": "'#window'",
+    "ARROW": "'->'",
+    "COMMA": "','",
+    "COLON": "':'",
+    "DOT": "'.'",
+    "ASSIGN": "'='",
+    "MORE": "'>'",
+    "STAR": "'*'",
+    "RBRACKET": "']'",
+    "RPAR": "')'",
+}
+_KEYWORDS = (
+    *("stream", "define", "from", "every", "not", "for", "and", "or", "within"),
+    *("join", "inner", "left", "right", "full", "outer", "unidirectional", "as", "on", "window"),
+    *("select", "group", "by", "having", "insert", "into", "events", "all", "current", "expired"),
+    *("is", "null", "last"),
+)
+_WORDS |= {word.upper(): f"'{word}'" for word in _KEYWORDS}
+"""Terminals in words, in the order in which they are listed."""
+
+
+def unexpected_in_query(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleError:
+    """The error for a token that does not fit, given the terminals that would and what the parser had read."""
+    if token.type == END:
+        return RuleError(f"the text ends too early; expected {_expectation(terminals)}", span=token.span)
+    word = token.value.lower()
+    before = stack[-1] if stack and isinstance(stack[-1], Token) else None
+    hint = slip(token.value, _fitting_words(terminals))
+    if word in _UNSUPPORTED and not hint:
+        return RuleError(f"{_UNSUPPORTED[word]} not supported", span=token.span)
+    if before is not None and before.type == "HASH" and IDENTIFIER.fullmatch(token.value):
+        return RuleError("functions of streams are not supported", span=token.span, hint=hint)
+    if token.value == ":" and before is not None and before.type == "ATTRIBUTE":
+        return RuleError(f"functions of '{before.value}' are not supported", span=before.span)
+    if token.value == "=" and "EQUAL" in terminals:
+        return RuleError("unexpected '='; expected an operator", span=token.span, hint="Write '=='.")
+    if terminals == {"UNIT"} and IDENTIFIER.fullmatch(token.value):
+        return RuleError(f"unknown unit '{token.value}'", span=token.span, hint=nearest(token.value, UNITS_OF_QUERIES))
+    if terminals == {"KIND"} and IDENTIFIER.fullmatch(token.value):
+        hint = nearest(token.value, KINDS_OF_QUERIES)
+        return RuleError(f"unknown kind of attribute '{token.value}'", span=token.span, hint=hint)
+    if before is not None and before.type in NAMES and before.value.lower() in ("select", "insert", "from", "group"):
+        return RuleError(f"unexpected '{before.value}'; expected {_WORDS[before.type]}", span=before.span)
+    return RuleError(f"unexpected {shown(token)}; expected {_expectation(terminals)}", span=token.span, hint=hint)
+
+
+def _expectation(terminals: set[str]) -> str:
+    left = set(terminals)
+    words = []
+    if "DOUBLE" in left:
+        words = ["a condition" if "NOT" in left and "STAR" not in left and "RPAR" not in left else "a value"]
+        left -= _VALUES | {"NOT"}
+    elif "COMPARE" in left:
+        words = ["an operator"]
+        left -= _OPERATORS
+    if left >= _HANDLERS:
+        left -= _COUNTS
+    if {"JOIN", "SELECT"} <= left:
+        left -= _RARE
+    last = []
+    if "_END_OF_STATEMENT" in left:
+        last = ["';'"]
+    elif END in left:
+        last = ["the end"]
+    words += [text for terminal, text in _WORDS.items() if terminal in left] + last
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _fitting_words(terminals: set[str]) -> list[str]:
+    return [word for word in _KEYWORDS if word.upper() in terminals]

@@ -1,0 +1,134 @@
+"""How do the states of a pattern or a sequence become a chain? The reader of SiddhiQL builds it here, bottom up.
+
+A stream with tests is read as a `Source`. Where it turns out to stand in a chain it becomes a `Step`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from tocsin.errors import RuleError, Span
+from tocsin.language import terms
+from tocsin.language.queries import Absence, Chain, Every, Pair, Source, State, Step
+from tocsin.language.tokens import Token
+
+COUNTS = range(1 << 31)
+"""How many events a window can hold and a step can take."""
+
+REPEATED: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+class Count(NamedTuple):
+    """`<2:5>`."""
+
+    least: int
+    most: int | None
+    span: Span
+
+
+class Link(NamedTuple):
+    """States one after another and what stands between them."""
+
+    parts: list[Source | State | Every]
+    separators: list[Token]
+    span: Span
+
+
+def chained(link: Link, within_us: int | None) -> Source | Chain:
+    """What a query reads: one stream, a pattern or a sequence."""
+    if len(link.parts) == 1 and isinstance(link.parts[0], Source):
+        if within_us is not None:
+            raise RuleError("'within' belongs to a pattern or a sequence", span=link.span)
+        return link.parts[0]
+    kinds = {separator.type for separator in link.separators}
+    if len(kinds) > 1:
+        first = link.separators[0].type
+        other = next(separator for separator in link.separators if separator.type != first)
+        raise RuleError("'->' and ',' cannot be mixed", span=other.span, hint="A pattern has '->', a sequence ','.")
+    sequence = kinds == {"COMMA"}
+    parts = tuple(part if isinstance(part, Every) else _stateful(part) for part in link.parts)
+    chain = Chain(parts, sequence, within_us, span=link.span)
+    for place, part in enumerate(parts):
+        if isinstance(part, Every) and sequence and (place or len(part.states) > 1):
+            hint = "Write from every e1=A, e2=B."
+            raise RuleError("in a sequence, 'every' stands before the first state", span=part.span, hint=hint)
+    for state in chain.states:
+        if isinstance(state, Absence) and state.duration_us is None:
+            raise RuleError("say for how long it is absent", span=state.span, hint="Write not … for 5 sec.")
+    return chain
+
+
+def repeated(link: Link, start: int) -> Link:
+    """`every (…)`, from that place of the text."""
+    states = []
+    for part in link.parts:
+        if isinstance(part, Every):
+            raise RuleError("'every' cannot stand within 'every'", span=part.span)
+        states.append(_stateful(part))
+    span = Span(start, link.span.end)
+    return Link([Every(tuple(states), span=span)], link.separators, span)
+
+
+def paired(left: Source | State, word: Token, right: Source | State) -> Pair:
+    """`… and …`, `… or …`."""
+    both = word.type == "AND"
+    first, second = _stateful(left), _stateful(right)
+    assert not isinstance(first, Pair)
+    assert not isinstance(second, Pair)
+    for side in (first, second):
+        if isinstance(side, Step) and not side.single:
+            raise RuleError(f"a count cannot stand beside '{word.value}'", span=side.span)
+        if isinstance(side, Absence) and side.duration_us is None and not both:
+            raise RuleError("say for how long it is absent", span=side.span, hint="Write not … for 5 sec.")
+    if all(isinstance(side, Absence) and side.duration_us is None for side in (first, second)):
+        hint = "Write not … for 5 sec."
+        raise RuleError("one of the two must come, or be absent for some time", span=first.span, hint=hint)
+    return Pair(first, second, both, span=_over(first, second))
+
+
+def step(source: Source, name: Token | None, count: Count | None = None) -> Step:
+    """`e1=A[…]<2:5>`."""
+    check_plain(source)
+    pattern, span = source.pattern, source.span
+    assert span
+    if name is not None:
+        span = Span(name.start_pos, span.end)
+        pattern = replace(pattern, alias=name.value, span=span)
+    if count is None:
+        return Step(pattern, span=span)
+    return Step(pattern, count.least, count.most, span=Span(span.start, count.span.end))
+
+
+def counted(least: Token | None, most: Token | None, span: Span) -> Count:
+    """How many events `<2:5>`, `<2:>`, `<:5>` ask for."""
+    few = whole_count(terms.whole(least.value, least.span), least.span, 0) if least else 0
+    many = whole_count(terms.whole(most.value, most.span), most.span) if most else None
+    if many is not None and few > many:
+        raise RuleError(f"there is no number from {few} to {many}", span=span)
+    return Count(few, many, span)
+
+
+def whole_count(number: int, span: Span | None, least: int = 1) -> int:
+    """The number of events, if there can be so many."""
+    if number not in COUNTS or number < least:
+        raise RuleError(f"a number of events is from {least} to {COUNTS[-1]}", span=span)
+    return number
+
+
+def check_plain(source: Source) -> None:
+    """Fails if a stream in a chain has a window."""
+    if source.window is not None:
+        raise RuleError("a window cannot stand in a pattern or a sequence", span=source.window.span)
+    if source.tables:
+        raise RuleError("'in' cannot stand in a pattern or a sequence", span=source.span)
+
+
+def _stateful(part: Source | State) -> State:
+    return step(part, None) if isinstance(part, Source) else part
+
+
+def _over(first: Step | Absence, last: Step | Absence) -> Span:
+    assert first.span
+    assert last.span
+    return Span(first.span.start, last.span.end)
