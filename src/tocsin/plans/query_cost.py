@@ -32,7 +32,7 @@ def query_cost(query: Query, definitions: Mapping[str, EventType] | None = None)
     """The cost of a query. Of a stream that is not defined, the attributes that the query speaks of are counted."""
     total = STREAM * (len(query.uses) + 1)
     total += ATTRIBUTE * (_attributes_in(query, definitions or {}) + len(query.emits.attributes))
-    total += TEST * tests(query)
+    total += TEST * comparisons(query)
     total += sum(window_cost(source.window) for source in query.sources if source.window is not None)
     return math.log(total)
 
@@ -43,7 +43,7 @@ def window_cost(window: Window) -> float:
     return WINDOW + (events if window.extent.batched else events**SLIDING_POWER)
 
 
-def tests(query: Query) -> int:
+def comparisons(query: Query) -> int:
     """How many comparisons its filters make, and its join."""
     given = [test for pattern in query.patterns for test in pattern.constraints]
     given += [test for source in query.sources for test in source.after]

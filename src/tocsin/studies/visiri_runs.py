@@ -31,7 +31,7 @@ from tocsin.plans.placing import (
     variance,
 )
 from tocsin.plans.placing.even import ARRIVING
-from tocsin.plans.query_cost import as_unit, query_cost, tests
+from tocsin.plans.query_cost import as_unit, comparisons, query_cost
 from tocsin.studies.study import Row, Settings
 from tocsin.studies.visiri_queries import generated
 
@@ -178,7 +178,7 @@ class Seen:
         passed = int(mask.sum())
         (source,) = query.sources
         steps = 0 if source.window is None else len(query.aggregates) * (1 if source.window.extent.batched else 2)
-        cost = len(mask) * (1.0 + tests(query)) + passed * (1.0 + steps)
+        cost = len(mask) * (1.0 + comparisons(query)) + passed * (1.0 + steps)
         share = 1.0 if not source.pattern.constraints else passed / max(len(mask), 1)
         given = Input(source.pattern.type, rate=float(len(mask)), passing=share, filter=query.name)
         return as_unit(query, cost=cost, inputs=[given])
