@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -93,6 +94,12 @@ def test_any_split_into_batches_gives_the_same_nodes(name: str, given: list[Unit
     placement = placed(given[:split], nodes, by)
     by.place(given[split:], placement)
     assert placement.homes == placed(given, nodes, by).homes
+
+
+@given(given=units(), nodes=st.integers(1, 5), chance=st.randoms(use_true_random=False))
+def test_order_does_not_matter_to_even(given: list[Unit], nodes: int, chance: random.Random) -> None:
+    shuffled = chance.sample(given, len(given))
+    assert placed(shuffled, nodes, Even()).homes == placed(given, nodes, Even()).homes
 
 
 @given(given=units(), nodes=st.integers(1, 5), seed=st.integers(0, 3))

@@ -86,6 +86,7 @@ class Placement:
         self.counts[node] += 1
         for source in unit.inputs:
             row, held = self._rows(source)
+            self._rates[row] = source.rate
             self._readers[row, node] += 1
             self._held[held, node] += 1
             if self._held[held, node] == 1:
@@ -197,7 +198,6 @@ class Placement:
             self._rates.append(source.rate)
             if row == len(self._readers):
                 self._readers, self._whole, self._rest = map(_doubled, (self._readers, self._whole, self._rest))
-        self._rates[row] = source.rate
         key = (source.type, None if source.passing == 1 else (source.passing, source.filter))
         held = self._filters.setdefault(key, len(self._filters))
         if held == len(self._held):
