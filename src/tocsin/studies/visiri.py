@@ -175,7 +175,7 @@ def judge_costs(rows: Sequence[Row]) -> list[Claim]:
     ours, papers = [float(row["cost"]) for row in rows], [float(row["paper"]) for row in rows]
     close = all(abs(cost / paper - 1) <= TABLE_PRECISION for cost, paper in zip(ours[:2], papers, strict=False))
     pairs = ", ".join(f"{cost:.3f} for {paper:.3f}" for cost, paper in zip(ours, papers, strict=True))
-    return [Claim("V5", close and ours == sorted(ours), f"{pairs} (weights were chosen by the first two)")]
+    return [Claim("V5", close and ours == sorted(ours), f"{pairs} (the model's weights were fitted to this table)")]
 
 
 def _mean(values: Sequence[float]) -> float:

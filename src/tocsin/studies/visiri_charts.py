@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STYLES: Mapping[str, Mapping[str, Any]] = {
     "random": {"color": "#999999", "marker": "^"},
-    "SCTXPF": {"color": "#e08214", "marker": "s"},
+    "SCTXPF": {"color": "#e08214", "marker": "s", "markersize": 9},  # seen also where VISIRI is on top of it
     "VISIRI": {"color": "#2166ac", "marker": "o"},
     "VISIRI, filtering": {"color": "#2166ac", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
     "even": {"color": "#1b7837", "marker": "D"},
@@ -52,7 +52,7 @@ def panels(
             for placer in shown:
                 nodes = sorted(nodes for queries, nodes, name in points if (queries, name) == (size, placer))
                 heights = [points[size, node, placer] for node in nodes]
-                axes.plot(nodes, heights, label=placer, linewidth=1.6, markersize=5, **STYLES[placer])
+                axes.plot(nodes, heights, label=placer, linewidth=1.6, **{"markersize": 5, **STYLES[placer]})
             axes.set_title(f"{size:,} queries", fontsize=10)
             axes.set_xlabel("nodes")
             axes.set_xticks(sorted({int(row["nodes"]) for row in rows}))
