@@ -4,9 +4,11 @@
 
 The paper names these terms and prints the costs of three queries (its Table 1), ln 24.5, ln 1,000,123 and 31.664, but
 no weights. The weights here are round numbers with which the first two come out, and the rate that time windows are
-taken to have is one with which the third comes close; none of them is a prediction. A sliding window weighs its events to the power of 1.5, "exponential" as the paper puts it, and
-one that fills up and empties just their number, as jumping windows take far less work. Joins and patterns get what
-their filters, streams and attributes give, as in the paper.
+taken to have is one with which the third comes close; none of them is a prediction.
+
+A sliding window weighs its events to the power of 1.5, "exponential" as the paper puts it, and one that fills up and
+empties just their number, as jumping windows take far less work. Joins and patterns get what their filters, streams and
+attributes give, as in the paper.
 """
 
 from __future__ import annotations
