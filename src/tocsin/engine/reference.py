@@ -93,7 +93,9 @@ def detect(rules: Sequence[Statement], events: Iterable[Event], since: Mapping[s
 
             found = notifications(rule, visible, max((fact.ts for fact in facts), default=0))
         elif isinstance(rule, Query):
-            raise EventError("queries of SiddhiQL do not run yet")
+            from tocsin.engine.reference_queries import composed
+
+            found = composed(rule, visible, max((fact.ts for fact in facts), default=0))
         else:
             found = _found(rule, visible)
         for composite, match in found:
@@ -135,7 +137,7 @@ def identified(events: Iterable[Event]) -> list[Fact]:
     facts = []
     occurrences: Counter[Words] = Counter()
     for event in events:
-        attributes = {name: _settled(value) for name, value in event.attributes.items()}
+        attributes = {name: settled(value) for name, value in event.attributes.items()}
         if event.id is not None:
             id, words = event.id, text_words(event.id)
         else:
@@ -295,7 +297,7 @@ class _Search:
             if condition.parameter is not None:
                 bound = {**bound, condition.parameter: value}
             test = condition.test
-            if test is not None and not _compared(test.operator, _value(test.bound, {}, bound), value):
+            if test is not None and not _compared(test.operator, value_of(test.bound, {}, bound), value):
                 return None
         return bound
 
@@ -304,7 +306,7 @@ def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[Fact, Match]:
     """The composite event of a complete match: at its anchor's time, with an id made of its rule and parts."""
     anchor = chosen[rule.anchor.role]
     kinds = dict(rule.emits.attributes)
-    attributes = {name: _fitted(_value(value, chosen, bound), kinds[name]) for name, value in rule.where}
+    attributes = {name: fitted(value_of(value, chosen, bound), kinds[name]) for name, value in rule.where}
     filled = [(pattern.role, chosen[pattern.role]) for pattern in rule.roles]
     parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id) for role, fact in filled)
     words = match_words(rule.name, (fact.words for _, fact in filled))
@@ -312,7 +314,8 @@ def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[Fact, Match]:
     return Fact(match.type, match.ts, match.seq, match.id, words, attributes), match
 
 
-def _value(expression: Expression, events: Chosen, bound: Bound) -> Value:
+def value_of(expression: Expression, events: Chosen, bound: Bound) -> Value:
+    """The value of an expression, given the events of its roles and the values of its parameters."""
     match expression:
         case Literal(value):
             return value
@@ -321,11 +324,11 @@ def _value(expression: Expression, events: Chosen, bound: Bound) -> Value:
         case Parameter(name):
             return bound[name]
         case Negative(operand):
-            return _calculated("-", 0, _value(operand, events, bound))
+            return _calculated("-", 0, value_of(operand, events, bound))
         case Arithmetic(sign, left, right):
-            return _calculated(sign, _value(left, events, bound), _value(right, events, bound))
+            return _calculated(sign, value_of(left, events, bound), value_of(right, events, bound))
         case Comparison(sign, left, right):
-            return _compared(sign, _value(left, events, bound), _value(right, events, bound))
+            return _compared(sign, value_of(left, events, bound), value_of(right, events, bound))
         case Not(operand):
             return not holds(operand, events, bound)
         case And(operands):
@@ -336,7 +339,7 @@ def _value(expression: Expression, events: Chosen, bound: Bound) -> Value:
 
 def holds(constraint: Expression, events: Chosen, bound: Bound) -> bool:
     """Whether a constraint is met: logic is two-valued, null counts as false."""
-    return _value(constraint, events, bound) is True
+    return value_of(constraint, events, bound) is True
 
 
 _COMPARED = {
@@ -359,21 +362,37 @@ def _compared(sign: str, left: Value, right: Value) -> bool:
 
 
 def _calculated(sign: str, left: Value, right: Value) -> Value:
-    """Arithmetic with null is null; `/` always divides as doubles, and by zero gives null."""
+    """Arithmetic with null is null; `/` always divides as doubles, and by zero gives null.
+
+    `//` of two integers is an integer, rounded towards zero, and `%` has the sign of what is divided.
+    """
     if left is None or right is None:
         return None
     assert not isinstance(left, str)
     assert not isinstance(right, str)
     if sign == "/" or isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
+    if sign in ("//", "%") and right == 0:
+        return None
+    if sign == "%":
+        return settled(
+            math.fmod(left, right) if isinstance(left, float) else left - right * _quotient(left, int(right))
+        )
+    if sign == "//" and not isinstance(left, float):
+        return settled(_quotient(left, int(right)))
     match sign:
         case "+":
-            return _settled(left + right)
+            return settled(left + right)
         case "-":
-            return _settled(left - right)
+            return settled(left - right)
         case "*":
-            return _settled(left * right)
-    return None if right == 0 else _settled(left / right)
+            return settled(left * right)
+    return None if right == 0 else settled(left / right)
+
+
+def _quotient(left: int, right: int) -> int:
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
 
 
 def _aggregated(aggregate: Aggregate, facts: Sequence[Fact]) -> Value:
@@ -392,15 +411,15 @@ def _aggregated(aggregate: Aggregate, facts: Sequence[Fact]) -> Value:
         return max(numbers)
     exact = sum(map(Fraction, numbers))
     if aggregate.function == Function.SUM and all(isinstance(number, int) for number in numbers):
-        return _settled(int(exact))
+        return settled(int(exact))
     try:
         rounded = float(exact)
     except OverflowError:
         return None
-    return _settled(rounded if aggregate.function == Function.SUM else rounded / len(numbers))
+    return settled(rounded if aggregate.function == Function.SUM else rounded / len(numbers))
 
 
-def _settled(value: Value) -> Value:
+def settled(value: Value) -> Value:
     """The value as it is kept: null if it is outside 64 bits or not finite, and no negative zero."""
     if isinstance(value, float):
         return value + 0.0 if math.isfinite(value) else None
@@ -409,7 +428,7 @@ def _settled(value: Value) -> Value:
     return value
 
 
-def _fitted(value: Value, kind: Kind) -> Value:
+def fitted(value: Value, kind: Kind) -> Value:
     """The value as an attribute of that kind: a double is made of an integer, an `int` outside 32 bits is null."""
     if kind == Kind.DOUBLE and value is not None:
         return float(value)

@@ -94,7 +94,9 @@ def unexpected_in_query(token: Token, terminals: set[str], stack: Sequence[Any])
         return RuleError(f"functions of '{before.value}' are not supported", span=before.span)
     if token.value == "=" and "EQUAL" in terminals:
         return RuleError("unexpected '='; expected an operator", span=token.span, hint="Write '=='.")
-    if terminals == {"UNIT"} and IDENTIFIER.fullmatch(token.value):
+    if terminals == {"RBRACKET"} and word in ("and", "or"):
+        return RuleError(f"{_UNSUPPORTED['in']} not supported", span=token.span, hint="Put the other tests before it.")
+    if "UNIT" in terminals and IDENTIFIER.fullmatch(token.value):
         return RuleError(f"unknown unit '{token.value}'", span=token.span, hint=nearest(token.value, UNITS_OF_QUERIES))
     if terminals == {"KIND"} and IDENTIFIER.fullmatch(token.value):
         hint = nearest(token.value, KINDS_OF_QUERIES)
@@ -120,6 +122,7 @@ def _expectation(terminals: set[str]) -> str:
     last = []
     if "_END_OF_STATEMENT" in left:
         last = ["';'"]
+        left -= {"FOR"}
     elif END in left:
         last = ["the end"]
     words += [text for terminal, text in _WORDS.items() if terminal in left] + last

@@ -6,8 +6,8 @@
 
 Frozen data, as `rules` has it, with the same expressions. What SiddhiQL has besides:
 
-- An aggregate stands in `Query.aggregates`, and the expressions of `select` and `having` speak of it as a `Parameter`
-  with the name `Call.name`, as in `avg(price)`.
+- An aggregate stands in `Query.aggregates`, and the expressions of `select` speak of it as a `Parameter` with the name
+  `Call.name`, as in `avg(price)`.
 - `e1[0].price` and `e1[last-1].price`, of a step that takes several events, are attributes of the roles `e1[0]` and
   `e1[last-1]`; `indexed` takes such a role apart.
 - `x is null` is `not x = x`: a comparison with null is false. `e2 is null` asks that of the `ts` of e2.
@@ -109,7 +109,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """`not A[…] for 5 sec`; beside `and` it can go without a time: until the other one came."""
+    """`not A[…] for 5 sec`; beside `and` it has no time: until the other one came."""
 
     pattern: Pattern
     duration_us: int | None = None
@@ -210,10 +210,10 @@ class Query:
     select: tuple[tuple[str, Expression], ...]
     """Names and values, in order; `*` is written out."""
     aggregates: tuple[Call, ...] = ()
-    """What `select` and `having` speak of, each once."""
+    """What `select` speaks of, each once."""
     group_by: tuple[Attribute, ...] = ()
     having: tuple[Expression, ...] = ()
-    """Tests on a row: attributes without a role are names of `select` first."""
+    """Tests on a row: attributes are names of `select`."""
     output: Output = Output.CURRENT
     span: Span | None = no_span()
     source: str | None = field(default=None, compare=False, repr=False, kw_only=True)

@@ -82,10 +82,9 @@ def settled(asked: Asked, types: Types, defined: EventType | None) -> Query:
     group_by = tuple(attribute for value in asked.group_by if isinstance(attribute := scope.resolved(value), Attribute))
     known = scope.knowing(calls)
     kinds = {name: kind_of(value, known) for name, value in select}
-    rows = _Rows(scope, kinds)
-    having = tuple(rows.resolved(test, calls) for test in asked.having)
-    for test in having:
-        check_truth(test, rows.knowing(scope.knowing(calls)))
+    for test in asked.having:
+        _check_having(test, kinds)
+    having = tuple(rebuilt(test, lambda node: Attribute(node.name, span=node.span)) for test in asked.having)
     emits = _emitted(asked, kinds, defined)
     aggregates = tuple(calls.values())
     return Query(asked.name, emits, given, select, aggregates, group_by, having, asked.output, span=asked.span)
@@ -137,7 +136,7 @@ class _Scope:
         for pattern, several in _events(given):
             types(pattern.type, pattern.span)
             if pattern.role in self._roles:
-                hint = f"Name them: e1={pattern.type}." if isinstance(given, Chain) else "Write … as name."
+                hint = "Give each a name of its own: e1=…." if isinstance(given, Chain) else "Write … as name."
                 raise RuleError(f"two events of this query are called {pattern.role}", span=pattern.span, hint=hint)
             self._roles[pattern.role] = pattern.type
             if several:
@@ -182,7 +181,7 @@ class _Scope:
         def leaf(node: Attribute | Parameter) -> Expression:
             if isinstance(node, Called):
                 if calls is None:
-                    raise RuleError("an aggregate stands in 'select' or 'having'", span=node.span)
+                    raise RuleError("an aggregate stands in 'select'", span=node.span)
                 argument = node.call.argument
                 inner = None if argument is None else self.resolved(argument)
                 call = replace(node.call, argument=inner)
@@ -237,10 +236,13 @@ class _Scope:
             raise RuleError(f"the query has no event called {name}", span=node.span, hint=nearest(name, known))
         if own is not None and index is None and name == own.role:
             return replace(node, role=None)
+        if index is None and name in self._several:
+            hint = f"Write {name}[0].{node.name} or {name}[last].{node.name}."
+            raise RuleError(f"{name} can be several events: say which one", span=node.span, hint=hint)
         if index is not None and name not in self._several:
             message = f"{name} is one event, it has no [{node.role.partition('[')[2]}"
             raise RuleError(message, span=node.span, hint=f"Write {name}.{node.name}.")
-        return replace(node, role=None) if self._single else node
+        return replace(node, role=None) if self._single and node.role is not None else node
 
     def _unqualified(self, node: Attribute) -> Attribute:
         if self._single:
@@ -248,7 +250,7 @@ class _Scope:
         held = {role: self._types(type, node.span) for role, type in self._roles.items()}
         having = [role for role, type in held.items() if type is None or type.kind(node.name) is not None]
         if len(having) == 1 and held[having[0]] is not None:
-            return replace(node, role=having[0])
+            return self._whose(replace(node, role=having[0]), None)
         if having or node.name in HEADER:
             hint = f"Write {next(iter(having), next(iter(held)))}.{node.name}."
             raise RuleError(f"say whose '{node.name}' is meant", span=node.span, hint=hint)
@@ -289,30 +291,19 @@ class _Scope:
         return replace(leaf, pattern=self._pattern(leaf.pattern))
 
 
-class _Rows:
-    """What `having` can speak of: names of the row first, then what the query can speak of."""
+def _check_having(test: Expression, kinds: Mapping[str, Kind | None]) -> None:
+    """Fails unless a test is about values of the row, by their names in `select`."""
 
-    def __init__(self, scope: _Scope, kinds: Mapping[str, Kind | None]) -> None:
-        self._scope = scope
-        self._kinds = kinds
+    def known(node: Attribute | Parameter) -> Kind | None:
+        if isinstance(node, Parameter):
+            hint = "Write select … as name, and having name > …."
+            raise RuleError("'having' speaks of an aggregate by its name", span=node.span, hint=hint)
+        if node.role is not None or node.name not in kinds:
+            name = f"{node.role}.{node.name}" if node.role else node.name
+            raise RuleError(f"the query selects nothing called {name}", span=node.span, hint=nearest(name, kinds))
+        return kinds[node.name]
 
-    def resolved(self, expression: Expression, calls: dict[str, Call]) -> Expression:
-        def leaf(node: Attribute | Parameter) -> Expression:
-            if isinstance(node, Attribute) and node.role is None and node.name in self._kinds:
-                return node
-            return self._scope.resolved(node, calls)
-
-        return rebuilt(expression, leaf)
-
-    def knowing(
-        self, known: Callable[[Attribute | Parameter], Kind | None]
-    ) -> Callable[[Attribute | Parameter], Kind | None]:
-        def kind(node: Attribute | Parameter) -> Kind | None:
-            if isinstance(node, Attribute) and node.role is None and node.name in self._kinds:
-                return self._kinds[node.name]
-            return known(node)
-
-        return kind
+    check_truth(test, known)
 
 
 def rebuilt(node: Expression, leaf: Callable[[Attribute | Parameter], Expression]) -> Expression:
@@ -323,11 +314,15 @@ def rebuilt(node: Expression, leaf: Callable[[Attribute | Parameter], Expression
         case Attribute() | Parameter():
             return leaf(node)
         case Negative(operand) | Not(operand):
-            return replace(node, operand=rebuilt(operand, leaf))
+            made = rebuilt(operand, leaf)
+            return node if made is operand else replace(node, operand=made)
         case Arithmetic(_, left, right) | Comparison(_, left, right):
-            return replace(node, left=rebuilt(left, leaf), right=rebuilt(right, leaf))
+            first, second = rebuilt(left, leaf), rebuilt(right, leaf)
+            return node if first is left and second is right else replace(node, left=first, right=second)
         case And(operands) | Or(operands):
-            return replace(node, operands=tuple(rebuilt(operand, leaf) for operand in operands))
+            all_made = tuple(rebuilt(operand, leaf) for operand in operands)
+            same = all(made is operand for made, operand in zip(all_made, operands, strict=True))
+            return node if same else replace(node, operands=all_made)
 
 
 def _check_alone(test: Expression, tables: set[str]) -> None:

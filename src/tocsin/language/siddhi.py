@@ -10,7 +10,6 @@ The grammar is siddhi.lark. What Siddhi has and Tocsin does not is an error that
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -29,7 +28,6 @@ from tocsin.language.queries import (
     Extent,
     Join,
     Output,
-    Query,
     Side,
     Source,
     State,
@@ -39,7 +37,7 @@ from tocsin.language.queries import (
 )
 from tocsin.language.reading import Declared, Reader, reading
 from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Not, Pattern, Program
-from tocsin.language.scopes import Asked, Called, Subject, settled
+from tocsin.language.scopes import Asked, Called, Subject
 from tocsin.language.states import (
     REPEATED,
     Count,
@@ -52,8 +50,12 @@ from tocsin.language.states import (
     step,
     whole_count,
 )
+from tocsin.language.streams import Property, Statements, Streams, Unnamed, named_queries
 from tocsin.language.tokens import Token
 from tocsin.language.tokens_queries import UNITS_OF_QUERIES, QueryLexer
+
+_OPERATORS = {"LESS": "COMPARE", "MORE": "COMPARE", "STAR": "MULTIPLY"}
+"""Signs that have a second use, by what they are in an expression."""
 
 _SUMMARIES = {function.lower(): function for function in Summary}
 _EXTENTS = {extent.lower(): extent for extent in Extent}
@@ -66,9 +68,9 @@ def parse(text: str) -> Program:
     'Dear'
     """
     with reading(text):
-        statements: _Statements = _automaton().read(text, "program")
+        statements: Statements = _automaton().read(text, "program")
         definitions = statements.definitions
-        queries = _Streams(definitions, _named(statements.asked)).queries()
+        queries = Streams(definitions, named_queries(statements.asked)).queries()
     filled = {query.emits.name for query in queries}
     types = tuple(type for type in definitions.values() if type.name not in filled)
     return Program(types, queries, text)
@@ -80,58 +82,11 @@ def _automaton() -> Automaton:
     return Automaton(grammar, _Reader(), ("program",), QueryLexer, unexpected_in_query)
 
 
-class _Streams:
-    """What is known of the streams of a text: a query's is known when the query is settled, in any order."""
-
-    def __init__(self, definitions: dict[str, EventType], asked: list[Asked]) -> None:
-        self._definitions = definitions
-        self._asked = asked
-        self._settled: dict[str, Query] = {}
-        self._begun: set[str] = set()
-
-    def queries(self) -> tuple[Query, ...]:
-        return tuple(map(self._query, self._asked))
-
-    def _query(self, asked: Asked) -> Query:
-        if asked.name not in self._settled:
-            self._begun.add(asked.name)
-            self._settled[asked.name] = settled(asked, self._type, self._made(asked.into, asked))
-        return self._settled[asked.name]
-
-    def _made(self, name: str, asked: Asked) -> EventType | None:
-        """What the stream that a query fills is known to be before: as defined, or as another query fills it."""
-        if name in self._definitions:
-            return self._definitions[name]
-        return next((query.emits for query in self._settled.values() if query.emits.name == name), None)
-
-    def _type(self, name: str, span: Span | None) -> EventType | None:
-        if name in self._definitions:
-            return self._definitions[name]
-        makers = [asked for asked in self._asked if asked.into == name]
-        if makers:
-            known = self._made(name, makers[0])
-            if known is None and makers[0].name in self._begun:
-                raise RuleError(f"{name} is made of itself", span=span, hint=f"Write define stream {name} (…).")
-            return known or self._query(makers[0]).emits
-        if self._definitions.keys() - {asked.into for asked in self._asked}:
-            known_names = [*self._definitions, *(asked.into for asked in self._asked)]
-            raise RuleError(f"there is no stream {name}", span=span, hint=nearest(name, known_names))
-        return None
-
-
-class _Property(NamedTuple):
-    """`name = 'q1'` of an annotation, or a value alone."""
-
-    key: str
-    value: str
-    span: Span
-
-
 class _Annotation(NamedTuple):
     """`@info(…)`."""
 
     name: str
-    properties: list[_Property]
+    properties: list[Property]
     span: Span
 
 
@@ -150,36 +105,16 @@ class _Duration(NamedTuple):
     span: Span
 
 
-class _Unnamed(NamedTuple):
-    """A query that has no name yet: other queries of the text may have taken it."""
-
-    label: _Property | None
-    into: Token | None
-    asked: Asked
-
-
-class _Statements:
-    """The statements of a text so far."""
-
-    def __init__(self) -> None:
-        self.definitions: dict[str, EventType] = {}
-        self.asked: list[_Unnamed] = []
-
-    def define(self, item: Declared) -> None:
-        if self.definitions.setdefault(item.type.name, item.type) != item.type:
-            raise RuleError(f"the stream '{item.type.name}' is defined in two ways", span=item.name.span)
-
-
 class _Reader(Reader):
     """One method for each production of the grammar; each gets what its parts became."""
 
     def program(self, items: list[Any]) -> Any:
         """Statements one after another."""
-        statements = items[0] if items and isinstance(items[0], _Statements) else _Statements()
+        statements = items[0] if items and isinstance(items[0], Statements) else Statements()
         for item in items:
             if isinstance(item, Declared):
                 statements.define(item)
-            elif isinstance(item, _Unnamed):
+            elif isinstance(item, Unnamed):
                 statements.asked.append(item)
         return statements
 
@@ -205,19 +140,19 @@ class _Reader(Reader):
 
     def annotation(self, children: list[Any]) -> _Annotation:
         at, name, _, *elements = children
-        properties = [item for item in (elements[0] if elements else ()) if isinstance(item, _Property)]
+        properties = [item for item in (elements[0] if elements else ()) if isinstance(item, Property)]
         return _Annotation(name.value.lower(), properties, Span(at.start_pos, name.end_pos))
 
     def tag(self, children: list[Token]) -> list[Token]:
         return children
 
-    def value(self, children: list[Token]) -> _Property:
+    def value(self, children: list[Token]) -> Property:
         (quoted,) = children
-        return _Property("", terms.unescape(quoted.value, quoted.span), quoted.span)
+        return Property("", terms.unescape(quoted.value, quoted.span), quoted.span)
 
-    def property(self, children: list[Any]) -> _Property:
+    def property(self, children: list[Any]) -> Property:
         key, _, quoted = children
-        return _Property(key, terms.unescape(quoted.value, quoted.span), quoted.span)
+        return Property(key, terms.unescape(quoted.value, quoted.span), quoted.span)
 
     def element(self, children: list[Any]) -> Any:
         return children[0]
@@ -227,7 +162,7 @@ class _Reader(Reader):
 
     # ---- queries
 
-    def query(self, children: list[Any]) -> _Unnamed:
+    def query(self, children: list[Any]) -> Unnamed:
         annotations, word, given, (everything, items), group_by, having, (output, into) = children
         name = None
         for annotation in annotations:
@@ -237,7 +172,7 @@ class _Reader(Reader):
                     name = item
         span = Span(word.start_pos, into.end_pos if into else given.span.end)
         asked = Asked("", given, everything, tuple(items), tuple(group_by), having, output, "", span)
-        return _Unnamed(name, into, asked)
+        return Unnamed(name, into, asked)
 
     def chain_of_states(self, children: list[Any]) -> Source | Chain:
         link, within_us = children
@@ -413,14 +348,12 @@ class _Reader(Reader):
     # ---- expressions
 
     def chain(self, children: list[Any]) -> list[Any]:
-        for child in children:
-            if isinstance(child, Token):
-                child.type = {"LESS": "COMPARE", "MORE": "COMPARE", "STAR": "MULTIPLY"}.get(child.type, child.type)
-                child.value = "//" if child.value == "/" else child.value
+        if len(children) > 2:
+            sign = children[1]
+            sign.type = _OPERATORS.get(sign.type, sign.type)
+            if sign.value == "/":
+                sign.value = "//"
         return super().chain(children)
-
-    def operand(self, children: list[Any]) -> Any:
-        return children[0]
 
     def long(self, children: list[Token]) -> Literal:
         (digits,) = children
@@ -484,24 +417,6 @@ def _check_annotation(annotation: _Annotation) -> None:
     if annotation.name not in ("app", "info"):
         message = f"the annotation '@{annotation.name}' is not supported"
         raise RuleError(message, span=annotation.span, hint="Known here: @info(name = '…').")
-
-
-def _named(unnamed: list[_Unnamed]) -> list[Asked]:
-    """The queries with the names that the text gives, else numbered by their place in it."""
-    labels = Counter(item.label.value for item in unnamed if item.label)
-    named = []
-    for number, item in enumerate(unnamed, start=1):
-        if item.label:
-            name = item.label.value
-            if labels[name] > 1:
-                raise RuleError(f"two queries are called '{name}'", span=item.label.span)
-        else:
-            name = f"query{number}"
-            while name in labels:
-                name += "_"
-        # Without `insert into`, as in Table 1 of the paper on VISIRI, a query fills a stream of its own name.
-        named.append(replace(item.asked, name=name, into=item.into.value if item.into else name))
-    return named
 
 
 def _tests(chain: list[Any]) -> tuple[Expression, ...]:

@@ -53,6 +53,12 @@ def chained(link: Link, within_us: int | None) -> Source | Chain:
         if isinstance(part, Every) and sequence and (place or len(part.states) > 1):
             hint = "Write from every e1=A, e2=B."
             raise RuleError("in a sequence, 'every' stands before the first state", span=part.span, hint=hint)
+    if sequence and isinstance(chain.states[0], Absence):
+        message = "a sequence that begins with 'not … for' is not supported"
+        raise RuleError(message, span=chain.states[0].span, hint="Write not … for 5 sec -> ….")
+    last = chain.states[-1]
+    if isinstance(last, Step) and last.least == 0:
+        raise RuleError("the last event cannot be one that may not come", span=last.span, hint="Write <1:> or <1:5>.")
     for state in chain.states:
         if isinstance(state, Absence) and state.duration_us is None:
             raise RuleError("say for how long it is absent", span=state.span, hint="Write not … for 5 sec.")
@@ -79,11 +85,13 @@ def paired(left: Source | State, word: Token, right: Source | State) -> Pair:
     for side in (first, second):
         if isinstance(side, Step) and not side.single:
             raise RuleError(f"a count cannot stand beside '{word.value}'", span=side.span)
-        if isinstance(side, Absence) and side.duration_us is None and not both:
-            raise RuleError("say for how long it is absent", span=side.span, hint="Write not … for 5 sec.")
-    if all(isinstance(side, Absence) and side.duration_us is None for side in (first, second)):
-        hint = "Write not … for 5 sec."
-        raise RuleError("one of the two must come, or be absent for some time", span=first.span, hint=hint)
+        if isinstance(side, Absence) and side.duration_us is not None:
+            hint = "Write … -> not … for 5 sec."
+            raise RuleError(f"'not … for' beside '{word.value}' is not supported", span=side.span, hint=hint)
+        if isinstance(side, Absence) and not both:
+            raise RuleError("what is absent cannot stand beside 'or'", span=side.span)
+    if isinstance(first, Absence) and isinstance(second, Absence):
+        raise RuleError("one of the two must come", span=second.span)
     return Pair(first, second, both, span=_over(first, second))
 
 

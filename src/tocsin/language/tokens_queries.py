@@ -36,7 +36,7 @@ class QueryLexer(Lexer):
         |(?P<LONG>[0-9]+[lL]{_LETTER_ENDS})
         |(?P<INT>[0-9]+)
         |(?P<STRING>"(?:[^"\\{BARRED}]|\\[^{BARRED}])*+"|'(?:[^'\\{BARRED}]|\\[^{BARRED}])*+')
-        |(?P<SYMBOL>[!<>=]=|->|[-(),;:.+*/%=<>?@\[\]]|\#)
+        |(?P<SYMBOL>[!<>=]=|->|[-(),;:.+*%=<>?@\[\]]|/(?!\*)|\#)
         )""",
         re.VERBOSE,
     )
