@@ -330,7 +330,7 @@ def demo(
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which paper: eps, or all.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which paper: eps, visiri, or all.", show_default=False)],
     figure: Annotated[str | None, typer.Option(metavar="N", help="Only this figure, or the one of this claim.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a look.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's own sizes.")] = False,

@@ -25,7 +25,7 @@ from tocsin.errors import StateError
 from tocsin.events.batches import concat
 from tocsin.events.types import EventType
 from tocsin.language import parse
-from tocsin.language.requests import Statement, owned
+from tocsin.language.requests import Request, Statement, owned
 from tocsin.language.rules import Rule
 
 COUNTS = ("events", "late", "dead", "matches")
@@ -138,7 +138,10 @@ def _left(places: Array | None, left: Array, part: int) -> Array:
 def _type(rules: Mapping[str, str], owner: tuple[str, int]) -> str:
     """The event type of a rule's role."""
     (rule,) = parse(rules[owner[0]]).rules
-    return rule.roles[owner[1]].type if isinstance(rule, Rule) else owned(rule)[owner[1]][1]
+    if isinstance(rule, Request):
+        return owned(rule)[owner[1]][1]
+    assert isinstance(rule, Rule)
+    return rule.roles[owner[1]].type
 
 
 # ---- joining

@@ -2,30 +2,32 @@
 
 Rules that feed each other are one *unit*. A unit whose events all carry one key is *keyed*: it runs in every slot, and
 the hash of the key says where an event goes. Any other unit is *placed*: it runs whole in one slot, and so does one
-whose anchors other units need elsewhere. Placed units go, the most expensive first, where the slot stays least loaded,
-and among such slots where their filters are wanted already. Time linear in rules times slots.
+whose anchors other units need elsewhere. Where placed units go is for a placer to say, see `placing`: by default, as
+few events are sent twice as an even load allows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from tocsin.errors import RuleError
+from tocsin.plans import placing
 from tocsin.plans.cost import Statistics, rule_cost
 from tocsin.plans.graph import Filter, RulePlan
 from tocsin.plans.keys import common_key
+from tocsin.plans.placing import Even, Input, Placement, Placer
 from tocsin.plans.plan import Plan
 
 Keyed: TypeAlias = tuple[list[RulePlan], dict[str, str]]
 """Rules, and the attribute of each of their types by which they are partitioned."""
 
-SLACK = 1.10
-"""How much more than the least loaded slot another one may carry if that saves duplicates."""
+PLACER: Placer = Even(tolerance=0.10)
+"""What places rules if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,12 @@ class Forward:
     slots: tuple[int, ...]
 
 
-def lay_out(plan: Plan, slots: int, statistics: Statistics | None = None) -> Layout:
+def lay_out(plan: Plan, slots: int, statistics: Statistics | None = None, placer: Placer = PLACER) -> Layout:
     """A layout of the plan's rules over that many slots."""
     statistics = statistics or Statistics()
     keyed, placed = _keyed(plan) if slots > 1 else ([], units(plan))
     everywhere = [Unit(_names(rules), key, None) for rules, key in keyed]
-    costs = [(sum(rule_cost(rule, statistics).candidates for rule in rules), rules) for rules in placed]
-    return Layout(slots, (*everywhere, *_placed(costs, slots, statistics)))
+    return Layout(slots, (*everywhere, *_placed(placed, slots, statistics, placer, plan.defined)))
 
 
 def _keyed(plan: Plan) -> tuple[list[Keyed], list[list[RulePlan]]]:
@@ -165,23 +166,25 @@ def live_forwarding(layout: Layout, types: Iterable[str]) -> dict[Filter, Forwar
     return {Filter(type): Forward((unit.key[type],), ()) for type in types if type in unit.key}
 
 
-def _placed(units: Iterable[tuple[float, Sequence[RulePlan]]], slots: int, statistics: Statistics) -> list[Unit]:
-    loads = [0.0] * slots
-    wanted: list[set[Filter]] = [set() for _ in range(slots)]
-    found = []
-    for cost, rules in sorted(units, key=lambda unit: (-unit[0], _names(unit[1]))):
-        filters = {filter for rule in rules for filter in filters_of(rule)}
-        limit = (min(loads) + cost) * SLACK
-        choices = [slot for slot in range(slots) if loads[slot] + cost <= limit]
-        slot = min(choices, key=lambda slot: (_extra(filters - wanted[slot], statistics), loads[slot], slot))
-        loads[slot] += cost
-        wanted[slot] |= filters
-        found.append(Unit(_names(rules), None, slot))
-    return found
+def _placed(
+    groups: Iterable[Sequence[RulePlan]], slots: int, statistics: Statistics, placer: Placer, defined: Container[str]
+) -> list[Unit]:
+    """Units in slots, the dearest first. What rules define is made in the slot, and not sent there."""
+    given = []
+    for rules in groups:
+        cost = sum(rule_cost(rule, statistics).candidates for rule in rules)
+        filters = {filter: None for rule in rules for filter in filters_of(rule) if filter.type not in defined}
+        inputs = tuple(_input(filter, statistics) for filter in filters)
+        given.append((placing.Unit(json.dumps(_names(rules)), cost, inputs), _names(rules)))
+    given.sort(key=lambda pair: (-pair[0].cost, pair[1]))
+    placement = Placement(slots)
+    placer.place([unit for unit, _ in given], placement)
+    return [Unit(names, None, placement.node_of(unit.name)) for unit, names in given]
 
 
-def _extra(filters: Iterable[Filter], statistics: Statistics) -> float:
-    return sum(statistics.rate(filter) for filter in filters)
+def _input(filter: Filter, statistics: Statistics) -> Input:
+    whole = statistics.rate(Filter(filter.type))
+    return Input(filter.type, whole, statistics.rate(filter) / whole if whole else 1.0, filter.conditions)
 
 
 def units(plan: Plan) -> list[list[RulePlan]]:

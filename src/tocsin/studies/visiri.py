@@ -1,0 +1,258 @@
+"""VISIRI's evaluation: how queries are best spread over nodes (Section 4 of its paper).
+
+Figures 3 to 8 place generated queries on 4 to 40 nodes; 9 to 12 compare throughputs; Table 1 shows the cost model;
+`beyond` compares this project's placer with VISIRI's where costs, rates and filters were measured. The thresholds are
+the paper's, 80 queries and a cost of 400, as slack above the least loaded node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+from tocsin.language import siddhi
+from tocsin.language.queries import Query
+from tocsin.plans.query_cost import query_cost
+from tocsin.studies.study import Claim, Figure, Row, Scale, Settings, Study
+from tocsin.studies.visiri_charts import bars, means, panels
+from tocsin.studies.visiri_queries import TABLE_1
+from tocsin.studies.visiri_runs import measure_knowing, measure_placements, measure_throughput
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+NODES = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40)
+NODES_QUICK = (4, 12, 24, 40)
+SIZES = (1_000, 5_000, 10_000)
+CLOSE = 0.1
+"""Close, and flat, compared with random: at most a tenth of the way to it, or of its growth."""
+FAR = 0.5
+"""Far below random: at most half as many copies beyond the first."""
+ALIKE = 0.05
+TABLE_PRECISION = 0.01
+
+
+def placement_runs(scale: Scale) -> list[Settings]:
+    """1,000, 5,000 and 10,000 mixed queries on 4 to 40 nodes."""
+    nodes = scale.pick(NODES_QUICK, NODES, NODES)
+    return _runs(scale, SIZES, nodes, shape="mixed")
+
+
+def throughput_runs(sizes: Sequence[int], shape: str, scale: Scale) -> list[Settings]:
+    """Queries on the paper's 4, 8 and 12 nodes."""
+    return _runs(scale, sizes, (4, 8, 12), shape=shape, busy="model")
+
+
+def beyond_runs(scale: Scale) -> list[Settings]:
+    """Queries of which events were seen."""
+    return _runs(scale, scale.pick((10_000,), SIZES, SIZES), scale.pick((4, 12, 40), NODES_QUICK, NODES))
+
+
+def _runs(scale: Scale, sizes: Sequence[int], nodes: Sequence[int], **more: str) -> list[Settings]:
+    seeds = range(1, 1 + (min(scale.seeds, 2) if scale.quick else scale.seeds))
+    # The longest first, so that no task is waited for in the end.
+    grid = sorted(product(sizes, nodes, seeds), reverse=True)
+    return [{"queries": queries, "nodes": node, "seed": seed, **more} for queries, node, seed in grid]
+
+
+def judge_duplication(rows: Sequence[Row]) -> list[Claim]:
+    """V1: VISIRI close to SCTXPF, far below random, flat in the number of queries."""
+    found = means(rows, "duplication")
+    points = sorted({(queries, nodes) for queries, nodes, _ in found})
+    way, excess = [], []
+    for at in points:
+        visiri, sctxpf, random = (found[*at, name] for name in ("VISIRI", "SCTXPF", "random"))
+        way.append(abs(visiri - sctxpf) / (random - sctxpf))
+        excess.append((visiri - 1) / (random - 1))
+    low, high = points[0][0], points[-1][0]
+    nodes = sorted({nodes for _, nodes in points})
+
+    def growth(placer: str, node: int) -> float:
+        return found[high, node, placer] - found[low, node, placer]
+
+    growths = [growth("VISIRI", node) / growth("random", node) for node in nodes]
+    most = nodes[-1]
+    grown = {name: f"{found[low, most, name]:.2f} to {found[high, most, name]:.2f}" for name in ("VISIRI", "random")}
+    return [
+        Claim(
+            "V1",
+            max(way) <= CLOSE and max(excess) <= FAR and max(growths) <= CLOSE,
+            f"from SCTXPF at most {max(way):.0%} of the way to random, at most {max(excess):.0%} of random's copies "
+            f"beyond the first; from {low:,} to {high:,} queries on {most} nodes {grown['VISIRI']} copies of an event, "
+            f"random {grown['random']}",
+        )
+    ]
+
+
+def judge_variance(rows: Sequence[Row]) -> list[Claim]:
+    """V2: VISIRI's variance below both others', more so with more queries."""
+    found = means(rows, "variance")
+    points = sorted({(queries, nodes) for queries, nodes, _ in found})
+    ratios = {at: found[*at, "VISIRI"] / min(found[*at, "SCTXPF"], found[*at, "random"]) for at in points}
+    worst = {size: max(ratio for (queries, _), ratio in ratios.items() if queries == size) for size in _sizes(points)}
+    middle = {size: _mean([r for (queries, _), r in ratios.items() if queries == size]) for size in _sizes(points)}
+    falling = list(middle.values()) == sorted(middle.values(), reverse=True)
+    text = ", ".join(f"{size:,} queries {middle[size]:.2f} (at most {worst[size]:.2f})" for size in middle)
+    return [Claim("V2", max(worst.values()) < 1 and falling, f"variance ÷ the smaller of the others': {text}")]
+
+
+def judge_simple(rows: Sequence[Row]) -> list[Claim]:
+    """V3: VISIRI and SCTXPF alike, both above random."""
+    found = means(rows, "throughput")
+    points = sorted({(queries, nodes) for queries, nodes, _ in found})
+    apart = max(abs(found[*at, "VISIRI"] / found[*at, "SCTXPF"] - 1) for at in points)
+    above = min(min(found[*at, "VISIRI"], found[*at, "SCTXPF"]) / found[*at, "random"] for at in points)
+    text = f"VISIRI and SCTXPF at most {apart:.1%} apart; at least {above:.2f} times random's throughput (cost model)"
+    return [Claim("V3", apart <= ALIKE and above > 1, text)]
+
+
+def judge_throughput(rows: Sequence[Row]) -> list[Claim]:
+    """V4: VISIRI at least SCTXPF, which is above random."""
+    found = means(rows, "throughput")
+    points = sorted({(queries, nodes) for queries, nodes, _ in found})
+    first = {at: found[*at, "VISIRI"] / found[*at, "SCTXPF"] for at in points}
+    second = min(found[*at, "SCTXPF"] / found[*at, "random"] for at in points)
+    at = min(first, key=lambda at: first[at])
+    text = (
+        f"VISIRI {first[at]:.3f} (at {at[0]:,} queries on {at[1]} nodes) to {max(first.values()):.3f} times SCTXPF, "
+        f"SCTXPF at least {second:.2f} times random (cost model)"
+    )
+    return [Claim("V4", first[at] >= 1 and second > 1, text)]
+
+
+def judge_beyond(rows: Sequence[Row]) -> list[Claim]:
+    """V6: fewer copies and less variance than VISIRI, where costs, rates and filters are known."""
+    copies, variance = means(rows, "copies"), means(rows, "variance")
+    points = sorted({(queries, nodes) for queries, nodes, _ in copies})
+
+    def worst(of: dict[tuple[int, int, str], float], placer: str, other: str) -> float:
+        return max(of[*at, placer] / of[*at, other] for at in points)
+
+    fewer, less = worst(copies, "even", "VISIRI"), worst(variance, "even", "VISIRI")
+    filtering = worst(copies, "even", "VISIRI, filtering")
+    moved = max(float(row["moved"]) / float(row["queries"]) for row in rows if row["placer"] == "even, rebalanced")
+    text = (
+        f"at most {fewer:.2f} times VISIRI's copies ({filtering:.2f} times if its dispatcher filtered too) and "
+        f"{less:.1e} times its variance; placed by the model and rebalanced "
+        f"{worst(copies, 'even, rebalanced', 'VISIRI'):.2f} and {worst(variance, 'even, rebalanced', 'VISIRI'):.1e} "
+        f"times, moving at most {moved:.0%} of the queries"
+    )
+    return [Claim("V6", fewer < 1 and less < 1, text)]
+
+
+def judge_alone(rows: Sequence[Row]) -> list[Claim]:
+    """V6a: the same with VISIRI's own costs and whole streams, queries coming one by one."""
+    copies, variance = means(rows, "duplication"), means(rows, "variance")
+    points = sorted({(queries, nodes) for queries, nodes, _ in copies})
+    more = [at for at in points if copies[*at, "even"] > max(1.0, copies[*at, "VISIRI"])]
+    same = [at for at in points if copies[*at, "even"] == copies[*at, "VISIRI"] > 1]
+    worse = [at for at in points if variance[*at, "even"] >= variance[*at, "VISIRI"]]
+    text = (
+        f"knowing no more than VISIRI: more copies at {len(more)}, more variance at {len(worse)} of {len(points)} "
+        f"points; at most {max(copies[*at, 'even'] for at in points):.2f} copies of an event, VISIRI "
+        f"{max(copies[*at, 'VISIRI'] for at in points):.2f}"
+    )
+    return [Claim("V6a", not more and not same and not worse, text)]
+
+
+def table_runs(scale: Scale) -> list[Settings]:
+    """The three queries."""
+    return [{"query": number, "paper": cost, "says": says} for number, (says, _, cost) in enumerate(TABLE_1, 1)]
+
+
+def measure_cost(settings: Settings) -> list[Row]:
+    """The cost of one of them."""
+    _, text, _ = TABLE_1[int(settings["query"]) - 1]
+    (query,) = siddhi.parse(text).rules
+    assert isinstance(query, Query)
+    return [{"cost": query_cost(query)}]
+
+
+def judge_costs(rows: Sequence[Row]) -> list[Claim]:
+    """V5: the first two within one percent, all three in order."""
+    ours, papers = [float(row["cost"]) for row in rows], [float(row["paper"]) for row in rows]
+    close = all(abs(cost / paper - 1) <= TABLE_PRECISION for cost, paper in zip(ours[:2], papers, strict=False))
+    pairs = ", ".join(f"{cost:.3f} for {paper:.3f}" for cost, paper in zip(ours, papers, strict=True))
+    return [Claim("V5", close and ours == sorted(ours), f"{pairs} (the model's weights were fitted to this table)")]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _sizes(points: Sequence[tuple[int, int]]) -> list[int]:
+    return sorted({queries for queries, _ in points})
+
+
+def _draw_placements(rows: Sequence[Row], canvas: Canvas) -> None:
+    named = [("duplication", "nodes that an event goes to"), ("variance", "variance of the nodes' total cost")]
+    panels(rows, canvas, named, logarithmic=["variance"])
+
+
+def _draw_throughput(rows: Sequence[Row], canvas: Canvas) -> None:
+    panels(rows, canvas, [("throughput", "events ÷ largest busy time")], share=False)
+
+
+def _draw_beyond(rows: Sequence[Row], canvas: Canvas) -> None:
+    named = [("copies", "events sent ÷ events"), ("variance", "variance of work ÷ mean²")]
+    panels(rows, canvas, named, logarithmic=["variance"])
+
+
+def _judge_placements(rows: Sequence[Row]) -> list[Claim]:
+    return [*judge_duplication(rows), *judge_variance(rows), *judge_alone(rows)]
+
+
+STUDY = Study(
+    "visiri",
+    "VISIRI: queries spread over nodes",
+    (
+        Figure(
+            "3-8",
+            "Figures 3 to 5: event duplication, and 6 to 8: variance of the nodes' total cost",
+            ("V1", "V2", "V6a"),
+            placement_runs,
+            measure_placements,
+            _draw_placements,
+            _judge_placements,
+        ),
+        Figure(
+            "9",
+            "Figure 9: throughput with simple queries, by the cost model",
+            ("V3",),
+            partial(throughput_runs, (5_000,), "simple"),
+            measure_throughput,
+            _draw_throughput,
+            judge_simple,
+        ),
+        Figure(
+            "10-12",
+            "Figures 10 to 12: throughput with mixed queries, by the cost model",
+            ("V4",),
+            partial(throughput_runs, (2_500, 5_000, 10_000), "mixed"),
+            measure_throughput,
+            _draw_throughput,
+            judge_throughput,
+        ),
+        Figure(
+            "table1",
+            "Table 1: costs of sample queries",
+            ("V5",),
+            table_runs,
+            measure_cost,
+            bars,
+            judge_costs,
+            alone=True,
+        ),
+        Figure(
+            "beyond",
+            "Beyond: measured costs and rates, filters at the dispatcher",
+            ("V6",),
+            beyond_runs,
+            measure_knowing,
+            _draw_beyond,
+            judge_beyond,
+        ),
+    ),
+)

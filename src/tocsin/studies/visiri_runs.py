@@ -1,0 +1,200 @@
+"""What is measured for VISIRI's figures? Generated queries, placed by each placer, and what that placement is worth.
+
+A *workload* is queries as units of placement; with events, also what these say of them: how often a stream comes, what
+a filter lets pass, how much work a query has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.events.streams import ATTRIBUTES, stream_events, stream_types
+from tocsin.events.types import EventType
+from tocsin.language.queries import Query, Source
+from tocsin.language.rules import Attribute, Comparison, Literal, Pattern
+from tocsin.plans.placing import (
+    Even,
+    Input,
+    Placement,
+    Placer,
+    Random,
+    Sctxpf,
+    Unit,
+    Visiri,
+    duplication,
+    rebalance,
+    throughput,
+    variance,
+)
+from tocsin.plans.placing.even import ARRIVING
+from tocsin.plans.query_cost import as_unit, comparisons, query_cost
+from tocsin.studies.study import Row, Settings
+from tocsin.studies.visiri_queries import generated
+
+Numbers = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Busy = Callable[[Placement], Numbers]
+
+QUERIES_MAX = 10_000
+EVENTS = 200_000
+SPREAD = 100.0
+"""In the measured workload the fastest stream has up to so many times the events of the slowest."""
+REBALANCE_TOLERANCE = 0.05
+
+
+def placers(seed: int) -> dict[str, tuple[Placer, bool]]:
+    """The placers by the names in the figures, and whether queries come one by one."""
+    return {
+        "VISIRI": (Visiri(seed=seed), True),
+        "SCTXPF": (Sctxpf(seed=seed), True),
+        "random": (Random(seed=seed), True),
+        "even": (ARRIVING, True),
+        "even, all at once": (Even(), False),
+    }
+
+
+def placed(units: Sequence[Unit], nodes: int, placer: Placer, *, singly: bool) -> Placement:
+    """The units on so many nodes."""
+    placement = Placement(nodes)
+    for batch in ([unit] for unit in units) if singly else (units,):
+        placer.place(batch, placement)
+    return placement
+
+
+def workload(queries: int, shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...]]:
+    """Generated queries, and as units with the costs of VISIRI's model that read whole streams."""
+    most, units = _workload(shape, seed)
+    return most[:queries], units[:queries]
+
+
+@lru_cache(maxsize=4)
+def _workload(shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...]]:
+    definitions = {stream.name: stream for stream in stream_types()}
+    queries = tuple(generated(QUERIES_MAX, shape, seed=seed))
+    return queries, tuple(as_unit(query, definitions) for query in queries)
+
+
+def measure_placements(settings: Settings) -> list[Row]:
+    """Duplication and variance for every placer."""
+    return [
+        {"placer": name, "duplication": duplication(placement), "variance": variance(placement)}
+        for name, placement in _placements(settings)
+    ]
+
+
+def measure_throughput(settings: Settings) -> list[Row]:
+    """Events ÷ the largest busy time, for one event of every stream that is read, for every placer."""
+    busy = BUSY[str(settings["busy"])]
+    return [
+        {"placer": name, "throughput": throughput(len(placement.readers()), busy(placement))}
+        for name, placement in _placements(settings)
+    ]
+
+
+def _placements(settings: Settings) -> list[tuple[str, Placement]]:
+    seed, nodes = int(settings["seed"]), int(settings["nodes"])
+    _, units = workload(int(settings["queries"]), str(settings["shape"]), seed)
+    return [(name, placed(units, nodes, placer, singly=singly)) for name, (placer, singly) in placers(seed).items()]
+
+
+def busy_by_model(placement: Placement) -> Numbers:
+    """How long each node works on one event of every stream, in units of cost.
+
+    Each query works on the event of its stream, and a node takes in each event that it is sent. That costs what the
+    model gives a query which only passes events on.
+    """
+    stream = stream_types(1)[0]
+    values = tuple((name, Attribute(name)) for name in ATTRIBUTES)
+    passing = Query("pass", EventType("output", stream.attributes), Source(Pattern(stream.name)), values)
+    intake = query_cost(passing, {stream.name: stream})
+    received = sum(placement.sent().values(), np.zeros(len(placement.nodes)))
+    return placement.loads + intake * received
+
+
+BUSY: dict[str, Busy] = {"model": busy_by_model}
+"""Where busy times come from. Times that were measured in Spark slots are another entry here."""
+
+
+def measure_knowing(settings: Settings) -> list[Row]:
+    """VISIRI and `even` where costs, rates and what filters let pass were measured.
+
+    VISIRI places by its own model and sends whole streams; with filters at the dispatcher, which its paper leaves for
+    later, it is a row of its own. Costs and copies are those that the events show.
+    """
+    seed, nodes = int(settings["seed"]), int(settings["nodes"])
+    queries, model = workload(int(settings["queries"]), "mixed", seed)
+    seen = Seen(queries, seed)
+    rows: list[Row] = []
+    for name, (placer, singly) in placers(seed).items():
+        if name in ("VISIRI", "even"):
+            placement = placed(model, nodes, placer, singly=singly)
+            if name == "VISIRI":
+                rows.append(seen.row("VISIRI", placement, filtered=False))
+                rows.append(seen.row("VISIRI, filtering", placement, filtered=True))
+            else:
+                costs = {unit.name: unit.cost for unit in seen.units}
+                moved = len({move.unit for move in rebalance(placement, costs, tolerance=REBALANCE_TOLERANCE)})
+                rows.append({**seen.row("even, rebalanced", placement, filtered=True), "moved": moved})
+        elif name == "even, all at once":
+            rows.append(seen.row("even", placed(seen.units, nodes, placer, singly=singly), filtered=True))
+    return rows
+
+
+class Seen:
+    """What events say about queries."""
+
+    def __init__(self, queries: Sequence[Query], seed: int) -> None:
+        table = stream_events(EVENTS, spread=SPREAD, seed=seed)
+        stream = table["type"].combine_chunks().dictionary_encode()
+        order = np.argsort(stream.indices.to_numpy(), kind="stable")
+        ends = np.cumsum(np.bincount(stream.indices.to_numpy(), minlength=len(stream.dictionary)))
+        columns = {name: table[name].to_numpy()[order] for name in ATTRIBUTES}
+        names = stream.dictionary.to_pylist()
+        self._parts = {name: slice(start, end) for name, start, end in zip(names, (0, *ends), ends, strict=False)}
+        self._columns = columns
+        self._masks = {query.name: self._mask(query) for query in queries}
+        self.units = tuple(self._unit(query) for query in queries)
+
+    def _mask(self, query: Query) -> Mask:
+        """Which events of its stream a query's filter lets pass."""
+        (pattern,) = query.patterns
+        part = self._parts.get(pattern.type, slice(0, 0))
+        mask = np.ones(part.stop - part.start, np.bool_)
+        for test in pattern.constraints:
+            assert isinstance(test, Comparison)
+            assert isinstance(test.left, Attribute)
+            assert isinstance(test.right, Literal)
+            compare = {"<": np.less, ">": np.greater}[test.operator]
+            mask &= compare(self._columns[test.left.name][part], test.right.value)
+        return mask
+
+    def _unit(self, query: Query) -> Unit:
+        """Work is counted: each event is looked at and tested, and those that pass go into the window and out of it."""
+        mask = self._masks[query.name]
+        passed = int(mask.sum())
+        (source,) = query.sources
+        steps = 0 if source.window is None else len(query.aggregates) * (1 if source.window.extent.batched else 2)
+        cost = len(mask) * (1.0 + comparisons(query)) + passed * (1.0 + steps)
+        share = 1.0 if not source.pattern.constraints else passed / max(len(mask), 1)
+        given = Input(source.pattern.type, rate=float(len(mask)), passing=share, filter=query.name)
+        return as_unit(query, cost=cost, inputs=[given])
+
+    def row(self, name: str, placement: Placement, *, filtered: bool) -> Row:
+        """Copies of an event and the variance of the nodes' counted work, as a share of the mean squared."""
+        work = np.zeros(len(placement.nodes))
+        needed: dict[tuple[int, str], Mask] = {}
+        for unit in self.units:
+            node, stream = placement.node_of(unit.name), unit.types[0]
+            mask = self._masks[unit.name]
+            work[node] += unit.cost
+            if not filtered:
+                mask = np.ones_like(mask)
+            before = needed.get((node, stream))
+            needed[node, stream] = mask if before is None else before | mask
+        sent = sum(int(mask.sum()) for mask in needed.values())
+        events = sum(len(self._masks[name]) for name in {unit.types[0]: unit.name for unit in self.units}.values())
+        return {"placer": name, "copies": sent / events, "variance": float(work.var() / work.mean() ** 2)}

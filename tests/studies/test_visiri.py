@@ -1,0 +1,136 @@
+"""Are generated queries and events what the paper describes, and do the claims judge what they say?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tocsin.events.streams import stream_events, stream_shares, stream_types
+from tocsin.language import siddhi
+from tocsin.language.queries import Query
+from tocsin.plans.query_cost import comparisons
+from tocsin.studies import named, visiri
+from tocsin.studies.study import Row, Scale
+from tocsin.studies.visiri_queries import SHAPES, as_text, generated, output_types
+from tocsin.studies.visiri_runs import Seen, measure_knowing, measure_placements, measure_throughput, placed, placers
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_queries_are_of_three_kinds_within_their_shape(shape: str) -> None:
+    queries = generated(600, shape)
+    kinds = Counter((comparisons(query) > 0, query.sources[0].window is not None) for query in queries)
+    assert kinds.keys() == {(True, False), (False, True), (True, True)}
+    assert min(kinds.values()) > 150
+    assert {comparisons(query) for query in queries} == set(range(SHAPES[shape].conditions_max + 1))
+    windows = [source.window for query in queries for source in query.sources if source.window is not None]
+    assert {window.extent for window in windows} == set(SHAPES[shape].extents)
+    low, high = SHAPES[shape].lengths
+    assert all(low <= window.size <= high for window in windows)
+    assert {query.emits for query in queries} <= set(output_types())
+
+
+def test_queries_are_the_same_for_a_seed_and_more_of_them_begin_alike() -> None:
+    assert generated(50, seed=3) == generated(80, seed=3)[:50]
+    assert generated(50, seed=3) != generated(50, seed=4)
+
+
+def test_the_text_of_queries_is_read_as_them() -> None:
+    queries = generated(30, inputs=20, outputs=6)
+    program = siddhi.parse(as_text(queries, inputs=20, outputs=6))
+    assert list(program.rules) == queries
+    assert set(stream_types(20)) <= set(program.types)
+
+
+def test_events_of_streams() -> None:
+    table = stream_events(20_000, streams=10, spread=100, seed=2)
+    assert set(table["type"].to_pylist()) == {stream.name for stream in stream_types(10)}
+    values = table["attr3"].to_numpy()
+    assert 0 <= values.min() < values.max() <= 100
+    assert bool((np.diff(table["ts"].cast("int64").to_numpy()) > 0).all())
+    shares = stream_shares(10, spread=100, seed=2)
+    counts = Counter(table["type"].to_pylist())
+    seen = [counts[stream.name] / 20_000 for stream in stream_types(10)]
+    assert np.allclose(seen, shares, atol=0.02)
+    assert 5 < shares.max() / shares.min() <= 100
+    assert np.allclose(stream_shares(10), 0.1)
+
+
+def test_what_events_say_is_counted_query_by_query() -> None:
+    """Against looking at every event and query in turn."""
+    queries = generated(40, inputs=5)
+    seen = Seen(queries, 1)
+    names = [query.name for query in queries]
+    nodes = dict(zip(names, [number % 3 for number in range(40)], strict=True))
+    (placer, _) = placers(1)["random"]
+    placement = placed(seen.units, 3, placer, singly=True)
+    for name, node in nodes.items():
+        placement.move(name, node)
+    table = stream_events(200_000, spread=100.0, seed=1)
+    rows = [row for row in table.to_pylist() if int(row["type"][6:]) <= 5]
+    streams = {query.patterns[0].type for query in queries}
+    events = sum(row["type"] in streams for row in rows)
+    sent = whole = 0
+    for row in rows:
+        reading = [query for query in queries if query.patterns[0].type == row["type"]]
+        whole += len({nodes[query.name] for query in reading})
+        sent += len({nodes[query.name] for query in reading if passes(query, row)})
+    assert seen.row("x", placement, filtered=False)["copies"] == pytest.approx(whole / events)
+    assert seen.row("x", placement, filtered=True)["copies"] == pytest.approx(sent / events)
+
+
+def passes(query: Query, row: dict[str, float]) -> bool:
+    tested = ((row[test.left.name], test.operator, test.right.value) for test in query.patterns[0].constraints)  # type: ignore[union-attr]
+    return all(value < bound if operator == "<" else value > bound for value, operator, bound in tested)
+
+
+def test_every_placer_is_measured() -> None:
+    settings = {"queries": 300, "nodes": 4, "seed": 1, "shape": "mixed", "busy": "model"}
+    rows = measure_placements(settings)
+    assert {row["placer"] for row in rows} == {"VISIRI", "SCTXPF", "random", "even", "even, all at once"}
+    assert all(float(row["duplication"]) >= 1 for row in rows)
+    assert all(float(row["throughput"]) > 0 for row in measure_throughput(settings))
+    assert {row["placer"] for row in measure_knowing(settings)} == {
+        "VISIRI",
+        "VISIRI, filtering",
+        "even",
+        "even, rebalanced",
+    }
+
+
+def test_runs_of_a_quick_look_and_of_all() -> None:
+    study = named("visiri")
+    for figure in study.figures:
+        quick, full = figure.runs(Scale(quick=True)), figure.runs(Scale(full=True, seeds=5))
+        assert 0 < len(quick) <= len(full)
+    assert {claim for figure in study.figures for claim in figure.claims} == {f"V{n}" for n in range(1, 7)} | {"V6a"}
+
+
+def rows(value: str, **by_placer: float) -> list[Row]:
+    return [
+        {"queries": queries, "nodes": nodes, "seed": 1, "placer": placer, value: number}
+        for queries in (1_000, 10_000)
+        for nodes in (4, 40)
+        for placer, number in by_placer.items()
+    ]
+
+
+def test_claims_can_fail() -> None:
+    (holds,) = visiri.judge_simple(rows("throughput", VISIRI=1.01, SCTXPF=1.0, random=0.8))
+    (apart,) = visiri.judge_simple(rows("throughput", VISIRI=1.2, SCTXPF=1.0, random=0.8))
+    (below,) = visiri.judge_simple(rows("throughput", VISIRI=1.0, SCTXPF=1.0, random=1.1))
+    assert (holds.holds, apart.holds, below.holds) == (True, False, False)
+    (holds,) = visiri.judge_throughput(rows("throughput", VISIRI=1.0, SCTXPF=1.0, random=0.8))
+    (fails,) = visiri.judge_throughput(rows("throughput", VISIRI=0.9, SCTXPF=1.0, random=0.8))
+    assert (holds.holds, fails.holds) == (True, False)
+    (fails,) = visiri.judge_variance(rows("variance", VISIRI=5.0, SCTXPF=4.0, random=9.0))
+    assert not fails.holds
+
+
+def test_the_costs_of_the_table() -> None:
+    runs = visiri.table_runs(Scale())
+    (claim,) = visiri.judge_costs([{**run, **visiri.measure_cost(run)[0]} for run in runs])
+    assert claim.holds
+    (wrong,) = visiri.judge_costs([{**run, "cost": 4.0} for run in runs])
+    assert not wrong.holds
