@@ -133,7 +133,7 @@ def _timers(draw: st.DrawFn, alphabet: str, leaves_max: int) -> EventExpression:
         return Moment(draw(st.integers(0, 25)))
     if kind == 1:
         return Period(draw(st.integers(2, 9)), draw(st.none() | st.integers(0, 20)))
-    return After(draw(expressions(alphabet, min(leaves_max, 2), timers=True)), draw(st.integers(0, 8)))
+    return After(draw(expressions(alphabet, min(leaves_max, 2), timers=True)), draw(st.integers(1, 8)))
 
 
 @st.composite

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.conformance.hosts import expected, rows_of
 from tests.strategies import TYPES, Case, cases
+from tests.strategies_requests import request_cases
 
 import tocsin
 from tocsin.engine import reference
@@ -16,6 +17,7 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.segments import Ledger, restore
 from tocsin.errors import RuleError
 from tocsin.events.notation import read_events
+from tocsin.language.requests import Mode, Request
 
 DECLARED = {type.name: type for type in TYPES}
 
@@ -24,8 +26,18 @@ DECLARED = {type.name: type for type in TYPES}
 @given(case=cases(), seed=st.integers(0, 9999))
 def test_a_change_is_exact(case: Case, seed: int) -> None:
     defined = {rule.emits.name for rule in case.rules}
-    assume(not any(t in defined for r in case.rules for t in (r.anchor.type, *(c.pattern.type for c in r.clauses))))
-    chance = random.Random(seed)
+    assume(not any(type in defined for rule in case.rules for type in rule.uses))
+    check_change(case, random.Random(seed))
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(case=request_cases(tuple(Mode), events_max=8, timers=True), seed=st.integers(0, 9999))
+def test_requests_come_and_go(case: Case, seed: int) -> None:
+    check_change(case, random.Random(seed))
+
+
+def check_change(case: Case, chance: random.Random) -> None:
+    """Some rules go and some come while the events do."""
     fate = {rule.name: chance.choice(["stays", "goes", "comes"]) for rule in case.rules}
     delay_us = chance.choice([0, 2, 8])
     arrival = sorted(case.events, key=lambda event: event.ts + chance.randint(0, delay_us))
@@ -47,7 +59,8 @@ def test_a_change_is_exact(case: Case, seed: int) -> None:
         if chance.random() < 0.2:
             detector, ledger = restore(head, segments, detector.plan.sources, DECLARED)
     found += rows_of(detector.finish())
-    if at > max((event.ts for event in arrival), default=-5) + 1:
+    timed = any(isinstance(rule, Request) for rule in case.rules)
+    if at > max((event.ts for event in arrival), default=-5) + 1 and not timed:
         found += rows_of(detector.advance(at))
     right = []
     for rule in case.rules:
