@@ -19,6 +19,8 @@ __all__ = [
     "EventError",
     "EventType",
     "Kind",
+    "Live",
+    "Notification",
     "RuleError",
     "RuleSet",
     "StateError",
@@ -30,6 +32,7 @@ _HOMES = {
     "tocsin.api": ("DeadLetterWarning", "RuleSet", "rules"),
     "tocsin.engine.detector": ("Detector",),
     "tocsin.errors": ("EventError", "RuleError", "StateError", "TocsinError"),
+    "tocsin.live": ("Live", "Notification"),
     "tocsin.events.types": ("Event", "EventType", "Kind"),
 }
 

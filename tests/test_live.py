@@ -1,0 +1,86 @@
+"""Requests with callbacks, by the clock on the wall."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+
+from tocsin import Event, RuleError
+from tocsin.live import Live, Notification
+
+LATE = 'request Late on Order as o ; at(Order, 10 us) as t notify "late"'
+
+
+def test_timers_fire_by_the_clock_alone() -> None:
+    clock = [100]
+    live, told = Live(now=lambda: clock[0]), []
+    live.request(LATE, told.append)
+    live.publish([Event("Order", 100, {"n": 1})])
+    clock[0] = 110
+    live.tick()
+    assert told == []
+    clock[0] = 111
+    live.tick()
+    assert [str(one) for one in told] == ["Late at 110: late (Order@100, at(Order(), 10 us)@110)"]
+
+
+def test_a_request_sees_what_comes_after_it_until_it_is_cancelled() -> None:
+    live = Live(now=lambda: 0)
+    first, second = [], []
+    live.request("request First on A", first.append)
+    live.publish([Event("A", 1)])
+    live.request("request Second on A", second.append)
+    live.publish([Event("A", 2)])
+    live.tick(3)
+    live.cancel("First")
+    assert live.requests == ("Second",)
+    live.publish([Event("A", 4)])
+    live.tick(5)
+    assert [one.ts for one in first] == [1, 2]
+    assert [one.ts for one in second] == [2, 4]
+    with pytest.raises(RuleError, match="Did you mean 'Second'"):
+        live.cancel("Secnd")
+    with pytest.raises(RuleError, match="one request has one callback"):
+        live.request("request X on A request Y on B", print)
+
+
+def test_rules_have_callbacks_too() -> None:
+    live, told = Live(now=lambda: 0), []
+    live.request("define Fire(area: string) from Smoke() where area = Smoke.area", told.append)
+    live.publish([Event("Smoke", 7, {"area": "A1"})])
+    live.tick(8)
+    assert [(one.request, one.attributes["area"]) for one in told] == [("Fire", "A1")]
+
+
+def test_a_callback_that_fails_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    live, told = Live(now=lambda: 0), []
+
+    def fail(_: Notification) -> None:
+        raise ValueError("no")
+
+    live.request("request Bad on A", fail)
+    live.request("request Good on A", told.append)
+    with caplog.at_level(logging.ERROR, "tocsin.live"):
+        live.publish([Event("A", 1)])
+        live.tick(2)
+    assert [one.request for one in told] == ["Good"]
+    assert "the callback of Bad failed" in caplog.text
+
+
+def test_time_passes_by_itself() -> None:
+    told = threading.Event()
+    with Live() as live:
+        live.request("request Late on Order as o ; at(Order, 50 ms) as t", lambda _: told.set())
+        live.publish([Event("Order", time.time_ns() // 1_000)])
+        assert told.wait(20)
+
+
+def test_what_comes_too_late_is_a_dead_letter() -> None:
+    live = Live(now=lambda: 0, delay_us=5)
+    live.request("request R on A", print)
+    live.publish([Event("A", 100)])
+    live.publish([Event("A", 94)])
+    assert live.dead_letters()["reason"].to_pylist() == ["late"]
