@@ -21,11 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from tests.conformance.hosts import expected
 from tests.conftest import GOLDEN
 from tests.strategies import KINDS, MATCHES_MAX, Case, cases, matches_max, rule_sets
+from tests.strategies_requests import request_cases
 from tocsin.engine import reference
 from tocsin.events.notation import read_events, write_event
 from tocsin.events.types import HEADER, Event, EventType, Kind, Value
 from tocsin.language import parse
 from tocsin.language.printing import print_program
+from tocsin.language.requests import After, All, Either, Mode, Moment, Occurs, Period, Request, Then, Times
 from tocsin.language.rules import (
     Aggregate,
     And,
@@ -125,8 +127,9 @@ class Pack:
     @cached_property
     def right(self) -> dict[str, list[Row]]:
         """What the reference finds for each tenant."""
+        last_ts = max(event.ts for event in self.events)  # up to there timers run, also those of other tenants
         return {
-            name: settled(expected(reference.detect(case.rules, case.events), case.rules))
+            name: settled(expected(reference.detect(case.rules, case.events, last_ts=last_ts), case.rules))
             for name, case in self.tenants.items()
         }
 
@@ -186,8 +189,24 @@ def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
     # Hypothesis itself would come back to what it drew before, with small changes.
     while len(found) < count - count // 6 or len(idle) < count // 6:
         collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
-    mixed = [*found[: count - count // 6], *idle[: count // 6]]
+    requests = _requests(count // 4, chance)
+    mixed = [*requests, *found[: count - count // 6 - len(requests)], *idle[: count // 6]]
     return [replace(case, events=tuple(_with_ids(case.events, named, chance))) for case in mixed]
+
+
+def _requests(count: int, chance: random.Random) -> list[Case]:
+    """That many cases of requests for notification, in all modes and with timers."""
+    found: list[Case] = []
+
+    @settings(database=None, suppress_health_check=list(HealthCheck))
+    @given(request_cases(tuple(Mode), events_max=8, timers=True))
+    def collect(case: Case) -> None:
+        if case.events and reference.detect(case.rules, case.events):
+            found.append(case)
+
+    while len(found) < count:
+        collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
+    return found[:count]
 
 
 def joined(case: Case, name: str, which: int = -1) -> Case:
@@ -252,7 +271,7 @@ def _types_of(rules: Iterable[Rule], events: Iterable[Event]) -> tuple[EventType
 
 def _inputs(rules: Iterable[Rule]) -> list[str]:
     rules = list(rules)
-    named = {pattern.type for rule in rules for pattern in (rule.anchor, *(clause.pattern for clause in rule.clauses))}
+    named = {type for rule in rules for type in rule.uses}
     return sorted(named - {rule.emits.name for rule in rules})
 
 
@@ -279,7 +298,10 @@ class Move:
         for name, value in event.attributes.items():
             scaled = value * self.tick_us if name in times and isinstance(value, int) else value
             values[self.attribute(name)] = scaled
-        return replace(event, type=self.name(event.type), ts=event.ts * self.tick_us + self.start_us, attributes=values)
+        return replace(event, type=self.name(event.type), ts=self.moment(event.ts), attributes=values)
+
+    def moment(self, ts: int) -> int:
+        return ts * self.tick_us + self.start_us
 
     def name(self, name: str) -> str:
         return name if name in [*self.kept] else self.prefix + name
@@ -301,6 +323,24 @@ class Move:
                     tuple((self.attribute(name), self.node(value)) for name, value in node.where),
                     tuple(map(self.name, node.consuming)),
                 )
+            case Request(name, expression, condition, window_us, mode, text):
+                tests, window_us = self.node(condition), window_us * self.tick_us
+                return Request(self.name(name), self.node(expression), tests, window_us, mode, text)
+            case Occurs(pattern):
+                return Occurs(self.node(pattern))
+            case Times(count, pattern, attribute, same):
+                return Times(count, self.node(pattern), self.attribute(attribute), same)
+            case All(operands) | Either(operands):
+                return node.__class__(self.node(operands))
+            case Then(left, right):
+                return Then(self.node(left), self.node(right))
+            case Moment(at_us, alias):
+                return Moment(self.moment(at_us), alias and self.name(alias))
+            case Period(every_us, start_us, alias):
+                start_us = start_us if start_us is None else self.moment(start_us)
+                return Period(every_us * self.tick_us, start_us, alias and self.name(alias))
+            case After(event, delay_us, alias):
+                return After(self.node(event), delay_us * self.tick_us, alias and self.name(alias))
             case EventType(name, attributes):
                 return EventType(self.name(name), tuple((self.attribute(name), kind) for name, kind in attributes))
             case Pattern(name, constraints, alias):

@@ -70,10 +70,16 @@ class Match:
     parts: tuple[Part, ...]
 
 
-def detect(rules: Sequence[Statement], events: Iterable[Event], since: Mapping[str, int] | None = None) -> list[Match]:
+def detect(
+    rules: Sequence[Statement],
+    events: Iterable[Event],
+    since: Mapping[str, int] | None = None,
+    last_ts: int | None = None,
+) -> list[Match]:
     """All matches of the rules over the events, which may come in any order.
 
-    A rule named in `since` sees only events with `ts` at or after that time, in microseconds.
+    A rule named in `since` sees only events with `ts` at or after that time, in microseconds. Timers run up to
+    `last_ts`, or to the last event.
 
     >>> from tocsin.events.types import EventType
     >>> rule = Rule("Fire", EventType("Fire"), Pattern("Smoke"))
@@ -81,6 +87,8 @@ def detect(rules: Sequence[Statement], events: Iterable[Event], since: Mapping[s
     [('Fire', 7)]
     """
     facts = identified(events)
+    if last_ts is None:
+        last_ts = max((fact.ts for fact in facts), default=-(2**62))
     for fact in facts:
         if any(fact.type == rule.emits.name for rule in rules):
             raise EventError(f"events of type {fact.type} come from a rule, they are not accepted from outside")
@@ -91,11 +99,11 @@ def detect(rules: Sequence[Statement], events: Iterable[Event], since: Mapping[s
         if isinstance(rule, Request):
             from tocsin.engine.reference_requests import notifications
 
-            found = notifications(rule, visible, max((fact.ts for fact in facts), default=-(2**62)), start)
+            found = notifications(rule, visible, last_ts, start)
         elif isinstance(rule, Query):
             from tocsin.engine.reference_queries import composed
 
-            found = composed(rule, visible, max((fact.ts for fact in facts), default=0))
+            found = composed(rule, visible, last_ts)
         else:
             found = _found(rule, visible)
         for composite, match in found:
