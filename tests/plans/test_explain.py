@@ -32,6 +32,13 @@ TEXTS = {
     **{rule.name: text for text, rule in PAPER.items()},
     "hierarchy": HIERARCHY,
     "sharing": SHARING,
+    "requests": """
+        request Cycle on st as s ; rt as r if s.proc = r.proc and s.msg = r.msg within 10 min notify "came back"
+        request Again on TimesEq(3, st as s, proc) ; rt as r if s.proc = r.proc within 10 min
+        request Slow on (st as s ; at(st, 5 min) as t) & rt as r if s.proc = r.proc
+        request Recent on st as s ; rt as r if s.msg = r.msg mode recent
+        request Hourly on every(1 h) as h & st as s
+    """,
     "clauses": """
         rule Long define X(n: long, m: double)
         from B(k = $k, v = $v)
@@ -61,7 +68,7 @@ def test_the_picture_is_well_formed_and_stable(name: str) -> None:
     shown = " ".join(root.itertext())
     for rule in rules:
         assert rule.name in shown
-        assert rule.anchor.type in shown
+        assert all(type in shown for type in rule.uses)
     assert picture == tocsin.rules(TEXTS[name]).explain_svg()
 
 

@@ -70,6 +70,10 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
     rows = sum(kept(lookup, statistics) for lookup in plan.lookups)
     combinations = statistics.rate(plan.anchor)
     candidates = combinations
+    if plan.context is not None:  # each event is looked at once
+        horizon_s = plan.context.window_us / SECOND_US
+        candidates = sum(statistics.rate(filter) for filter in plan.context.filters)
+        rows = candidates * horizon_s
     for step in plan.steps:
         reached = kept(step.lookup, statistics) * KEY ** len(step.lookup.keys)
         if plan.combining is not None:  # searched, not multiplied

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tocsin.language.printing import print_window
+from tocsin.language.requests import shown_type, timer_owner
 from tocsin.language.rules import Policy
 from tocsin.plans.cost import Statistics, plan_cost, rule_cost
 from tocsin.plans.expressions import show
-from tocsin.plans.graph import Buffer, Combining, Filter, Lookup, Reduction, RulePlan
+from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Reduction, RulePlan
 from tocsin.plans.keys import keys
 from tocsin.plans.plan import Plan
 
@@ -35,7 +36,8 @@ def explain(plan: Plan, statistics: Statistics | None = None) -> str:
     for type in sorted(plan.columns):
         columns = ", ".join(f"{name}: {kind or '?'}" for name, kind in sorted(plan.columns[type].items()))
         origin = " (composite)" if type in plan.defined else ""
-        lines.append(f"  {type}({columns}){origin}")
+        origin = f" (timer of {timer_owner(type)})" if timer_owner(type) else origin
+        lines.append(f"  {shown_type(type)}({columns}){origin}")
     lines += ["", "filters"]
     for node, name in filters.items():
         lines.append(f"  {name:4} {filter_text(node)}{_readers(users[node])}")
@@ -43,12 +45,16 @@ def explain(plan: Plan, statistics: Statistics | None = None) -> str:
         lines += ["", "buffers"]
     for buffer, name in buffers.items():
         lines.append(
-            f"  {name:4} {filters[buffer.filter]}{_by(buffer)}, kept {print_window(plan.buffers[buffer])}"
+            f"  {name:4} {filters[buffer.filter]}{_by(buffer)}, kept {window_text(plan.buffers[buffer])}"
             f"{_readers(users[buffer])}"
         )
     lines += ["", "rules"]
+    before = None
     for rule in plan.rules[:RULES_SHOWN]:
-        lines += _rule(rule, plan.levels[rule.rule.name], filters, buffers, statistics)
+        name, level = rule.rule.name, plan.level(rule)
+        lines += [_title(rule, level)] if name != before else [f"    or{_at(level)}"]
+        lines += _rule(rule, filters, buffers, statistics)
+        before = name
     if len(plan.rules) > RULES_SHOWN:
         lines.append(f"  … and {len(plan.rules) - RULES_SHOWN:,} more")
     return "\n".join(lines) + "\n"
@@ -64,24 +70,39 @@ def users_of(plan: Plan) -> dict[Filter | Buffer, dict[str, None]]:
     """The rules that use each filter and each buffer."""
     users: dict[Filter | Buffer, dict[str, None]] = defaultdict(dict)
     for rule in plan.rules:
-        users[rule.anchor][rule.rule.name] = None
+        for filter in rule.filters:
+            users[filter][rule.rule.name] = None
         for buffer in rule.buffers:
             users[buffer][rule.rule.name] = None
-            users[buffer.filter][rule.rule.name] = None
     return users
 
 
 def filter_text(node: Filter) -> str:
     """A filter as text: the type and its conditions."""
-    return f"{node.type}({', '.join(show(condition) for condition in node.conditions)})"
+    return f"{shown_type(node.type)}({', '.join(show(condition) for condition in node.conditions)})"
 
 
-def _rule(
-    rule: RulePlan, level: int, filters: dict[Filter, str], buffers: dict[Buffer, str], statistics: Statistics
-) -> list[str]:
-    title = f"  {rule.rule.name}" + (f" → {rule.rule.emits}" if rule.rule.emits.name != rule.rule.name else "")
-    lines = [title + (f", level {level}" if level else "")]
-    if rule.combining is not None:
+def _title(rule: RulePlan, level: int) -> str:
+    emits = rule.rule.emits
+    return f"  {rule.rule.name}" + (f" → {emits}" if emits.name != rule.rule.name else "") + _at(level)
+
+
+def _at(level: int) -> str:
+    return f", level {level}" if level else ""
+
+
+def window_text(window_us: int) -> str:
+    """A window as text; those of requests end with the last microsecond, so they are one longer than what was said."""
+    return min(print_window(window_us), print_window(max(window_us - 1, 1)), key=len)
+
+
+def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str], statistics: Statistics) -> list[str]:
+    lines: list[str] = []
+    if rule.clock is not None:
+        lines.append(f"    starts {shown_type(rule.clock.type)} for")
+    if rule.context is not None:
+        lines += _in_context(rule, rule.context, filters)
+    elif rule.combining is not None:
         lines += _combining(rule, rule.combining, filters, buffers)
     else:
         lines.append(f"    for each {rule.names[0]} in {filters[rule.anchor]}")
@@ -99,12 +120,12 @@ def _rule(
             f"{name or type}.{key}" for name, type, key in zip(rule.names, rule.types, ways[0].attributes, strict=True)
         ]
         lines.append("    can be partitioned by " + " = ".join(attributes))
-    elif rule.lookups:
+    elif rule.buffers:
         lines.append("    cannot be partitioned: no equality joins all of its events")
     cost = rule_cost(rule, statistics)
     many = rule.combining is None and any(step.policy == Policy.EACH for step in rule.steps)
     lines.append(
-        f"    looks back {print_window(rule.horizon_us)}" if rule.lookups else "    looks at one event at a time"
+        f"    looks back {window_text(rule.horizon_us)}" if rule.buffers else "    looks at one event at a time"
     )
     lines[-1] += f", {cost.candidates:,.1f} candidates/s" + (
         ", a product of choices" if many and len(rule.steps) > 1 else ""
@@ -129,6 +150,13 @@ def _combining(
         yield f"    {names[lookup.place]} in {buffers[lookup.buffer]}" + "".join(f", {test}" for test in tests)
     for left, right in combining.sequences:
         yield f"    {', '.join(names[p] for p in left)} before {', '.join(names[p] for p in right)}"
+
+
+def _in_context(rule: RulePlan, context: Context, filters: dict[Filter, str]) -> Iterable[str]:
+    """A request in one of Snoop's contexts."""
+    events = ", ".join(f"{name} in {filters[one]}" for name, one in zip(rule.names, context.filters, strict=True))
+    yield f"    {events}, combined as they come ({context.mode})"
+    yield from (f"    {show(condition, rule.names)}" for condition in context.conditions)
 
 
 def _guards(rule: RulePlan, place: int, buffers: dict[Buffer, str]) -> Iterable[str]:

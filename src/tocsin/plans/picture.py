@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from tocsin.language.printing import print_window
-from tocsin.plans.explain import filter_text, names, users_of
+from tocsin.language.requests import shown_type
+from tocsin.plans.explain import filter_text, names, users_of, window_text
 from tocsin.plans.graph import Buffer, Filter
 from tocsin.plans.plan import Plan
 
@@ -30,17 +30,21 @@ def picture(plan: Plan) -> str:
     for type in plan.columns:
         if type not in plan.defined:
             labels[0][type] = (type, ", ".join(sorted(plan.columns[type])))
+    ticking = {clock.type for rule in plan.rules for clock in rule.clocks}
+    labels[0] |= {type: (shown_type(type), "timer") for type in sorted(ticking)}
     for node, name in filters.items():
         labels[1][node] = (name, filter_text(node))
-        links.append((4 if node.type in plan.defined else 0, node.type, 1, node))
+        links.append((0 if node.type in labels[0] else 4, node.type, 1, node))
     for buffer, name in buffers.items():
         by = "by " + ", ".join(key.attribute for key in buffer.keys) if buffer.keys else "in time order"
-        labels[2][buffer] = (name, f"{by}, {print_window(plan.buffers[buffer])}")
+        labels[2][buffer] = (name, f"{by}, {window_text(plan.buffers[buffer])}")
         links.append((1, buffer.filter, 2, buffer))
     for rule in plan.rules:
-        key, emits = ("rule", rule.rule.name), rule.rule.emits.name
-        labels[3].setdefault(key, (rule.rule.name, ", ".join(rule.names[: len(rule.steps) + 1])))
-        labels[4][emits] = (emits, ", ".join(name for name, _ in rule.rule.emits.attributes))
+        key, emits = ("rule", rule.rule.name), rule.emits.name
+        labels[3].setdefault(
+            key, (rule.rule.name, ", ".join(rule.names if rule.context else rule.names[: len(rule.steps) + 1]))
+        )
+        labels[4][emits] = (shown_type(emits), ", ".join(name for name, _ in rule.emits.attributes))
         links.append((1, rule.anchor, 3, key))
         links += [(2, buffer, 3, key) for buffer in rule.buffers]
         links.append((3, key, 4, emits))
