@@ -41,9 +41,9 @@ def picture(plan: Plan) -> str:
         links.append((1, buffer.filter, 2, buffer))
     for rule in plan.rules:
         key, emits = ("rule", rule.rule.name), rule.emits.name
-        labels[3].setdefault(
-            key, (rule.rule.name, ", ".join(rule.names if rule.context else rule.names[: len(rule.steps) + 1]))
-        )
+        roles = rule.names if rule.context else rule.names[: len(rule.steps) + 1]
+        if rule.clock is None:
+            labels[3].setdefault(key, (rule.rule.name, ", ".join(roles)))
         labels[4][emits] = (shown_type(emits), ", ".join(name for name, _ in rule.emits.attributes))
         links.append((1, rule.anchor, 3, key))
         links += [(2, buffer, 3, key) for buffer in rule.buffers]
