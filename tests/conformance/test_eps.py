@@ -87,6 +87,34 @@ def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: i
     assert sorted(found) == sorted((match.rule, match.ts, [part.id for part in match.parts]) for match in right)
 
 
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(case=request_cases(), seed=st.integers(0, 999))
+def test_four_phases_while_requests_come_and_go(case: Case, seed: int) -> None:
+    chance = random.Random(seed)
+    facts = sorted(identified(case.events), key=lambda fact: fact.key)
+    fate = {request.name: chance.choice(["stays", "goes", "comes"]) for request in case.rules}
+    at = chance.randint(0, 20)
+    tree = Tree(request for request in case.rules if fate[request.name] != "comes")
+    found = []
+    changed = False
+    for fact in facts:
+        if fact.ts >= at and not changed:
+            changed = True
+            for request in case.rules:
+                if fate[request.name] == "goes":
+                    tree.cancel(request.name)
+                elif fate[request.name] == "comes":
+                    tree.add(request, since=at)
+        found += [(request.name, fact.ts, [part.id for _, part in parts]) for request, parts in tree.arrive(fact)]
+    right = []
+    for request in case.rules:
+        since = {request.name: at} if fate[request.name] == "comes" else {}
+        for match in reference.detect([request], case.events, since):
+            if fate[request.name] != "goes" or match.ts < at:
+                right.append((match.rule, match.ts, [part.id for part in match.parts]))
+    assert sorted(found) == sorted(right)
+
+
 @settings(max_examples=300, suppress_health_check=QUIET)
 @given(case=request_cases())
 def test_a_printed_request_is_read_as_the_same(case: Case) -> None:

@@ -85,11 +85,16 @@ class Tree:
         self._roots: dict[str, tuple[Request, Node, list[int]]] = {}
         self._leaves: dict[str, list[Leaf]] = {}
         self._begun: dict[str, int] = {}
+        self._since: dict[str, int | None] = {}
         for request in requests:
             self.add(request)
 
-    def add(self, request: Request) -> None:
-        """Adds a request; nodes that are there already are used again, and keep what they have."""
+    def add(self, request: Request, since: int | None = None) -> None:
+        """Adds a request that sees events from `since` on (µs).
+
+        Nodes that are there already are used again, and keep what they have.
+        """
+        self._since[request.name] = since
         _, node, places = self._node(request.expression, 0)
         self._roots[request.name] = request, node, places
         self._leaves[request.name] = list(leaves(request.expression))
@@ -230,7 +235,8 @@ class Tree:
             if isinstance(node, Period) and node.start_us is None and (begun is None or fact.ts < begun):
                 return False
             events.setdefault(every[place].role, fact)
-        if newest - oldest > request.window_us:
+        since = self._since[request.name]
+        if newest - oldest > request.window_us or (since is not None and oldest < since):
             return False
         for leaf in every:
             events.setdefault(leaf.role, NOBODY)
