@@ -113,7 +113,8 @@ def _by_type(table: pa.Table, job: Job) -> Data:
         mine = table.filter(pc.equal(table[names.type], type))
         if mine.num_rows:
             columns = {name: mine[name] for name in header}
-            parts[type] = pa.table({**columns, **{name: mine[column] for name, column in attributes.items()}})
+            columns |= {name: mine[column] for name, column in attributes.items() if column in mine.column_names}
+            parts[type] = pa.table(columns)
     nothing = pa.table({names.ts: pa.array([], pa.int64())})
     return parts or {"": nothing}
 
