@@ -22,7 +22,7 @@ from tocsin.engine.clocks import Clocks
 from tocsin.engine.contexts import Context
 from tocsin.engine.intake import Intake, Passed
 from tocsin.engine.kernels import Array
-from tocsin.engine.requests import Requests, consumed
+from tocsin.engine.requests import Requests, consumed, ranks_of
 from tocsin.engine.store import Store
 from tocsin.engine.tables import FOREVER, Loaded, Tables
 from tocsin.engine.texts import Texts
@@ -238,18 +238,19 @@ class Machine:
 
     def _in_order(self, numbers: Array, rows: Array, counts: Array, anchors: Array) -> Array:
         """Notifications as matches stand: those of one request and instant by their parts."""
-        store, names = self.store, list(self.tables.types)
-
-        def key(n: int) -> tuple[object, ...]:
-            plan, anchor = self.tables.rules[numbers[n]].plan, anchors[n]
-            parts = rows[n, : counts[n]]
-            keys = [(store.ts[row], store.seq[row], names[store.type[row]], row) for row in parts]
-            return store.ts[anchor], store.seq[anchor], plan.rule.name, keys
-
+        store = self.store
         ts, seq = store.ts[anchors], store.seq[anchors]
         if not ((ts[1:] == ts[:-1]) & (seq[1:] == seq[:-1])).any():
             return np.arange(len(numbers))
-        return np.array(sorted(range(len(numbers)), key=key), np.int64)
+        there = np.arange(rows.shape[1]) < counts[:, None]
+        used, place = np.unique(rows[there], return_inverse=True)
+        canonical = np.lexsort((used, ranks_of(self.tables.types)[store.type[used]], store.seq[used], store.ts[used]))
+        rank = np.empty(len(used), np.int64)
+        rank[canonical] = np.arange(len(used))
+        parts = np.full(rows.shape, -1)
+        parts[there] = rank[place]
+        names = np.unique([rule.plan.rule.name for rule in self.tables.rules], return_inverse=True)[1][numbers]
+        return np.lexsort((*parts.T[::-1], names, seq, ts))
 
     def _detect(self, jobs: list[tuple[Loaded, int, int]], anchors: Array) -> list[Found]:
         tables, places = self.tables, self.tables.places
