@@ -373,6 +373,8 @@ class Machine:
 
     def trim(self, now: int) -> None:
         """Forgets everything that no rule can reach from `now` on."""
+        if gone := self.requests.used_by_all(self):
+            self.buffers.forget(gone)
         live, number = self.buffers.trim(self.tables, self.store, now)
         self.requests.renumber(live, number)
         for context in self.contexts.values():
