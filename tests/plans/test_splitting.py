@@ -100,7 +100,7 @@ def forwarded(rule: Rule, blocks: Partial | None, events: list[Event], chance: r
         for type in rule.uses:
             if not any(type in types for types in advertised.values()):
                 advertised[chance.choice(children)].add(type)
-    parts = split(rule, advertised, blocks.blocks_us if blocks else 0)
+    parts = split(rule, advertised, blocks.blocks_us if blocks else 0, stays=chance.random() < 0.5)
     if parts.whole is not None:
         return {event.id for event in events if event.id}
     known = {event.id for event in events if place[event.id] == HERE and event.id}

@@ -101,8 +101,10 @@ class Split:
     uses: tuple[Use, ...]
 
 
-def split(rule: Rule, advertised: Mapping[str, AbstractSet[str]], blocks_us: int = 0) -> Split:
+def split(rule: Rule, advertised: Mapping[str, AbstractSet[str]], blocks_us: int = 0, *, stays: bool = False) -> Split:
     """Splits a rule, or the pattern of a partial rule with its `blocks_us`, by the types that each child has.
+
+    `stays`: the rule is decided here even if one child could do it.
 
     >>> from tocsin.language import parse
     >>> rule = parse("define CE() from A() and last B() within 5 min from A and last C() within 5 min from B").rules[0]
@@ -118,7 +120,7 @@ def split(rule: Rule, advertised: Mapping[str, AbstractSet[str]], blocks_us: int
     only = {type: children[0] for type, children in holders.items() if len(children) == 1}
     sole = {only.get(type) for type in rule.uses}
     whole = sole.pop() if len(sole) == 1 else None
-    if whole is not None and whole != HERE:
+    if whole is not None and whole != HERE and not stays:
         return Split(whole, ())
     uses: dict[Use, None] = {}
     grouped: set[str] = set()
