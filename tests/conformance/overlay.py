@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from tests.strategies import KINDS, TYPES
 from tocsin.engine import reference
 from tocsin.events.batches import ARROW
 from tocsin.events.types import Event, Kind
+from tocsin.language import parse
 from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule
 from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.strategies import STRATEGIES
@@ -42,9 +44,9 @@ def network_of(chance: random.Random, rules: Sequence[Rule]) -> Sites:
     count = chance.choice([1, 2, 3, 3, 4, 5, 6])
     names = [str(number) for number in range(count)]
     links = {(names[number], names[chance.randrange(number)]) for number in range(1, count)}
-    links |= {tuple(chance.sample(names, 2)) for _ in range(chance.choice([0, 0, 1, 2, 4])) if count > 1}
+    links |= {tuple(chance.sample(names, 2)) for _ in range(chance.choice([0, 0, 1, 2, 4]) if count > 1 else 0)}
     delays = {}
-    for here, there in links:
+    for here, there in sorted(links):
         delays[here, there] = delays[there, here] = chance.choice([1, 2, 3, 5])
     sources: dict[str, set[str]] = {name: set() for name in names}
     for type in DECLARED:
@@ -79,7 +81,8 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
         through=through,
         period_us=chance.choice([1, 3, 10, 100]),
     )
-    ends = sorted(chance.sample(range(32), chance.choice([0, 0, 1, 3, 8]))) + [1000]
+    latest = max((event.ts for event in events), default=0) + 2
+    ends = [*sorted(chance.sample(range(latest), min(latest, chance.choice([0, 0, 1, 3, 8, 20])))), 1000]
     start = -1000
     for end in ends:
         here = [event for event in events if start <= event.ts < end]
@@ -123,3 +126,26 @@ def difference(got: list[object], right: list[object]) -> str:
 
 def _notices(network):  # type: ignore[no-untyped-def]
     return [notice for processor in network.processors.values() for notice in processor.notices]
+
+
+def sequences(chance: random.Random) -> tuple[list[Rule], list[Event]]:
+    """Sequences over types that come at different rates, so that masters are chosen, change, and awaken slaves."""
+    rules = []
+    for number in range(chance.choice([1, 2, 3])):
+        letters = chance.sample("ABCDE", chance.choice([2, 3, 3, 4]))
+        shared = chance.random() < 0.4
+        text = [f"define P{number}() from {letters[0]}({'k=$k' if shared else ''})"]
+        for before, letter in itertools.pairwise(letters):
+            policy = chance.choice(["last", "last", "last", "each", "first", "2-last"])
+            test = chance.choice(["", "n>1", "k=$k" if shared else ""])
+            text.append(f"and {policy} {letter}({test}) within {chance.choice([4, 8, 15])} us from {before}")
+        if chance.random() < 0.3:
+            text.append(f"and not {chance.choice('ABCDE')}(n=0) between {letters[-1]} and {letters[-2]}")
+        rules += parse(" ".join(text)).rules
+    rates = {letter: chance.choice([1, 2, 10, 20]) for letter in "ABCDE"}
+    events = [
+        Event(chance.choices([*rates], [*rates.values()])[0], chance.randrange(200),
+              {"k": chance.choice(["x", "y"]), "n": chance.randrange(4)}, chance.choice([0, 0, 1]))
+        for _ in range(chance.choice([20, 60, 120]))
+    ]  # fmt: skip
+    return rules, events

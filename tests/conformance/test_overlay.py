@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.overlay import ALL, check
+from tests.conformance.overlay import ALL, check, sequences
 from tests.strategies import Case, cases
 
 SMALL = cases(events_max=24)
@@ -17,6 +20,29 @@ SMALL = cases(events_max=24)
 @given(case=SMALL, seed=st.integers(0, 99999))
 def test_sites_give_the_answer_of_the_reference(strategy: str, case: Case, seed: int) -> None:
     check(case.rules, case.events, strategy, seed)
+
+
+@pytest.mark.parametrize("strategy", ["ST", "STpp", "MTpp", "STpp eager", "MTpp eager"])
+def test_sequences_at_different_rates(strategy: str) -> None:
+    sent = sequences_checked(strategy, range(12))
+    assert sent["Answer"] or "pp" not in strategy, "no slave was ever asked"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["MT", "STpp", "MTpp", "STpp eager", "MTpp eager"])
+def test_sequences_at_different_rates_in_a_long_sweep(strategy: str) -> None:
+    sequences_checked(strategy, range(100, 300))
+
+
+def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
+    sent: Counter[str] = Counter()
+    for seed in seeds:
+        rules, events = sequences(random.Random(seed))
+        try:
+            sent += check(rules, events, strategy, seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return sent
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ BEGINNING = -(2**61)
 NONE = np.zeros(0, np.int64)
 AT = "\0at"
 """The column with the times at which matches are ready."""
+NOTHING = DeployRule("", 0)
 Send = Callable[[str, Message], None]
 Push = Callable[[pa.Table, Array], None]
 
@@ -86,6 +87,8 @@ class Membership:
     upto: int = BEGINNING
     """Events before this have been decided."""
     timing: Timing = field(default_factory=Timing)
+    needless: int = BEGINNING
+    """The father will not ask for anything before this, apart from what has to be kept."""
     owing: bool = False
     """Whether the father is to be told how far it is as soon as the children have said so."""
 
@@ -125,8 +128,8 @@ class Membership:
         for child in sorted(self.children):
             rules, names = self.deployed.whole.get(child, ((), ()))
             new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()))
-            old = self.sent.get(child, DeployRule(self.tree, 0))
-            if replace(old, version=0) != new:
+            old = self.sent.get(child, NOTHING)
+            if replace(old, tree=self.tree, version=0) != new:
                 self.versions += 1
                 self.sent[child] = replace(new, version=self.versions)
                 self.progress.pop(child, None)
@@ -181,10 +184,10 @@ class Membership:
             for request in self.asked:
                 if request.partial in self.kept:
                     self.kept[request.partial].forget(message.ts - request.keep_us)
-            for child in {self.deployed.through[part] for part in self.deployed.through}:
-                self.send(child, replace(message, timing=Timing()))
+            self.needless = message.ts
+            self._release_children()
             return
-        if sender != HERE and message.version != self.sent.get(sender, DeployRule(self.tree, 0)).version:
+        if sender != HERE and message.version != self.sent.get(sender, NOTHING).version:
             return
         self.progress[sender] = message
         for part, count in message.generated:
@@ -499,7 +502,12 @@ class Membership:
             self.owing = self.opened > self.upto or not {HERE, *self.children} <= self.progress.keys()
             if not self.owing:
                 self.send(self.father, Progress(self.tree, self.upto, self.version, self.timing, generated))
-        if self.strategy.pulls:
-            for child in sorted(self.children):
-                if any(not request.pushed for request in self.sent.get(child, DeployRule("", 0)).asked):
-                    self.send(child, Progress(self.tree, self.upto))
+        self._release_children()
+
+    def _release_children(self) -> None:
+        """Tells children that keep events for pulling from when on they may still be asked for."""
+        for child in sorted(self.children) if self.strategy.pulls else ():
+            pulled = {request.partial for request in self.sent.get(child, NOTHING).asked if not request.pushed}
+            if pulled:
+                passed = not pulled.isdisjoint(self.deployed.through)
+                self.send(child, Progress(self.tree, min(self.upto, self.needless) if passed else self.upto))
