@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from tocsin.events.batches import ARROW
 from tocsin.events.types import Event, Kind
 from tocsin.language import parse
 from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule
+from tocsin.overlay import messages as m
 from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation.deployment import Sites, deployed
@@ -72,12 +73,20 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
     at = {event.id: chance.choice(homes[event.type]) for event in events}
     through = (lambda message: decode(encode(message))) if chance.random() < 0.2 else (lambda message: message)
     sent: Counter[str] = Counter()
+    carried: set[tuple[str, str, str, str]] = set()
+
+    def watch(sender: str, receiver: str, message: m.Message) -> None:
+        sent[type(message).__name__] += 1
+        for tree, id in carried_by(message):
+            assert (sender, receiver, tree, id) not in carried, f"{id} twice from {sender} to {receiver} for {tree}"
+            carried.add((sender, receiver, tree, id))
+
     network = deployed(
         sites,
         ALL[strategy],
         DECLARED,
         rules,
-        watch=lambda sender, receiver, message: sent.update([type(message).__name__]),
+        watch=watch,
         through=through,
         period_us=chance.choice([1, 3, 10, 100]),
     )
@@ -114,6 +123,15 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
         ]  # fmt: skip
         assert plain == fitting, (sink, plain, fitting)
     return sent
+
+
+def carried_by(message: m.Message) -> Iterator[tuple[str, str]]:
+    """The events in a message, by tree and id."""
+    if isinstance(message, m.Answer):
+        yield from ((message.tree, id) for id in message.batch["id"].to_pylist())
+    if isinstance(message, m.Events):
+        for id, label in zip(message.batch["id"].to_pylist(), message.labels.tolist(), strict=True):
+            yield from ((tree, id) for bit, tree in enumerate(message.trees) if label >> bit & 1)
 
 
 def difference(got: list[object], right: list[object]) -> str:

@@ -118,7 +118,6 @@ class Rates:
     def due(self, upto: int) -> bool:
         """Whether a period is over."""
         if self.since is None:
-            self.since = upto
             return False
         self.elapsed_s = max(upto - self.since, 1) / SECOND_US
         return upto - self.since >= self.period_us

@@ -73,6 +73,8 @@ class Membership:
     """Matches from below that wait for their turn at the root."""
     forwarded: dict[str, int] = field(default_factory=dict)
     """Events that were sent up because a partial rule was met, by id, with their time: none is sent twice."""
+    relaying: dict[Partial, int] = field(default_factory=dict)
+    """From which event time on events of a partial rule go up as they come, if not always."""
     heads: dict[Partial, Array] = field(default_factory=dict)
     """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
     kept: dict[Partial, Kept] = field(default_factory=dict)
@@ -154,13 +156,19 @@ class Membership:
         if request.pushed and part in self.kept:
             events, at = self.kept[part].everything()
             if events is not None:
-                self._forward(events, at, relayed=False)
-        for rows in self.arrivals if part.bare else ():
+                self._forward(events, at, but=part)
+        if not part.bare:
+            return
+        since = self.relaying.get(part, BEGINNING)
+        self.relaying[part] = self.upto
+        for rows in (*self.arrivals, *(() if request.pushed or self.history is None else (self.history,))):
             met = rows.filter(pa.array(self._passing(part.rule.anchor, rows)))
             if request.pushed:
-                self._forward(met, self.timing.at(met["ts"].to_numpy()), relayed=False)
-            else:
-                self.forwarded.update(zip(met["id"].to_pylist(), met["ts"].to_pylist(), strict=True))
+                self._forward(met, self.timing.at(met["ts"].to_numpy()), but=part)
+                continue
+            for id, ts in zip(met["id"].to_pylist(), met["ts"].to_pylist(), strict=True):
+                if ts >= since:
+                    self.forwarded[id] = ts
 
     @property
     def looked_at(self) -> frozenset[str]:
@@ -172,10 +180,10 @@ class Membership:
         return frozenset(found)
 
     @property
-    def pushed_patterns(self) -> list[Pattern]:
-        """The patterns whose events go up as they come."""
+    def pushed_simply(self) -> list[Partial]:
+        """The partial rules whose events go up as they come."""
         pushed = {request.partial for request in self.asked if request.pushed}
-        return [part.rule.anchor for part in self.deployed.simple if part in pushed]
+        return [part for part in self.deployed.simple if part in pushed]
 
     # ---- what arrives
 
@@ -310,6 +318,7 @@ class Membership:
                 if found.num_rows:
                     self._found(found, evaluator.wanted)
             if self.strategy.pulls:
+                self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
                 for value in fresh["type"].value_counts().to_pylist():
                     self.rates.own[value["values"]] = self.rates.own.get(value["values"], 0) + value["counts"]
             for part in self.deployed.simple if self.strategy.pulls else ():
@@ -435,24 +444,25 @@ class Membership:
             own[at[passing(pattern, rows.take(at), self.types)]] = True
         return own
 
-    def _forward(self, events: pa.Table, at: Array, *, relayed: bool = True) -> None:
-        """Pushes events up that were not sent before; `relayed`: others of a pattern that is pushed have been."""
-        new = self._unsent(events, self.pushed_patterns if relayed else ())
+    def _forward(self, events: pa.Table, at: Array, but: Partial | None = None) -> None:
+        """Pushes events up that were not sent before; `but`: for this partial rule none went as they came."""
+        new = self._unsent(events, [part for part in self.pushed_simply if part != but])
         if len(new):
             self.push(events.take(new), at[new])
 
     def _answer(self, part: Partial, events: pa.Table | None, at: Array) -> None:
         """Sends events up that were asked for, and not sent before."""
         if events is not None and self.father is not None:
-            new = self._unsent(events, self.pushed_patterns)
+            new = self._unsent(events, self.pushed_simply)
             if len(new):
                 self.send(self.father, Answer(self.tree, part, events.take(new), at[new]))
 
-    def _unsent(self, events: pa.Table, patterns: Iterable[Pattern]) -> list[int]:
-        """The rows that did not go up before, which they do now; those of the patterns went as they came."""
+    def _unsent(self, events: pa.Table, simply: Iterable[Partial]) -> list[int]:
+        """The rows that did not go up before, which they do now; others went as they came."""
         relayed = np.zeros(events.num_rows, bool)
-        for pattern in patterns:
-            relayed |= self._passing(pattern, events)
+        for part in simply:
+            met = self._passing(part.rule.anchor, events)
+            relayed |= met & (events["ts"].to_numpy() >= self.relaying.get(part, BEGINNING))
         new = []
         for row, (id, ts) in enumerate(zip(events["id"].to_pylist(), events["ts"].to_pylist(), strict=True)):
             if not relayed[row] and id not in self.forwarded:

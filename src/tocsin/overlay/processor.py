@@ -285,7 +285,8 @@ class Processor:
                 routes.fathers[membership.father] = routes.fathers.get(membership.father, 0) | mine
                 for type in membership.deployed.through_types:
                     routes.always[type] = routes.always.get(type, 0) | mine
-                for pattern in membership.pushed_patterns:
+                for part in membership.pushed_simply:
+                    pattern = part.rule.anchor
                     if pattern.constraints:
                         routes.tested.setdefault(pattern.type, []).append((pattern, mine))
                     else:
