@@ -19,6 +19,7 @@ from tocsin.language import parse
 from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule
 from tocsin.overlay import messages as m
 from tocsin.overlay.codec import decode, encode
+from tocsin.overlay.snapshots import restore, snapshot
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation.deployment import Sites, deployed
 
@@ -98,6 +99,11 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
         batches = {name: table([event for event in here if at[event.id] == name]) for name in sites.processors}
         network.publish(batches, table([]), end)
         start = end
+        if chance.random() < 0.2:
+            for name, processor in network.processors.items():
+                data = snapshot(processor)
+                network.processors[name] = restore(data, processor.links, ALL[strategy], DECLARED, rules)
+                assert snapshot(network.processors[name]) == data
     matches = reference.detect(rules, events)
     for sink, wanted in sites.sinks.items():
         types = {pattern.type for pattern in wanted}
@@ -117,12 +123,14 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
         plain = [row["id"] for row in rows if not row["rule"]]
         facts = sorted(reference.identified(events), key=lambda fact: fact.key)
         asked = [pattern for pattern in wanted if pattern.type in DECLARED]
-        fitting = [
-            fact.id for fact in facts
-            if any(fact.type == p.type and all(reference.holds(c, {None: fact}, {}) for c in p.constraints) for p in asked)
-        ]  # fmt: skip
+        fitting = [fact.id for fact in facts if any(fits(fact, pattern) for pattern in asked)]
         assert plain == fitting, (sink, plain, fitting)
     return sent
+
+
+def fits(fact: reference.Fact, pattern: Pattern) -> bool:
+    """Whether a subscription asks for an event."""
+    return fact.type == pattern.type and all(reference.holds(test, {None: fact}, {}) for test in pattern.constraints)
 
 
 def carried_by(message: m.Message) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""How is a message written down? As JSON for what is small, with tables and columns as Arrow behind it.
+"""How is a message, or a processor's state, written down? JSON for what is small, tables and columns as Arrow behind.
 
 Rules and patterns are written as their text. The form is (length of the JSON, JSON, Arrow streams one after another);
 no field is evaluated, and an unknown kind of message is an error.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +18,19 @@ from tocsin.errors import StateError
 from tocsin.language import parse, parse_pattern, print_pattern, print_rule
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import messages
+from tocsin.overlay.mastery import Rates
+from tocsin.overlay.pulling import Kept
 from tocsin.overlay.timing import Timing
 from tocsin.plans.splitting import Partial
 
-_CLASSES = {
+_CLASSES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (*messages.Message.__args__, messages.Asked, messages.Request, Timing, Partial)  # type: ignore[attr-defined]
+    for kind in (*get_args(messages.Message), messages.Asked, messages.Request, Timing, Partial, Kept, Rates)
 }
 
 
 def encode(value: Any) -> bytes:
-    """A message as bytes."""
+    """A message, or what a snapshot is made of, as bytes."""
     streams: list[bytes] = []
     head = json.dumps(pack(value, streams), separators=(",", ":")).encode()
     lengths = [len(head), *map(len, streams)]
@@ -65,8 +67,17 @@ def pack(value: Any, streams: list[bytes]) -> Any:
             return {"table": _stream(value, streams)}
         case np.ndarray():
             return {"array": _stream(pa.table({"": pa.array(value)}), streams)}
-        case tuple() | list():
+        case tuple():
             return [pack(item, streams) for item in value]
+        case list():
+            return {"list": [pack(item, streams) for item in value]}
+        case set() | frozenset():
+            return {type(value).__name__: [pack(item, streams) for item in sorted(value)]}
+        case dict():
+            return {"dict": [[pack(name, streams), pack(item, streams)] for name, item in value.items()]}
+        case bytes():
+            streams.append(value)
+            return {"bytes": len(streams) - 1}
         case _ if is_dataclass(value) and type(value).__name__ in _CLASSES:
             named = {field.name: pack(getattr(value, field.name), streams) for field in fields(value)}
             return {"is": type(value).__name__, **named}
@@ -74,7 +85,7 @@ def pack(value: Any, streams: list[bytes]) -> Any:
 
 
 def unpack(value: Any, streams: list[bytes]) -> Any:
-    """The value that `pack` wrote; lists become tuples."""
+    """The value that `pack` wrote."""
     if isinstance(value, list):
         return tuple(unpack(item, streams) for item in value)
     if not isinstance(value, dict):
@@ -84,6 +95,11 @@ def unpack(value: Any, streams: list[bytes]) -> Any:
         "pattern": parse_pattern,
         "table": lambda number: _read(streams[number]),
         "array": lambda number: _read(streams[number])[""].to_numpy(),
+        "bytes": lambda number: streams[number],
+        "list": lambda items: list(unpack(items, streams)),
+        "set": lambda items: set(unpack(items, streams)),
+        "frozenset": lambda items: frozenset(unpack(items, streams)),
+        "dict": lambda pairs: {unpack(name, streams): unpack(item, streams) for name, item in pairs},
     }
     if "is" not in value:
         ((kind, content),) = value.items()

@@ -79,7 +79,7 @@ def deployment(
     """The deployment for rules, the names of those whose matches are wanted, partial rules that were asked for, and
     patterns of events that sinks want."""
     defined = {rule.emits.name for rule in rules}
-    here = {**advertised, HERE: set(advertised.get(HERE, ())) | defined}
+    here: dict[str, AbstractSet[str]] = {**advertised, HERE: set(advertised.get(HERE, ())) | defined}
     items: list[Item] = []
     whole: dict[str, tuple[dict[Rule, None], dict[str, None]]] = {}
     direct: dict[Use, None] = {}
@@ -95,8 +95,8 @@ def deployment(
         else:
             items.append(_item(strategy, needed, here))
     if not strategy.splits and (items or taps):
-        for child, types in advertised.items():
-            for type in sorted(types) if child != HERE else ():
+        for child, offered in advertised.items():
+            for type in sorted(offered) if child != HERE else ():
                 direct[Use(child, partial(Pattern(type), ()), type)] = None
     simple: list[Partial] = []
     through: dict[Partial, str] = {}

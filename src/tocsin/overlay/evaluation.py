@@ -24,6 +24,7 @@ from tocsin.plans.splitting import PARTIAL
 
 Types = Mapping[str, EventType]
 
+NO_MATCHES = pa.table({"rule": pa.array([], pa.string()), "ts": pa.array([], pa.int64())})
 _COMPARED = {
     "=": pc.equal,
     "!=": pc.not_equal,
@@ -82,6 +83,7 @@ class Evaluator:
         defined = {rule.emits.name for rule in self.rules}
         self.types = {type: types[type] for rule in self.rules for type in rule.uses if type not in defined}
         self.horizon_us, self.ordered = horizon_us, ordered
+        self._anchors = {rule.anchor.type for rule in self.rules}
         self._detector = self._new() if ordered else None
 
     def _plan(self) -> Plan:
@@ -98,11 +100,18 @@ class Evaluator:
             ts = history["ts"].to_numpy()
             start, end = np.searchsorted(ts, [since - self.horizon_us, upto])
             fresh = history.slice(start, end - start)
+            if not self._possible(fresh, since):
+                return NO_MATCHES
         fresh = fresh.filter(pc.is_in(fresh["type"], pa.array([*self.types], pa.string())))
         found = pa.concat_tables([detector.push(fresh), detector.advance(upto)], promote_options="default")
         if self._detector is None:
             found = found.filter(pc.greater_equal(found["ts"], since))
         return found
+
+    def _possible(self, rows: pa.Table, since: int) -> bool:
+        """Whether some rule has an anchor from `since` on; if not, there is no need to look."""
+        new = rows.slice(int(np.searchsorted(rows["ts"].to_numpy(), since)))
+        return bool(self._anchors & set(pc.unique(new["type"]).to_pylist()))
 
     def snapshot(self) -> bytes | None:
         """What is remembered besides the events."""

@@ -103,10 +103,10 @@ class Membership:
         self.deployed = deployment(self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised)
         self.masters = {item.key: node for item in self.deployed.items if (node := self.masters.get(item.key))}
         if self.deployed.items != old.items:
-            self._load()
+            self.load()
         self.tell()
 
-    def _load(self) -> None:
+    def load(self) -> None:
         """Makes evaluators for the items: one for those whose events come in order, one for the others."""
         self.evaluators = []
         for ordered in (True, False):
@@ -357,7 +357,7 @@ class Membership:
         parts = found["parts"].combine_chunks()
         anchors = parts.flatten().field("id").take(parts.offsets[:-1])
         rows = pc.index_in(anchors, value_set=self.history["id"].combine_chunks())
-        seq = self.history["seq"].take(rows).combine_chunks().fill_null(0).to_numpy().copy()
+        seq: Array = self.history["seq"].take(rows).combine_chunks().fill_null(0).to_numpy().copy()
         inner = pc.index_in(anchors, value_set=found["id"].combine_chunks()).fill_null(-1).to_numpy()
         unknown = rows.is_null().to_numpy(zero_copy_only=False)
         for _ in range(len(self.rules)):
@@ -437,7 +437,7 @@ class Membership:
             self.composites.append(rows.append_column(AT, pa.array(self.timing.at(rows["ts"].to_numpy()))))
 
     def _passing(self, pattern: Pattern, rows: pa.Table) -> Array:
-        own = pc.equal(rows["type"], pattern.type).combine_chunks().to_numpy(zero_copy_only=False)
+        own: Array = pc.equal(rows["type"], pattern.type).combine_chunks().to_numpy(zero_copy_only=False)
         if pattern.constraints and own.any():
             at = np.nonzero(own)[0]
             own = np.zeros(len(own), bool)

@@ -89,7 +89,7 @@ class Processor:
 
     def root(self) -> None:
         """Builds the tree whose root is here."""
-        self._membership(self.name)
+        self.join(self.name)
         for link in sorted(self.links):
             self._send(link, m.CreateTree(self.name, 0))
 
@@ -151,7 +151,8 @@ class Processor:
         """The trees, by the bits of labels."""
         return sorted(self.memberships)
 
-    def _membership(self, tree: str) -> Membership:
+    def join(self, tree: str) -> Membership:
+        """The processor's place in a tree, which it takes if it had none."""
         if tree not in self.memberships:
             if len(self.memberships) == TREES_MAX:
                 raise RuleError(
@@ -190,7 +191,7 @@ class Processor:
         ):
             self._send(sender, m.Nack(tree))
             return
-        membership = self._membership(tree)
+        membership = self.join(tree)
         if membership.father is not None and membership.father != sender:
             self._send(membership.father, m.Nack(tree))
         shorter = membership.father is None or distance_us < membership.distance_us
@@ -205,10 +206,10 @@ class Processor:
         self._subscribe(membership)
 
     def _ack(self, sender: str, message: m.Ack) -> None:
-        self._membership(message.tree).children.add(sender)
+        self.join(message.tree).children.add(sender)
 
     def _nack(self, sender: str, message: m.Nack) -> None:
-        membership = self._membership(message.tree)
+        membership = self.join(message.tree)
         if sender in membership.children:
             membership.children.discard(sender)
             for table in (membership.advertised, membership.subscribed, membership.sent, membership.progress):
@@ -228,7 +229,7 @@ class Processor:
         self._redeploy(membership)
 
     def _advertised(self, sender: str, message: m.Advertise) -> None:
-        membership = self._membership(message.tree)
+        membership = self.join(message.tree)
         if sender in membership.children and membership.advertised.get(sender) != frozenset(message.types):
             membership.advertised[sender] = frozenset(message.types)
             self._advertise(membership)
@@ -251,7 +252,7 @@ class Processor:
         self._redeploy(membership)
 
     def _subscribed(self, sender: str, message: m.Subscribe) -> None:
-        membership = self._membership(message.tree)
+        membership = self.join(message.tree)
         if sender in membership.children and membership.subscribed.get(sender) != message.wanted:
             membership.subscribed[sender] = message.wanted
             self._subscribe(membership)
@@ -261,7 +262,7 @@ class Processor:
         self._routes = None
 
     def _deploy(self, sender: str, message: m.DeployRule) -> None:
-        membership = self._membership(message.tree)
+        membership = self.join(message.tree)
         if sender == membership.father:
             self._routes = None
             membership.take_over(message)
@@ -341,7 +342,7 @@ class Processor:
     # ---- matches
 
     def _matches(self, sender: str, message: m.Matches) -> None:
-        membership = self._membership(message.tree)
+        membership = self.join(message.tree)
         if sender == membership.father:
             self._hand_down(membership, message.batch, message.at)
         else:
@@ -401,18 +402,18 @@ class Processor:
     # ---- the rest goes to the memberships
 
     def _progress(self, sender: str, message: m.Progress) -> None:
-        membership = self._membership(message.tree)
+        membership = self.join(message.tree)
         if sender in membership.children or sender == membership.father:
             membership.receive_progress(sender, message)
 
     def _awaken(self, sender: str, message: m.Awaken) -> None:
-        self._membership(message.tree).receive_awaken(message)
+        self.join(message.tree).receive_awaken(message)
 
     def _answer(self, sender: str, message: m.Answer) -> None:
-        self._membership(message.tree).receive_answer(message)
+        self.join(message.tree).receive_answer(message)
 
     def _done(self, sender: str, message: m.Done) -> None:
-        self._membership(message.tree).receive_done(sender, message)
+        self.join(message.tree).receive_done(sender, message)
 
 
 _HANDLERS: dict[type, Callable[[Processor, str, Any], None]] = {

@@ -102,24 +102,20 @@ def run(
     strategy: Strategy,
     types: Mapping[str, EventType],
     rules: Sequence[Rule],
-    homes: Mapping[str, str],
     events: pa.Table,
+    where: pa.Array,
     *,
     epochs_s: Sequence[float],
     measured_from_s: float,
     period_s: float = 30.0,
 ) -> tuple[Outcome, Network]:
-    """Runs events, each type at its home, cut at the ends of epochs (the last of which ends the run)."""
+    """Runs events, `where` they are published, cut at the ends of epochs (the last of which ends the run)."""
     meter = Meter()
     network = deployed(
         sites, strategy, types, rules, watch=meter.watch, period_us=round(period_s * SECOND_US)
     )  # fmt: skip
-    names = events["type"].combine_chunks().dictionary_encode()
-    if isinstance(names, pa.ChunkedArray):
-        names = names.combine_chunks()
-    places = sorted(set(homes.values()))
-    where = np.array([places.index(homes[name]) for name in names.dictionary.to_pylist()], np.int64)
-    at = where[names.indices.to_numpy()] if len(events) else np.zeros(0, np.int64)
+    coded = where.dictionary_encode()
+    places, at = coded.dictionary.to_pylist(), coded.indices.to_numpy()
     ts = events["ts"].to_numpy()
     empty = events.slice(0, 0)
     start = 0.0

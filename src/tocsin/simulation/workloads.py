@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -146,7 +147,7 @@ def _rule(name: str, types: list[str], workload: Workload, chance: random.Random
             test = (Comparison("=", Attribute("v"), Literal(chance.randrange(workload.values), Kind.INT)),)
         patterns.append(Pattern(type, test))
     clauses: list[Clause] = []
-    for before, pattern in zip(patterns, patterns[1:], strict=False):
+    for before, pattern in pairwise(patterns):
         window_us = round(workload.window_s * chance.uniform(0.5, 1.5) * SECOND_US)
         every = chance.random() < workload.each
         policy, count = (Policy.EACH, 0) if every else (Policy.LAST, 1)
@@ -154,15 +155,16 @@ def _rule(name: str, types: list[str], workload: Workload, chance: random.Random
     return Rule(name, EventType(name), patterns[0], tuple(clauses))
 
 
-def events(drawn: Drawn, duration_s: float, seed: int) -> pa.Table:
-    """The events of a stretch of time: each type by chance at its rate, in order of time."""
+def events(drawn: Drawn, duration_s: float, seed: int) -> tuple[pa.Table, pa.Array]:
+    """The events of a stretch of time, each type by chance at its rate, in order of time; and where they happen."""
     random = np.random.default_rng([seed, 7])
     counts = random.poisson([rate * duration_s for rate in drawn.rates.values()])
     total = int(counts.sum())
     ts = np.sort(random.integers(0, round(duration_s * SECOND_US), total))
     which = random.permutation(np.repeat(np.arange(len(counts)), counts))
     names = pa.array(list(drawn.rates), pa.string())
-    return pa.table(
+    homes = pa.array([drawn.homes[name] for name in drawn.rates], pa.string())
+    table = pa.table(
         {
             "type": names.take(pa.array(which)),
             "ts": pa.array(ts),
@@ -171,3 +173,4 @@ def events(drawn: Drawn, duration_s: float, seed: int) -> pa.Table:
             "v": pa.array(random.integers(0, drawn.values, total).astype(np.int32)),
         }
     )
+    return table, homes.take(pa.array(which))

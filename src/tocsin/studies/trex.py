@@ -1,8 +1,8 @@
 """The T-Rex paper's evaluation of deployment strategies (its Section 4), on this code.
 
 Each run is one strategy over one workload drawn from a seed. All strategies of a point see the same topology, rules
-and events. The paper runs until the rarest event has come 100 times, which is a day; `--quick` measures two minutes
-after a warm-up as long as the longest sequence of windows, the usual scale ten minutes and `--full` two hours.
+and events. The paper runs until the rarest event has come 100 times, which is a day; `--quick` measures one minute
+after a warm-up as long as a sequence of windows, the usual scale ten minutes and `--full` two hours.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def measure(settings: Settings) -> list[Row]:
     world = drawn(workload)
     warm_s = float(settings["warm_s"])
     end_s = warm_s + float(settings["measured_s"])
+    happening, where = events(world, end_s, workload.seed)
     outcome, _ = run(
-        world.sites, strategy(str(settings["strategy"])), world.types, world.rules, world.homes,
-        events(world, end_s, workload.seed), epochs_s=[warm_s, end_s], measured_from_s=warm_s,
+        world.sites, strategy(str(settings["strategy"])), world.types, world.rules, happening, where,
+        epochs_s=[warm_s, end_s], measured_from_s=warm_s,
     )  # fmt: skip
     counts = outcome.messages
     return [
@@ -65,7 +66,7 @@ class Sweep:
         for value in values:
             knobs = dict(self.knobs(value))
             window_s, length = float(knobs.get("window_s", 60.0)), int(knobs.get("length", 3))
-            warm_s = max(30.0, 1.5 * window_s * (length - 1))
+            warm_s = max(30.0, window_s * (length - 1))
             for seed in range(1, 1 + (1 if scale.quick else scale.seeds)):
                 for strategy in STRATEGIES:
                     found.append(
@@ -74,7 +75,7 @@ class Sweep:
                             "strategy": strategy,
                             "seed": seed,
                             "warm_s": warm_s,
-                            "measured_s": scale.pick(120.0, 600.0, 7200.0),
+                            "measured_s": scale.pick(60.0, 600.0, 7200.0),
                             **knobs,
                         }
                     )
@@ -299,27 +300,28 @@ STUDY = Study(
     (
         _figure("10", "Default scenario", ("T1", "T2"), "", Sweep("", lambda _: {}, (0,), (0,)), default),
         _figure("11", "Number of rules", ("T3",), "rules",
-                Sweep("rules", lambda x: {"rules": x}, (20, 100, 200), (20, 50, 100, 150, 200)), rules),
+                Sweep("rules", lambda x: {"rules": x}, (20, 200), (20, 50, 100, 150, 200)), rules),
         _figure("12", "Subscriptions", ("T4",), "subscriptions per processor",
-                Sweep("subscriptions", lambda x: {"subscriptions": x}, (1, 5, 20), (1, 2, 5, 10, 15, 20)), subscriptions),
+                Sweep("subscriptions", lambda x: {"subscriptions": x}, (1, 5, 20), (1, 2, 5, 10, 15, 20)),
+                subscriptions),
         _figure("13", "Selection policy", ("T5",), "% each",
                 Sweep("each", lambda x: {"each": x / 100}, (0, 30), (0, 10, 20, 30)), policy),
         _figure("14", "Size of windows", ("T6",), "window (s)",
-                Sweep("window_s", lambda x: {"window_s": x}, (10, 60, 120), (10, 30, 60, 120, 300)), windows),
+                Sweep("window_s", lambda x: {"window_s": x}, (10, 120), (10, 30, 60, 120, 300)), windows),
         _figure("15", "Filtering of primitive events", ("T7",), "values of the attribute",
-                Sweep("values", lambda x: {"values": x}, (1, 3, 10), (1, 2, 5, 10)), filtering),
+                Sweep("values", lambda x: {"values": x}, (1, 10), (1, 2, 5, 10)), filtering),
         _figure("16", "Number of processors", ("T8",), "processors",
-                Sweep("processors", _sized, (5, 15, 30), (5, 20, 35, 50)), processors),
+                Sweep("processors", _sized, (5, 20), (5, 20, 35, 50)), processors),
         _figure("17", "Number of processors, with locality", ("T9",), "processors",
-                Sweep("processors", lambda x: _sized(x, locality=True), (5, 15, 30), (5, 20, 35, 50)), locality),
+                Sweep("processors", lambda x: _sized(x, locality=True), (5, 20), (5, 20, 35, 50)), locality),
         _figure("18", "Number of processors, with filtering", ("T10",), "processors",
-                Sweep("processors", lambda x: _sized(x, values=10), (5, 15, 30), (5, 20, 35, 50)), filtered),
+                Sweep("processors", lambda x: _sized(x, values=10), (5, 20), (5, 20, 35, 50)), filtered),
         _figure("19", "Publication rate", ("T11",), "most seconds between publications",
-                Sweep("rate_min", lambda x: {"rate_min": 1 / x}, (5, 200, 10000), (5, 50, 500, 10000)), rates,
+                Sweep("rate_min", lambda x: {"rate_min": 1 / x}, (5, 10000), (5, 50, 500, 10000)), rates,
                 logarithmic=True),
         _figure("20", "A scenario for pull notifications", ("T12",), "length of sequences",
                 Sweep("length", lambda x: {"length": x, "processors": 50, "links": 5.0, "window_s": 1.0, "rules": 50,
                                            "apart": True},
-                      (2, 4, 6), (2, 3, 4, 5, 6)), pulling),
+                      (2, 6), (2, 3, 4, 5, 6)), pulling),
     ),
 )  # fmt: skip
