@@ -31,7 +31,7 @@ def test_sequences_at_different_rates(strategy: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["MT", "STpp", "MTpp", "STpp eager", "MTpp eager"])
 def test_sequences_at_different_rates_in_a_long_sweep(strategy: str) -> None:
-    sequences_checked(strategy, range(100, 300))
+    sequences_checked(strategy, range(100, 220))
 
 
 def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
