@@ -107,7 +107,7 @@ def run(
     *,
     epochs_s: Sequence[float],
     measured_from_s: float,
-    period_s: float = 30.0,
+    period_s: float = 20.0,
 ) -> tuple[Outcome, Network]:
     """Runs events, `where` they are published, cut at the ends of epochs (the last of which ends the run)."""
     meter = Meter()
