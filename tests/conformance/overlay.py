@@ -93,17 +93,25 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
     )
     latest = max((event.ts for event in events), default=0) + 2
     ends = [*sorted(chance.sample(range(latest), min(latest, chance.choice([0, 0, 1, 3, 8, 20])))), 1000]
-    start = -1000
-    for end in ends:
-        here = [event for event in events if start <= event.ts < end]
-        batches = {name: table([event for event in here if at[event.id] == name]) for name in sites.processors}
-        network.publish(batches, table([]), end)
-        start = end
+    together = chance.random() < 0.5
+    if not together:
+        network.jitter_us = lambda: chance.choice([0, 0, 1, 5, 50])
+    done = dict.fromkeys(sites.processors, 0)
+    while any(count < len(ends) for count in done.values()):
+        name = chance.choice([name for name, count in done.items() if count < len(ends)])
+        for one in sites.processors if together else [name]:
+            start = ends[done[one] - 1] if done[one] else -1000
+            end = ends[done[one]]
+            own = [event for event in events if start <= event.ts < end and at[event.id] == one]
+            network.processors[one].publish(table(own), end)
+            done[one] += 1
+        network.run(None if together else chance.choice([0, 1, 3, 10, 40]))
         if chance.random() < 0.2:
-            for name, processor in network.processors.items():
+            for one, processor in network.processors.items():
                 data = snapshot(processor)
-                network.processors[name] = restore(data, processor.links, ALL[strategy], DECLARED, rules)
-                assert snapshot(network.processors[name]) == data
+                network.processors[one] = restore(data, processor.links, ALL[strategy], DECLARED, rules)
+                assert snapshot(network.processors[one]) == data
+    network.run()
     matches = reference.detect(rules, events)
     for sink, wanted in sites.sinks.items():
         types = {pattern.type for pattern in wanted}

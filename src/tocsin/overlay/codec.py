@@ -21,11 +21,12 @@ from tocsin.overlay import messages
 from tocsin.overlay.mastery import Rates
 from tocsin.overlay.pulling import Kept
 from tocsin.overlay.timing import Timing
+from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import Partial
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (*get_args(messages.Message), messages.Asked, messages.Request, Timing, Partial, Kept, Rates)
+    for kind in (*get_args(messages.Message), messages.Asked, messages.Request, Timing, Partial, Kept, Rates, Uplink)
 }
 
 

@@ -60,6 +60,16 @@ def passing(pattern: Pattern, batch: pa.Table, types: Types) -> Array:
     return passed
 
 
+def meeting(pattern: Pattern, rows: pa.Table, types: Types) -> Array:
+    """Which of some events meet a pattern."""
+    own: Array = pc.equal(rows["type"], pattern.type).combine_chunks().to_numpy(zero_copy_only=False)
+    if pattern.constraints and own.any():
+        at = np.nonzero(own)[0]
+        own = np.zeros(len(own), bool)
+        own[at[passing(pattern, rows.take(at), types)]] = True
+    return own
+
+
 def _simple(constraint: Expression, type: EventType) -> bool:
     """Whether it compares an attribute with a constant of a kind that columns can be compared in."""
     match constraint:

@@ -8,7 +8,7 @@ released events alone, never on when they arrived.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,15 +18,17 @@ import pyarrow.compute as pc
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import mastery
 from tocsin.overlay.deployment import Deployment, Key, deployment, modes
-from tocsin.overlay.evaluation import Evaluator, Types, passing
+from tocsin.overlay.evaluation import Evaluator, Types, meeting
 from tocsin.overlay.messages import Answer, Asked, Awaken, DeployRule, Done, Matches, Message, Progress
-from tocsin.overlay.pulling import Kept
+from tocsin.overlay.pulling import Found
 from tocsin.overlay.strategies import Strategy
-from tocsin.overlay.timing import Array, Timing, together
+from tocsin.overlay.timing import BEGINNING, Array, Timing, together
+from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial
 
-BEGINNING = -(2**61)
 NONE = np.zeros(0, np.int64)
+PART = "partial "
+"""How names of partial rules begin in detectors; no rule's name has a space."""
 AT = "\0at"
 """The column with the times at which matches are ready."""
 NOTHING = DeployRule("", 0)
@@ -58,12 +60,12 @@ class Membership:
     version: int = 0
     """That of the father's deployment that was taken over."""
     deployed: Deployment = field(default_factory=Deployment)
+    uplink: Uplink = field(default_factory=Uplink)
     sent: dict[str, DeployRule] = field(default_factory=dict)
     versions: int = 0
     progress: dict[str, Progress] = field(default_factory=dict)
     masters: dict[Key, str] = field(default_factory=dict)
     rates: mastery.Rates = field(default_factory=mastery.Rates)
-    generated: dict[Partial, int] = field(default_factory=dict)
     evaluators: list[Evaluator] = field(default_factory=list)
     arrivals: list[pa.Table] = field(default_factory=list)
     """Events that were not looked at yet."""
@@ -71,13 +73,8 @@ class Membership:
     """Released events within the horizon, in order of time."""
     composites: list[pa.Table] = field(default_factory=list)
     """Matches from below that wait for their turn at the root."""
-    forwarded: dict[str, int] = field(default_factory=dict)
-    """Events that were sent up because a partial rule was met, by id, with their time: none is sent twice."""
-    relaying: dict[Partial, int] = field(default_factory=dict)
-    """From which event time on events of a partial rule go up as they come, if not always."""
     heads: dict[Partial, Array] = field(default_factory=dict)
     """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
-    kept: dict[Partial, Kept] = field(default_factory=dict)
     awakened: dict[tuple[Key, str, Partial], tuple[int, int]] = field(default_factory=dict)
     """For each use of a slave: up to which master's event, and up to which time, it was asked."""
     waiting: dict[tuple[str, Partial], int] = field(default_factory=dict)
@@ -89,8 +86,6 @@ class Membership:
     upto: int = BEGINNING
     """Events before this have been decided."""
     timing: Timing = field(default_factory=Timing)
-    needless: int = BEGINNING
-    """The father will not ask for anything before this, apart from what has to be kept."""
     owing: bool = False
     """Whether the father is to be told how far it is as soon as the children have said so."""
 
@@ -102,6 +97,7 @@ class Membership:
         partials = [request.partial for request in self.asked]
         self.deployed = deployment(self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised)
         self.masters = {item.key: node for item in self.deployed.items if (node := self.masters.get(item.key))}
+        self.uplink.simple = self.deployed.simple
         if self.deployed.items != old.items:
             self.load()
         self.tell()
@@ -116,7 +112,7 @@ class Membership:
             for number, item in enumerate(self.deployed.items):
                 if item.ordered == ordered:
                     for rule in item.rules:
-                        name = f"partial_{number}" if isinstance(item.key, Partial) else rule.name
+                        name = f"{PART}{number}" if isinstance(item.key, Partial) else rule.name
                         rules[name] = replace(rule, name=name)
                     horizon_us = max(horizon_us, item.horizon_us)
                     wanted |= {item.key} if isinstance(item.key, str) else set()
@@ -139,36 +135,17 @@ class Membership:
 
     def take_over(self, order: DeployRule) -> None:
         """The father asks for something else than before."""
-        before = {request.partial: request for request in self.asked}
-        self.version, self.rules, self.wanted, self.asked = order.version, order.rules, order.wanted, order.asked
+        self.version, self.rules, self.wanted = order.version, order.rules, order.wanted
+        self.asked = order.asked
         self.redeploy()
-        for request in self.asked:
-            old = before.get(request.partial)
-            if old is not None and old.pushed != request.pushed and request.partial not in self.deployed.through:
-                self._switch(request)
-        local = {request.partial for request in self.asked if not request.pushed} - set(self.deployed.through)
-        self.kept = {part: self.kept.get(part) or Kept() for part in local}
+        through = self.deployed.through
+        for request in self.uplink.take_over(order.asked, self.deployed.simple, through):
+            rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
+            known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
+            for found in self.uplink.switched(request, known, self.upto, self.types):
+                self._push(found)
+        self.uplink.keep_pulled(through)
         self._tell_progress()
-
-    def _switch(self, request: Asked) -> None:
-        """A partial rule is pushed from now on, and what was kept or has just arrived too; or it is not any more."""
-        part = request.partial
-        if request.pushed and part in self.kept:
-            events, at = self.kept[part].everything()
-            if events is not None:
-                self._forward(events, at, but=part)
-        if not part.bare:
-            return
-        since = self.relaying.get(part, BEGINNING)
-        self.relaying[part] = self.upto
-        for rows in (*self.arrivals, *(() if request.pushed or self.history is None else (self.history,))):
-            met = rows.filter(pa.array(self._passing(part.rule.anchor, rows)))
-            if request.pushed:
-                self._forward(met, self.timing.at(met["ts"].to_numpy()), but=part)
-                continue
-            for id, ts in zip(met["id"].to_pylist(), met["ts"].to_pylist(), strict=True):
-                if ts >= since:
-                    self.forwarded[id] = ts
 
     @property
     def looked_at(self) -> frozenset[str]:
@@ -179,20 +156,11 @@ class Membership:
             found |= {type for part in self.deployed.simple for type in part.types}
         return frozenset(found)
 
-    @property
-    def pushed_simply(self) -> list[Partial]:
-        """The partial rules whose events go up as they come."""
-        pushed = {request.partial for request in self.asked if request.pushed}
-        return [part for part in self.deployed.simple if part in pushed]
-
     # ---- what arrives
 
     def receive_progress(self, sender: str, message: Progress) -> None:
         if sender == self.father:
-            for request in self.asked:
-                if request.partial in self.kept:
-                    self.kept[request.partial].forget(message.ts - request.keep_us)
-            self.needless = message.ts
+            self.uplink.released(message.ts)
             self._release_children()
             return
         if sender != HERE and message.version != self.sent.get(sender, NOTHING).version:
@@ -208,9 +176,7 @@ class Membership:
             self.send(child, message)
             return
         assert self.father is not None
-        kept = self.kept.get(message.partial)
-        if kept is not None:
-            self._answer(message.partial, *kept.asked(message.requests, message.at))
+        self._answer(message.partial, self.uplink.awakened(message.partial, message.requests, message.at, self.types))
         self.send(self.father, Done(self.tree, message.partial, message.number, message.ts, message.at))
 
     def receive_answer(self, message: Answer) -> None:
@@ -322,7 +288,9 @@ class Membership:
                 for value in fresh["type"].value_counts().to_pylist():
                     self.rates.own[value["values"]] = self.rates.own.get(value["values"], 0) + value["counts"]
             for part in self.deployed.simple if self.strategy.pulls else ():
-                self._simply(part, fresh)
+                events = fresh.filter(pa.array(meeting(part.rule.anchor, fresh, self.types)))
+                at = self.timing.at(events["ts"].to_numpy())
+                self._answer(part, self.uplink.passed(part, events, at, self.types))
             for item in self.deployed.items:
                 if isinstance(item.key, Partial) and item.key.blocks_us:
                     self._block(item.key, fresh)
@@ -330,15 +298,13 @@ class Membership:
                 self._tap(fresh)
         if self.father is None:
             self._deliver()
-        for kept in self.kept.values():
-            kept.close(upto)
-        self._forget(upto)
+        self.uplink.forget(upto, max((item.horizon_us for item in self.deployed.items), default=0))
         self._choose(upto)
         self._tell_progress()
 
     def _found(self, found: pa.Table, wanted: frozenset[str]) -> None:
         """Sends matches of whole rules up, and the events of partial rules."""
-        names = pc.starts_with(found["rule"], "partial_").combine_chunks().to_numpy(zero_copy_only=False)
+        names = pc.starts_with(found["rule"], PART).combine_chunks().to_numpy(zero_copy_only=False)
         if not names.all():
             found = found.append_column("seq", pa.array(self._seq(found)))
             whole = found.filter(pa.array(~names & np.isin(found["rule"].to_pylist(), [*wanted])))
@@ -347,7 +313,7 @@ class Membership:
         if names.any():
             found = found.filter(pa.array(names))
             for name in pc.unique(found["rule"]).to_pylist():
-                key = self.deployed.items[int(name.removeprefix("partial_"))].key
+                key = self.deployed.items[int(name.removeprefix(PART))].key
                 assert isinstance(key, Partial)
                 self._participants(key, found.filter(pc.equal(found["rule"], name)))
 
@@ -390,32 +356,22 @@ class Membership:
     def _generated(self, part: Partial, rows: Array, heads: Array) -> None:
         """Sends events of the history that a partial rule found, or keeps them."""
         assert self.history is not None
-        _, first = np.unique(rows, return_index=True)
-        self.generated[part] = self.generated.get(part, 0) + len(first)
         at = self.timing.at(heads)
-        request = next((request for request in self.asked if request.partial == part), None)
-        if request is None:
-            return
-        if request.pushed:
-            first = np.sort(first)
-            self._forward(self.history.take(rows[first]), at[first])
-        else:
-            new = self.kept[part].add(self.history.take(rows), heads, at)
-            self._answer(part, *new)
+        pushed, asked_for = self.uplink.found_by(part, self.history.take(rows), heads, at, self.types)
+        self._push(pushed)
+        self._answer(part, asked_for)
 
-    def _simply(self, part: Partial, fresh: pa.Table) -> None:
-        """Partial rules without clauses: counted, and kept if they are pulled; pushed ones went up as they came."""
-        rows = np.nonzero(self._passing(part.rule.anchor, fresh))[0]
-        request = next(request for request in self.asked if request.partial == part)
-        self.generated[part] = self.generated.get(part, 0) + len(rows)
-        if not request.pushed and len(rows):
-            events = fresh.take(rows)
-            ts = events["ts"].to_numpy()
-            self._answer(part, *self.kept[part].add(events, ts, self.timing.at(ts)))
+    def _push(self, found: Found) -> None:
+        if found[0] is not None:
+            self.push(found[0], found[1])
+
+    def _answer(self, part: Partial, found: Found) -> None:
+        if found[0] is not None and self.father is not None:
+            self.send(self.father, Answer(self.tree, part, found[0], found[1]))
 
     def _block(self, part: Partial, fresh: pa.Table) -> None:
         """Heads that come within the window after one that was found are needed too: they stand in front of it."""
-        rows = np.nonzero(self._passing(part.rule.anchor, fresh))[0]
+        rows = np.nonzero(meeting(part.rule.anchor, fresh, self.types))[0]
         if part.blocks_us < FOREVER_US and len(rows):
             ts = fresh["ts"].to_numpy()[rows]
             heads = np.concatenate([[BEGINNING], self.heads.get(part, NONE)])
@@ -430,45 +386,11 @@ class Membership:
         """Events that sinks want as they are."""
         wanted = np.zeros(fresh.num_rows, bool)
         for pattern in self.taps:
-            wanted |= self._passing(pattern, fresh)
+            wanted |= meeting(pattern, fresh, self.types)
         if wanted.any():
             rows = fresh.filter(pa.array(wanted))
             rows = rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string()))
             self.composites.append(rows.append_column(AT, pa.array(self.timing.at(rows["ts"].to_numpy()))))
-
-    def _passing(self, pattern: Pattern, rows: pa.Table) -> Array:
-        own: Array = pc.equal(rows["type"], pattern.type).combine_chunks().to_numpy(zero_copy_only=False)
-        if pattern.constraints and own.any():
-            at = np.nonzero(own)[0]
-            own = np.zeros(len(own), bool)
-            own[at[passing(pattern, rows.take(at), self.types)]] = True
-        return own
-
-    def _forward(self, events: pa.Table, at: Array, but: Partial | None = None) -> None:
-        """Pushes events up that were not sent before; `but`: for this partial rule none went as they came."""
-        new = self._unsent(events, [part for part in self.pushed_simply if part != but])
-        if len(new):
-            self.push(events.take(new), at[new])
-
-    def _answer(self, part: Partial, events: pa.Table | None, at: Array) -> None:
-        """Sends events up that were asked for, and not sent before."""
-        if events is not None and self.father is not None:
-            new = self._unsent(events, self.pushed_simply)
-            if len(new):
-                self.send(self.father, Answer(self.tree, part, events.take(new), at[new]))
-
-    def _unsent(self, events: pa.Table, simply: Iterable[Partial]) -> list[int]:
-        """The rows that did not go up before, which they do now; others went as they came."""
-        relayed = np.zeros(events.num_rows, bool)
-        for part in simply:
-            met = self._passing(part.rule.anchor, events)
-            relayed |= met & (events["ts"].to_numpy() >= self.relaying.get(part, BEGINNING))
-        new = []
-        for row, (id, ts) in enumerate(zip(events["id"].to_pylist(), events["ts"].to_pylist(), strict=True)):
-            if not relayed[row] and id not in self.forwarded:
-                self.forwarded[id] = ts
-                new.append(row)
-        return new
 
     def _deliver(self) -> None:
         """At the root: matches before `upto`, from here and from below, in order."""
@@ -481,13 +403,6 @@ class Membership:
         if rows.num_rows:
             at = rows[AT].to_numpy()
             self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))
-
-    def _forget(self, upto: int) -> None:
-        """Drops what no later event can need."""
-        horizon_us = max((item.horizon_us for item in self.deployed.items), default=0)
-        horizon_us += max((request.keep_us for request in self.asked), default=0)
-        if len(self.forwarded) > 1024:
-            self.forwarded = {id: ts for id, ts in self.forwarded.items() if ts >= upto - 2 * horizon_us}
 
     def _choose(self, upto: int) -> None:
         """Chooses masters anew from the rates, when enough has been seen."""
@@ -505,7 +420,7 @@ class Membership:
         if self.upto == BEGINNING:
             return
         if self.father is not None:
-            counts = dict(self.generated)
+            counts = dict(self.uplink.found)
             for part, child in self.deployed.through.items():
                 counts[part] = self.rates.total(child, part)
             generated = tuple(counts.items()) if self.strategy.pulls else ()
@@ -520,4 +435,4 @@ class Membership:
             pulled = {request.partial for request in self.sent.get(child, NOTHING).asked if not request.pushed}
             if pulled:
                 passed = not pulled.isdisjoint(self.deployed.through)
-                self.send(child, Progress(self.tree, min(self.upto, self.needless) if passed else self.upto))
+                self.send(child, Progress(self.tree, min(self.upto, self.uplink.needless) if passed else self.upto))

@@ -286,7 +286,7 @@ class Processor:
                 routes.fathers[membership.father] = routes.fathers.get(membership.father, 0) | mine
                 for type in membership.deployed.through_types:
                     routes.always[type] = routes.always.get(type, 0) | mine
-                for part in membership.pushed_simply:
+                for part in membership.uplink.relayed:
                     pattern = part.rule.anchor
                     if pattern.constraints:
                         routes.tested.setdefault(pattern.type, []).append((pattern, mine))

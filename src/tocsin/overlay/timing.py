@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+BEGINNING = -(2**61)
+"""Before all events."""
 
 
 def _none() -> Array:

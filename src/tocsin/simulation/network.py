@@ -29,15 +29,19 @@ class Network:
     """Told of every message that is sent."""
     through: Callable[[m.Message], m.Message] = lambda message: message
     """What a link does to a message, such as writing and reading it."""
+    jitter_us: Callable[[], int] = lambda: 0
+    """How much longer a message takes; those on one link stay in order."""
     now_us: int = 0
     _heap: list[tuple[int, int, str, str, m.Message]] = field(default_factory=list)
     _count: int = 0
+    _latest: dict[Link, int] = field(default_factory=dict)
 
-    def run(self) -> None:
-        """Carries messages until there are none."""
+    def run(self, steps: int | None = None) -> None:
+        """Carries messages until there are none, or so many."""
         for name in sorted(self.processors):
             self._collect(name)
-        while self._heap:
+        while self._heap and steps != 0:
+            steps = None if steps is None else steps - 1
             self.now_us, _, sender, receiver, message = heapq.heappop(self._heap)
             self.processors[receiver].receive(sender, message, self.now_us)
             self._collect(receiver)
@@ -52,7 +56,9 @@ class Network:
             if isinstance(carried, m.Timed):
                 carried = carried.delayed(delay_us)
             self._count += 1
-            heapq.heappush(self._heap, (self.now_us + delay_us, self._count, name, receiver, carried))
+            arrival_us = max(self.now_us + delay_us + self.jitter_us(), self._latest.get((name, receiver), 0))
+            self._latest[name, receiver] = arrival_us
+            heapq.heappush(self._heap, (arrival_us, self._count, name, receiver, carried))
 
     def publish(self, batches: Mapping[str, pa.Table], empty: pa.Table, upto: int) -> None:
         """All sources' events before `upto`, by processor."""

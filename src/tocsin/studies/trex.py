@@ -152,7 +152,8 @@ def rules(rows: Sequence[Row]) -> list[Claim]:
     flat, said = means.flat()
     growth = {name: means.traffic(name)[-1] / means.traffic(name)[0] for name in STRATEGIES}
     holds = flat and all(value > 1 for value in growth.values()) and growth["MT"] > growth["ST"]
-    return [Claim("T3", holds, f"{said}; traffic × {growth['ST']:.2f} (ST), × {growth['MT']:.2f} (MT)")]
+    grown = ", ".join(f"× {value:.2f} ({name})" for name, value in growth.items())
+    return [Claim("T3", holds, f"{said}; traffic {grown}")]
 
 
 def subscriptions(rows: Sequence[Row]) -> list[Claim]:
