@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from tocsin.language.rules import Pattern, Rule
-from tocsin.overlay.timing import Array, Timing, _none
+from tocsin.overlay.timing import Array, Timing, no_times
 from tocsin.plans.splitting import Partial
 
 
@@ -143,9 +143,9 @@ class Awaken:
     partial: Partial
     number: int
     requests: tuple[Request, ...]
-    ts: Array = field(default_factory=_none)
+    ts: Array = field(default_factory=no_times)
     """The time of the master's event for each request."""
-    at: Array = field(default_factory=_none)
+    at: Array = field(default_factory=no_times)
 
     def delayed(self, delay_us: int) -> Awaken:
         return replace(self, at=self.at + delay_us)
@@ -171,8 +171,8 @@ class Done:
     tree: str
     partial: Partial
     number: int
-    ts: Array = field(default_factory=_none)
-    at: Array = field(default_factory=_none)
+    ts: Array = field(default_factory=no_times)
+    at: Array = field(default_factory=no_times)
 
     def delayed(self, delay_us: int) -> Done:
         return replace(self, at=self.at + delay_us)

@@ -19,7 +19,8 @@ BEGINNING = -(2**61)
 """Before all events."""
 
 
-def _none() -> Array:
+def no_times() -> Array:
+    """No times at all."""
     return np.zeros(0, np.int64)
 
 
@@ -28,8 +29,8 @@ class Timing:
     """Complete up to `ts` at max(ts + lag_us, the latest stall that began at or before ts)."""
 
     lag_us: int = 0
-    stalls_ts: Array = field(default_factory=_none)
-    stalls_at: Array = field(default_factory=_none)
+    stalls_ts: Array = field(default_factory=no_times)
+    stalls_at: Array = field(default_factory=no_times)
 
     def at(self, ts: Array) -> Array:
         """The times at which the stream is complete up to these event times."""

@@ -81,7 +81,8 @@ class Uplink:
             return found
         since = self.relaying.get(part, BEGINNING)
         self.relaying[part] = upto
-        for events, at in known:
+        kept = [(kept.events, kept.at) for kept in self.kept.values() if kept.events is not None]
+        for events, at in known if request.pushed else (*known, *kept):
             rows = np.nonzero(meeting(part.rule.anchor, events, types))[0]
             met = events.take(rows)
             ts = met["ts"].to_numpy()
