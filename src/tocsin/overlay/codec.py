@@ -18,15 +18,27 @@ from tocsin.errors import StateError
 from tocsin.language import parse, parse_pattern, print_pattern, print_rule
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import messages
+from tocsin.overlay.deployment import Mastery
 from tocsin.overlay.mastery import Rates
 from tocsin.overlay.pulling import Kept
 from tocsin.overlay.timing import Timing
 from tocsin.overlay.uplink import Uplink
-from tocsin.plans.splitting import Partial
+from tocsin.plans.splitting import Partial, Use
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (*get_args(messages.Message), messages.Asked, messages.Request, Timing, Partial, Kept, Rates, Uplink)
+    for kind in (
+        *get_args(messages.Message),
+        messages.Asked,
+        messages.Request,
+        Timing,
+        Partial,
+        Kept,
+        Rates,
+        Uplink,
+        Mastery,
+        Use,
+    )
 }
 
 

@@ -51,6 +51,14 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Mastery:
+    """The node whose events ask for others, and the uses whose events are asked for."""
+
+    node: str
+    pulled: tuple[Use, ...]
+
+
+@dataclass(frozen=True)
 class Deployment:
     """What a processor does in one tree."""
 
@@ -195,7 +203,7 @@ def local_nodes(shape: Shape, advertised: Advertised) -> list[str]:
 
 
 def modes(
-    deployment: Deployment, asked: Iterable[Asked], masters: Mapping[Key, str]
+    deployment: Deployment, asked: Iterable[Asked], masters: Mapping[Key, Mastery]
 ) -> dict[str, dict[Partial, Asked]]:
     """What is asked of each child, and how: pushed where anybody needs that, else kept for the longest time."""
     found: dict[str, dict[Partial, Asked]] = {}
@@ -208,7 +216,7 @@ def modes(
     for item in deployment.items:
         master = masters.get(item.key)
         for use in item.uses:
-            slave = master is not None and use.node != master
+            slave = master is not None and use in master.pulled
             ask(use.child, Asked(use.partial, not slave, item.horizon_us if slave else 0))
     for use in deployment.direct:
         ask(use.child, Asked(use.partial))

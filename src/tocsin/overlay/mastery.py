@@ -6,13 +6,13 @@ not asked again.
 
 The master is chosen from measured rates. The paper takes the partial rule with the lowest rate; here the expected
 number of messages decides, which is the same where rates differ much: what is pushed, an Awaken for each master's
-event, what slaves then send. What comes anyhow, for other rules, costs nothing. Where nothing is cheaper than pushing
-everything, everything is pushed.
+event, what slaves then send. What comes anyhow, for other rules, costs nothing. A slave that would cost more than
+pushing its events does is pushed, and where nothing is cheaper than pushing everything, there is no master.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.events.types import Kind
-from tocsin.overlay.deployment import Advertised, Deployment, Item, Key, local_nodes
+from tocsin.language.rules import Pattern
+from tocsin.overlay.deployment import Advertised, Deployment, Item, Key, Mastery, local_nodes
 from tocsin.overlay.evaluation import Types, passing
 from tocsin.overlay.messages import Request
 from tocsin.overlay.timing import Array
@@ -105,8 +106,6 @@ class Rates:
     since: int | None = None
     totals: dict[tuple[str, Partial], int] = field(default_factory=dict)
     marks: dict[tuple[str, Partial], int] = field(default_factory=dict)
-    own: dict[str, int] = field(default_factory=dict)
-    """Released events by type since the last choice."""
     elapsed_s: float = 1.0
 
     def counted(self, child: str, part: Partial, total: int) -> None:
@@ -124,7 +123,7 @@ class Rates:
 
     def start(self, upto: int) -> None:
         """Begins a new period."""
-        self.since, self.marks, self.own = upto, dict(self.totals), {}
+        self.since, self.marks = upto, dict(self.totals)
 
     def rate(self, use: Use) -> float:
         """Events a second that a use would push."""
@@ -132,48 +131,82 @@ class Rates:
         return (self.totals.get(key, 0) - self.marks.get(key, 0)) / self.elapsed_s
 
     def masters(
-        self, deployment: Deployment, advertised: Advertised, old: Mapping[Key, str], *, eager: bool
-    ) -> dict[Key, str]:
-        """The master of each item that has one; `eager`: always the one with the lowest rate."""
+        self,
+        deployment: Deployment,
+        advertised: Advertised,
+        old: Mapping[Key, Mastery],
+        seen: Callable[[Pattern], float],
+        *,
+        eager: bool,
+    ) -> dict[Key, Mastery]:
+        """The master of each item that has one; `eager`: always the one with the lowest rate.
+
+        `seen`: how many events a second of a pattern there were here, for whatever reason they came.
+        """
         pushed = {(use.child, use.partial) for use in deployment.direct}
         pushed |= {(use.child, use.partial) for item in deployment.items if not item.pullable for use in item.uses}
-        chosen: dict[Key, str] = {}
+        chosen: dict[Key, Mastery] = {}
         for item in sorted((item for item in deployment.items if item.pullable), key=lambda item: str(item.key)):
-            master = self._best(item, advertised, pushed, old.get(item.key), eager)
+            choice = _Choice(self, item, advertised, pushed, seen)
+            master = choice.lowest() if eager else choice.cheapest(old.get(item.key))
             if master is not None:
                 chosen[item.key] = master
-            pushed |= {(use.child, use.partial) for use in item.uses if master in (None, use.node)}
+            pulled = master.pulled if master is not None else ()
+            pushed |= {(use.child, use.partial) for use in item.uses if use not in pulled}
         return chosen
 
-    def _best(
-        self, item: Item, advertised: Advertised, pushed: set[tuple[str, Partial]], old: str | None, eager: bool
-    ) -> str | None:
-        shape = item.shape
-        rates: dict[str, float] = {
-            node: self.own.get(shape.patterns[node].type, 0) / self.elapsed_s for node in local_nodes(shape, advertised)
-        }
+
+class _Choice:
+    """What each master of an item would cost."""
+
+    def __init__(
+        self,
+        rates: Rates,
+        item: Item,
+        advertised: Advertised,
+        pushed: set[tuple[str, Partial]],
+        seen: Callable[[Pattern], float],
+    ) -> None:
+        self.rates, self.item, self.shape, self.pushed = rates, item, item.shape, pushed
+        self.nodes: dict[str, float] = dict.fromkeys(local_nodes(self.shape, advertised), 0.0)
         for use in item.uses:
             if use.decides:
-                rates[use.node] = rates.get(use.node, 0.0) + self.rate(use)
+                self.nodes[use.node] = self.nodes.get(use.node, 0.0) + rates.rate(use)
+        for node, rate in self.nodes.items():
+            self.nodes[node] = max(rate, seen(bare(self.shape, node).rule.anchor))
 
-        if eager:
-            return min(rates, key=lambda node: (rates[node], node))
+    def lowest(self) -> Mastery:
+        """The node with the lowest rate as the master, all others as slaves."""
+        node = min(self.nodes, key=lambda node: (self.nodes[node], node))
+        return Mastery(node, tuple(use for use in self.item.uses if use.node != node))
 
-        def cost(master: str | None) -> float:
-            total = 0.0
-            for use in item.uses:
-                if (use.child, use.partial) in pushed:
-                    continue
-                rate = self.rate(use)
-                if master is None or use.node == master:
-                    total += rate
-                    continue
-                past_us, future_us = shape.reach_us(use.node, master)
-                window_s = (past_us + future_us) / SECOND_US
-                total += rates[master] + rate * min(1.0, rates[master] * window_s)
-            return total
-
-        best = min([None, *rates], key=lambda node: (cost(node), str(node)))
-        if best != old and (old is None or old in rates) and cost(best) >= STAY * cost(old):
-            return old
+    def cheapest(self, old: Mastery | None) -> Mastery | None:
+        """The master with the fewest expected messages, None if that is to push everything."""
+        best, cost = self._with(None)
+        for node in sorted(self.nodes):
+            master, total = self._with(node)
+            if total < cost:
+                best, cost = master, total
+        if old is not None and old.node in self.nodes:
+            same, total = self._with(old.node)
+            if cost >= STAY * total:
+                return same
         return best
+
+    def _with(self, node: str | None) -> tuple[Mastery | None, float]:
+        """A master with the slaves that are worth while, and the messages a second."""
+        total = 0.0
+        pulled: list[Use] = []
+        for use in self.item.uses:
+            if (use.child, use.partial) in self.pushed:
+                continue
+            cost = rate = self.rates.rate(use)
+            if node is not None and use.node != node:
+                past_us, future_us = self.shape.reach_us(use.node, node)
+                window_s = (past_us + future_us) / SECOND_US
+                asked = self.nodes[node] + rate * min(1.0, self.nodes[node] * window_s)
+                if asked < rate:
+                    cost = asked
+                    pulled.append(use)
+            total += cost
+        return (Mastery(node, tuple(pulled)) if node is not None and pulled else None), total

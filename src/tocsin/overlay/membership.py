@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import mastery
-from tocsin.overlay.deployment import Deployment, Key, deployment, modes
+from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
 from tocsin.overlay.messages import Answer, Asked, Awaken, DeployRule, Done, Matches, Message, Progress
 from tocsin.overlay.pulling import Found
@@ -64,7 +64,7 @@ class Membership:
     sent: dict[str, DeployRule] = field(default_factory=dict)
     versions: int = 0
     progress: dict[str, Progress] = field(default_factory=dict)
-    masters: dict[Key, str] = field(default_factory=dict)
+    masters: dict[Key, Mastery] = field(default_factory=dict)
     rates: mastery.Rates = field(default_factory=mastery.Rates)
     evaluators: list[Evaluator] = field(default_factory=list)
     arrivals: list[pa.Table] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Membership:
         old = self.deployed
         partials = [request.partial for request in self.asked]
         self.deployed = deployment(self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised)
-        self.masters = {item.key: node for item in self.deployed.items if (node := self.masters.get(item.key))}
+        self.masters = {item.key: master for item in self.deployed.items if (master := self.masters.get(item.key))}
         self.uplink.simple = self.deployed.simple
         if self.deployed.items != old.items:
             self.load()
@@ -250,13 +250,14 @@ class Membership:
             master = self.masters.get(item.key)
             if master is None:
                 continue
-            for use in item.uses:
-                if use.node == master or self.sent[use.child].asked == ():
-                    continue
+            for use in master.pulled:
                 key = (item.key, use.child, use.partial)
+                if any(request.partial == use.partial and request.pushed for request in self.sent[use.child].asked):
+                    self.awakened.pop(key, None)
+                    continue
                 since, covered = self.awakened.get(key, (self.upto - item.horizon_us, BEGINNING))
                 blocks_us = item.key.blocks_us if isinstance(item.key, Partial) else 0
-                plea = mastery.requests(item.shape, master, use, history, self.types, since, covered, blocks_us)
+                plea = mastery.requests(item.shape, master.node, use, history, self.types, since, covered, blocks_us)
                 self.awakened[key] = (self.opened, plea.covered)
                 if plea.requests:
                     self.awakenings += 1
@@ -285,8 +286,6 @@ class Membership:
                     self._found(found, evaluator.wanted)
             if self.strategy.pulls:
                 self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
-                for value in fresh["type"].value_counts().to_pylist():
-                    self.rates.own[value["values"]] = self.rates.own.get(value["values"], 0) + value["counts"]
             for part in self.deployed.simple if self.strategy.pulls else ():
                 events = fresh.filter(pa.array(meeting(part.rule.anchor, fresh, self.types)))
                 at = self.timing.at(events["ts"].to_numpy())
@@ -404,11 +403,20 @@ class Membership:
             at = rows[AT].to_numpy()
             self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))
 
+    def _seen(self, pattern: Pattern) -> float:
+        """How many events a second of a pattern are in the history."""
+        if self.history is None or not self.history.num_rows:
+            return 0.0
+        span_us = self.upto - int(self.history["ts"][0].as_py())
+        return float(meeting(pattern, self.history, self.types).sum()) / max(span_us, 1) * mastery.SECOND_US
+
     def _choose(self, upto: int) -> None:
         """Chooses masters anew from the rates, when enough has been seen."""
         if not self.strategy.pulls or not self.rates.due(upto):
             return
-        masters = self.rates.masters(self.deployed, self.advertised, self.masters, eager=self.strategy.eager)
+        masters = self.rates.masters(
+            self.deployed, self.advertised, self.masters, self._seen, eager=self.strategy.eager
+        )
         if masters != self.masters:
             changed = {key for key in masters.keys() | self.masters.keys() if masters.get(key) != self.masters.get(key)}
             self.awakened = {key: value for key, value in self.awakened.items() if key[0] not in changed}
