@@ -10,6 +10,7 @@ from tocsin.errors import EventError, RuleError
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.overlay import messages as m
+from tocsin.overlay.processor import Processor
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation.deployment import Sites, deployed
 from tocsin.simulation.network import Network
@@ -75,6 +76,15 @@ def test_unknown_types_are_refused_with_a_hint() -> None:
         net.processors["0"].advertise("x", ["AA"])
     with pytest.raises(RuleError, match="no rule defines Pear"):
         net.processors["0"].subscribe("x", [parse_pattern("Pear()")])
+
+
+def test_types_that_cannot_share_a_table_are_refused() -> None:
+    reserved = {"A": EventType("A", (("rule", Kind.INT),))}
+    with pytest.raises(EventError, match="cannot have an attribute called rule"):
+        Processor("p", {}, STRATEGIES["MT"], reserved, ())
+    mixed = {"A": EventType("A", (("v", Kind.INT),)), "B": EventType("B", (("v", Kind.STRING),))}
+    with pytest.raises(EventError, match="is of kind string, in another type v is of kind int"):
+        Processor("p", {}, STRATEGIES["MT"], mixed, ())
 
 
 def test_a_pair_reaches_the_sink_after_the_longest_way_to_the_root() -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.errors import EventError, RuleError, nearest
-from tocsin.events.types import EventType
+from tocsin.events.types import EventType, Kind
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import messages as m
 from tocsin.overlay.deployment import closure
@@ -31,6 +31,8 @@ from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import Array, Timing
 from tocsin.plans.splitting import HERE
 
+RESERVED = ("rule", "parts")
+"""Columns of matches that events cannot have as attributes."""
 TREES_MAX = 64
 """An event's label has one bit for each tree."""
 
@@ -59,7 +61,7 @@ class Processor:
         period_us: int = 60_000_000,
     ) -> None:
         self.name, self.links, self.strategy = name, dict(links), strategy
-        self.types, self.rules = dict(types), tuple(rules)
+        self.types, self.rules = checked(types), tuple(rules)
         self.period_us = period_us
         self.outbox: list[tuple[str, m.Message]] = []
         self.notices: list[tuple[str, pa.Table, Array]] = []
@@ -414,6 +416,20 @@ class Processor:
 
     def _done(self, sender: str, message: m.Done) -> None:
         self.join(message.tree).receive_done(sender, message)
+
+
+def checked(types: Mapping[str, EventType]) -> dict[str, EventType]:
+    """Declared types, if their events can share one table with each other and with matches."""
+    kinds: dict[str, Kind] = {}
+    for type in types.values():
+        for name, kind in type.attributes:
+            if name in RESERVED:
+                raise EventError(f"{type.name} cannot have an attribute called {name} where events go between sites")
+            if kinds.setdefault(name, kind) != kind:
+                raise EventError(
+                    f"{type.name}.{name} is of kind {kind}, in another type {name} is of kind {kinds[name]}"
+                )
+    return dict(types)
 
 
 _HANDLERS: dict[type, Callable[[Processor, str, Any], None]] = {
