@@ -16,7 +16,7 @@ SMALL = cases(events_max=24)
 
 
 @pytest.mark.parametrize("strategy", ALL)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(case=SMALL, seed=st.integers(0, 99999))
 def test_sites_give_the_answer_of_the_reference(strategy: str, case: Case, seed: int) -> None:
     check(case.rules, case.events, strategy, seed)
