@@ -34,6 +34,12 @@ def test_sequences_at_different_rates_in_a_long_sweep(strategy: str) -> None:
     sequences_checked(strategy, range(100, 220))
 
 
+@pytest.mark.xfail(strict=True, reason="matches are lost after a change of masters while messages are delayed")
+def test_a_change_of_masters_while_messages_are_delayed() -> None:
+    """The one of 300 seeds that failed; the cause is not known yet."""
+    sequences_checked("MTpp eager", range(2137, 2138))
+
+
 def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
     sent: Counter[str] = Counter()
     for seed in seeds:
