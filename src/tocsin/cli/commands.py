@@ -329,8 +329,42 @@ def demo(
 
 
 @app.command()
+def simulate(
+    scenario: Annotated[
+        Path,
+        typer.Argument(metavar="SCENARIO", help="A YAML file: topology, rules, sources, sinks.", show_default=False),
+    ],
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Centr, ST, MT, STpp or MTpp; may be repeated.", show_default="the scenario's"
+        ),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the network with the traffic on its links into this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Compare what each sink gets with the same rules over all events in one place.")
+    ] = True,
+) -> None:
+    """Run rules over sites that are joined by slow links, under virtual time: what is sent, and how long it takes.
+
+    Ends with an error code if a sink did not get what it should.
+
+    [bold]Example:[/bold]  tocsin simulate examples/sites/fire.yaml --strategy ST --strategy MT --svg fire.svg
+    """
+    from tocsin.cli.simulating import simulated
+
+    if not simulated(scenario, strategy or [], svg, as_json=as_json, check=check):
+        raise typer.Exit(1)
+
+
+@app.command()
 def study(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which paper: eps, visiri, or all.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Which paper: eps, visiri, trex, or all.", show_default=False)
+    ],
     figure: Annotated[str | None, typer.Option(metavar="N", help="Only this figure, or the one of this claim.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a look.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's own sizes.")] = False,

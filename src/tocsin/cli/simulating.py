@@ -1,0 +1,89 @@
+"""`tocsin simulate`: a scenario under each of its strategies, as a table, as JSON, as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tocsin.cli.showing import console
+from tocsin.errors import TocsinError
+
+
+def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: bool, check: bool) -> bool:
+    """Runs a scenario; says whether every sink got what it should, where that is checked."""
+    from tocsin.overlay.strategies import strategy
+    from tocsin.simulation import scenarios
+    from tocsin.simulation.checking import wrong_sinks
+    from tocsin.simulation.picture import picture
+    from tocsin.simulation.runs import run
+
+    scenario = scenarios.read(path)
+    chosen = [strategy(name) for name in strategies] or list(scenario.strategies)
+    end_s = scenario.warm_up_s + scenario.seconds
+    outcomes: list[dict[str, Any]] = []
+    for one in chosen:
+        cuts = [scenario.warm_up_s, end_s] if scenario.warm_up_s else [end_s]
+        outcome, network = run(
+            scenario.sites, one, scenario.types, scenario.rules, scenario.events, scenario.where,
+            epochs_s=cuts, measured_from_s=scenario.warm_up_s,
+        )  # fmt: skip
+        row: dict[str, Any] = {
+            "strategy": one.name,
+            "messages_per_s": round(outcome.traffic / outcome.seconds, 2),
+            "bytes_per_s": round(outcome.bytes / outcome.seconds, 1),
+            "messages": dict(sorted(outcome.messages.items())),
+            "links": {" ".join(link): count for link, count in sorted(outcome.links.items())},
+            "notices": outcome.notices,
+            "delay_ms_mean": round(outcome.delay_ms_mean, 3),
+            "delay_ms_max": round(outcome.delay_ms_max, 3),
+            "leader": outcome.root,
+        }
+        if check:
+            row["wrong_sinks"] = wrong_sinks(
+                network, scenario.sites, scenario.types, scenario.rules, scenario.events, round(end_s * 1_000_000)
+            )
+        outcomes.append(row)
+        if svg is not None:
+            where = svg if len(chosen) == 1 else svg.with_stem(f"{svg.stem}-{one.name}")
+            try:
+                where.write_text(picture(outcome, dict(scenario.sites.delays_us)), encoding="utf-8")
+            except OSError as error:
+                raise TocsinError(f"{where} cannot be written: {error.strerror}") from None
+    if as_json:
+        typer.echo(json.dumps({"seconds": scenario.seconds, "runs": outcomes}, indent=2))
+    else:
+        _show(outcomes, scenario.seconds)
+    return not any(row.get("wrong_sinks") for row in outcomes)
+
+
+def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{seconds:g} s of events; traffic is messages × hops", title_justify="left")
+    for name in (
+        "strategy",
+        "messages/s",
+        "bytes/s",
+        "events",
+        "matches",
+        "awakened",
+        "answers",
+        "progress",
+        "notices",
+    ):
+        table.add_column(name, justify="left" if name == "strategy" else "right")
+    for name in ("delay ms", "most ms", "sinks"):
+        table.add_column(name, justify="right")
+    for row in outcomes:
+        counts = row["messages"]
+        kinds = [f"{counts.get(kind, 0):,}" for kind in ("Events", "Matches", "Awaken", "Answer", "Progress")]
+        wrong = row.get("wrong_sinks")
+        sinks = "" if wrong is None else "right" if not wrong else "wrong: " + ", ".join(wrong)
+        table.add_row(
+            row["strategy"], f"{row['messages_per_s']:,.1f}", f"{row['bytes_per_s']:,.0f}", *kinds,
+            f"{row['notices']:,}", f"{row['delay_ms_mean']:.2f}", f"{row['delay_ms_max']:.2f}", sinks,
+        )  # fmt: skip
+    console().print(table)

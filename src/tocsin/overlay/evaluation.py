@@ -1,0 +1,138 @@
+"""Which events meet a pattern, which matches are there? The engine's detector, run over what a processor has.
+
+What partial rules send may be older than what was sent before: an event is sent when it has become part of something.
+So rules over such events are run again over the events within their horizon, and only matches of new anchors count.
+Rules whose events all come in order keep one detector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.engine.detector import Detector
+from tocsin.events.types import HEADER, EventType, Kind
+from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Pattern, Rule
+from tocsin.overlay.timing import Array
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.plan import Plan, plan
+from tocsin.plans.splitting import PARTIAL
+
+Types = Mapping[str, EventType]
+
+NO_MATCHES = pa.table({"rule": pa.array([], pa.string()), "ts": pa.array([], pa.int64())})
+_COMPARED = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_PLAIN = (Kind.STRING, Kind.INT, Kind.LONG, Kind.DOUBLE, Kind.BOOL)
+
+
+def passing(pattern: Pattern, batch: pa.Table, types: Types) -> Array:
+    """Which of the events of its type meet a pattern; all rows must be of that type."""
+    passed = np.ones(batch.num_rows, bool)
+    odd = []
+    for constraint in pattern.constraints:
+        if _simple(constraint, types[pattern.type]) and batch.num_rows:
+            assert isinstance(constraint, Comparison)
+            assert isinstance(constraint.left, Attribute)
+            assert isinstance(constraint.right, Literal)
+            test = _COMPARED[constraint.operator](batch[constraint.left.name], constraint.right.value)
+            passed &= test.combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
+        else:
+            odd.append(constraint)
+    if odd and passed.any():
+        kept = np.nonzero(passed)[0]
+        rule = Rule("Partial", PARTIAL, Pattern(pattern.type, tuple(odd)))
+        detector = Detector([rule], {pattern.type: types[pattern.type]})
+        order = np.argsort(batch["ts"].to_numpy()[kept], kind="stable")
+        found = [detector.push(batch.take(kept[order])), detector.finish()]
+        ids = pa.concat_tables(found)["parts"].combine_chunks().flatten().field("id")
+        passed = pc.is_in(batch["id"], ids).combine_chunks().to_numpy(zero_copy_only=False)
+    return passed
+
+
+def meeting(pattern: Pattern, rows: pa.Table, types: Types) -> Array:
+    """Which of some events meet a pattern."""
+    own: Array = pc.equal(rows["type"], pattern.type).combine_chunks().to_numpy(zero_copy_only=False)
+    if pattern.constraints and own.any():
+        at = np.nonzero(own)[0]
+        own = np.zeros(len(own), bool)
+        own[at[passing(pattern, rows.take(at), types)]] = True
+    return own
+
+
+def _simple(constraint: Expression, type: EventType) -> bool:
+    """Whether it compares an attribute with a constant of a kind that columns can be compared in."""
+    match constraint:
+        case Comparison(_, Attribute(name), Literal(_, kind)) if name not in HEADER:
+            known = type.kind(name)
+            return known in _PLAIN and (known == kind or (known.numeric and kind.numeric))
+    return False
+
+
+class Evaluator:
+    """Some rules of a membership, decided together.
+
+    `ordered`: all events come in order. `horizon_us`: how far back the rules look. `wanted`: the rules whose matches
+    matter by themselves, not only to others.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule], types: Types, horizon_us: int, *, ordered: bool, wanted: frozenset[str]
+    ) -> None:
+        self.rules, self.wanted = tuple(rules), wanted
+        defined = {rule.emits.name for rule in self.rules}
+        self.types = {type: types[type] for rule in self.rules for type in rule.uses if type not in defined}
+        self.horizon_us, self.ordered = horizon_us, ordered
+        self._anchors = {rule.anchor.type for rule in self.rules}
+        self._detector = self._new() if ordered else None
+
+    def _plan(self) -> Plan:
+        return _planned(self.rules, tuple(self.types.values()))
+
+    def _new(self) -> Detector:
+        return Detector(self._plan(), self.types)
+
+    def detect(self, history: pa.Table, fresh: pa.Table, since: int, upto: int) -> pa.Table:
+        """The matches with `since` <= ts < `upto`. Both tables are in order of time: all that is known, and what of it
+        came in order since last time."""
+        detector = self._detector or self._new()
+        if self._detector is None:
+            ts = history["ts"].to_numpy()
+            start, end = np.searchsorted(ts, [since - self.horizon_us, upto])
+            fresh = history.slice(start, end - start)
+            if not self._possible(fresh, since):
+                return NO_MATCHES
+        fresh = fresh.filter(pc.is_in(fresh["type"], pa.array([*self.types], pa.string())))
+        found = pa.concat_tables([detector.push(fresh), detector.advance(upto)], promote_options="default")
+        if self._detector is None:
+            found = found.filter(pc.greater_equal(found["ts"], since))
+        return found
+
+    def _possible(self, rows: pa.Table, since: int) -> bool:
+        """Whether some rule has an anchor from `since` on; if not, there is no need to look."""
+        new = rows.slice(int(np.searchsorted(rows["ts"].to_numpy(), since)))
+        return bool(self._anchors & set(pc.unique(new["type"]).to_pylist()))
+
+    def snapshot(self) -> bytes | None:
+        """What is remembered besides the events."""
+        return self._detector.snapshot() if self._detector else None
+
+    def restore(self, data: bytes | None) -> None:
+        """Goes on where the snapshot was taken."""
+        if data is not None:
+            self._detector = Detector.restore(data, self.rules, self.types)
+
+
+@lru_cache(maxsize=4096)
+def _planned(rules: tuple[Rule, ...], types: tuple[EventType, ...]) -> Plan:
+    return plan(rules, Catalog(types={type.name: type for type in types}, closed=True))

@@ -1,0 +1,446 @@
+"""What does a processor remember and do in one tree?
+
+Its inputs are its children and its own sources. When all of them have said that nothing before a time will come any
+more, the events before it are *released*: masters' events awaken slaves, and once those have answered the rules are
+decided, what partial rules found is sent to the father or kept for him, and progress is told. Each step depends on
+released events alone, never on when they arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.language.rules import Pattern, Rule
+from tocsin.overlay import mastery
+from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
+from tocsin.overlay.evaluation import Evaluator, Types, meeting
+from tocsin.overlay.messages import Answer, Asked, Awaken, DeployRule, Done, Matches, Message, Progress
+from tocsin.overlay.pulling import Found
+from tocsin.overlay.strategies import Strategy
+from tocsin.overlay.timing import BEGINNING, Array, Timing, together
+from tocsin.overlay.uplink import Uplink
+from tocsin.plans.splitting import FOREVER_US, HERE, Partial
+
+NONE = np.zeros(0, np.int64)
+PART = "partial "
+"""How names of partial rules begin in detectors; no rule's name has a space."""
+AT = "\0at"
+"""The column with the times at which matches are ready."""
+NOTHING = DeployRule("", 0)
+Send = Callable[[str, Message], None]
+Push = Callable[[pa.Table, Array], None]
+
+
+@dataclass
+class Membership:
+    """A processor's place in a tree."""
+
+    tree: str
+    strategy: Strategy
+    types: Types
+    send: Send
+    push: Push
+    """Sends events to the father."""
+    deliver: Callable[[pa.Table, Array], None]
+    """Hands what reached the root, in order, to the sinks."""
+    father: str | None = None
+    distance_us: int = 0
+    children: set[str] = field(default_factory=set)
+    advertised: dict[str, frozenset[str]] = field(default_factory=dict)
+    subscribed: dict[str, tuple[Pattern, ...]] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    wanted: tuple[str, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    taps: tuple[Pattern, ...] = ()
+    version: int = 0
+    """That of the father's deployment that was taken over."""
+    deployed: Deployment = field(default_factory=Deployment)
+    uplink: Uplink = field(default_factory=Uplink)
+    sent: dict[str, DeployRule] = field(default_factory=dict)
+    versions: int = 0
+    progress: dict[str, Progress] = field(default_factory=dict)
+    masters: dict[Key, Mastery] = field(default_factory=dict)
+    rates: mastery.Rates = field(default_factory=mastery.Rates)
+    evaluators: list[Evaluator] = field(default_factory=list)
+    arrivals: list[pa.Table] = field(default_factory=list)
+    """Events that were not looked at yet."""
+    history: pa.Table | None = None
+    """Released events within the horizon, in order of time."""
+    composites: list[pa.Table] = field(default_factory=list)
+    """Matches from below that wait for their turn at the root."""
+    heads: dict[Partial, Array] = field(default_factory=dict)
+    """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
+    awakened: dict[tuple[Key, str, Partial], tuple[int, int]] = field(default_factory=dict)
+    """For each use of a slave: up to which master's event, and up to which time, it was asked."""
+    waiting: dict[tuple[str, Partial], int] = field(default_factory=dict)
+    """The Awaken that each child has still to answer."""
+    awakenings: int = 0
+    stalls: list[tuple[Array, Array]] = field(default_factory=list)
+    opened: int = BEGINNING
+    """Events before this are in the history."""
+    upto: int = BEGINNING
+    """Events before this have been decided."""
+    timing: Timing = field(default_factory=Timing)
+    owing: bool = False
+    """Whether the father is to be told how far it is as soon as the children have said so."""
+
+    # ---- what is decided here
+
+    def redeploy(self) -> None:
+        """Works out what follows from what is asked and advertised, and tells the children."""
+        old = self.deployed
+        partials = [request.partial for request in self.asked]
+        self.deployed = deployment(self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised)
+        self.masters = {item.key: master for item in self.deployed.items if (master := self.masters.get(item.key))}
+        self.uplink.simple = self.deployed.simple
+        if self.deployed.items != old.items:
+            self.load()
+        self.tell()
+
+    def load(self) -> None:
+        """Makes evaluators for the items: one for those whose events come in order, one for the others."""
+        self.evaluators = []
+        for ordered in (True, False):
+            rules: dict[str, Rule] = {}
+            wanted: set[str] = set()
+            horizon_us = 0
+            for number, item in enumerate(self.deployed.items):
+                if item.ordered == ordered:
+                    for rule in item.rules:
+                        name = f"{PART}{number}" if isinstance(item.key, Partial) else rule.name
+                        rules[name] = replace(rule, name=name)
+                    horizon_us = max(horizon_us, item.horizon_us)
+                    wanted |= {item.key} if isinstance(item.key, str) else set()
+            if rules:
+                new = Evaluator(rules.values(), self.types, horizon_us, ordered=ordered, wanted=frozenset(wanted))
+                self.evaluators.append(new)
+
+    def tell(self) -> None:
+        """Sends each child what is asked of it, where that has changed."""
+        wanted = modes(self.deployed, self.asked, self.masters)
+        for child in sorted(self.children):
+            rules, names = self.deployed.whole.get(child, ((), ()))
+            new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()))
+            old = self.sent.get(child, NOTHING)
+            if replace(old, tree=self.tree, version=0) != new:
+                self.versions += 1
+                self.sent[child] = replace(new, version=self.versions)
+                self.progress.pop(child, None)
+                self.send(child, self.sent[child])
+
+    def take_over(self, order: DeployRule) -> None:
+        """The father asks for something else than before."""
+        self.version, self.rules, self.wanted = order.version, order.rules, order.wanted
+        self.asked = order.asked
+        self.redeploy()
+        through = self.deployed.through
+        for request in self.uplink.take_over(order.asked, self.deployed.simple, through):
+            rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
+            known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
+            for found in self.uplink.switched(request, known, self.upto, self.types):
+                self._push(found)
+        self.uplink.keep_pulled(through)
+        self._tell_progress()
+
+    @property
+    def looked_at(self) -> frozenset[str]:
+        """The types whose events are needed here when they are released."""
+        found = {type for item in self.deployed.items for type in item.types}
+        found |= {pattern.type for pattern in self.taps}
+        if self.strategy.pulls:
+            found |= {type for part in self.deployed.simple for type in part.types}
+        return frozenset(found)
+
+    # ---- what arrives
+
+    def receive_progress(self, sender: str, message: Progress) -> None:
+        if sender == self.father:
+            self.uplink.released(message.ts)
+            self._release_children()
+            return
+        if sender != HERE and message.version != self.sent.get(sender, NOTHING).version:
+            return
+        self.progress[sender] = message
+        for part, count in message.generated:
+            self.rates.counted(sender, part, count)
+        self.advance()
+
+    def receive_awaken(self, message: Awaken) -> None:
+        child = self.deployed.through.get(message.partial)
+        if child is not None:
+            self.send(child, message)
+            return
+        assert self.father is not None
+        self._answer(message.partial, self.uplink.awakened(message.partial, message.requests, message.at, self.types))
+        self.send(self.father, Done(self.tree, message.partial, message.number, message.ts, message.at))
+
+    def receive_answer(self, message: Answer) -> None:
+        if message.partial in self.deployed.through:
+            assert self.father is not None
+            self.send(self.father, message)
+            return
+        self.arrivals.append(message.batch)
+
+    def receive_done(self, sender: str, message: Done) -> None:
+        if message.partial in self.deployed.through:
+            assert self.father is not None
+            self.send(self.father, message)
+            return
+        if self.waiting.get((sender, message.partial)) == message.number:
+            del self.waiting[sender, message.partial]
+            self.stalls.append((message.ts, message.at))
+        self.advance()
+
+    def receive_matches(self, message: Matches) -> None:
+        if self.father is None:
+            self.composites.append(message.batch.append_column(AT, pa.array(message.at)))
+        else:
+            self.send(self.father, message)
+
+    # ---- what is released
+
+    def advance(self) -> None:
+        """Releases what can be released, and decides what can be decided."""
+        inputs = {HERE, *self.children}
+        while True:
+            if not self.waiting and inputs <= self.progress.keys():
+                upto = min(self.progress[name].ts for name in inputs)
+                if upto > self.opened:
+                    self._open(upto)
+            if self.waiting or self.opened <= self.upto:
+                break
+            self._decide()
+        if self.owing:
+            self._tell_progress()
+
+    def _open(self, upto: int) -> None:
+        """Takes events before a time into the history, and awakens slaves."""
+        self.opened = upto
+        self.timing = together([self.progress[name].timing for name in sorted({HERE, *self.children})]).since(
+            self.upto if self.upto > BEGINNING else 0
+        )
+        self._take_in(upto)
+        if self.masters:
+            self._awaken()
+
+    def _take_in(self, upto: int) -> None:
+        horizon_us = max((item.horizon_us for item in self.deployed.items), default=0)
+        pieces = [piece for piece in (self.history, *self.arrivals) if piece is not None and piece.num_rows]
+        if not pieces:
+            return
+        rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="default")
+        ts = rows["ts"].to_numpy()
+        early = ts < upto
+        self.arrivals = [] if early.all() else [rows.filter(pa.array(~early))]
+        floor = (self.upto if self.upto > BEGINNING else int(ts.min())) - horizon_us
+        keep = np.nonzero(early & (ts >= floor))[0]
+        order = keep[np.argsort(ts[keep], kind="stable")]
+        self.history = rows.take(order)
+
+    def _awaken(self) -> None:
+        history = self.history
+        if history is None:
+            return
+        for item in self.deployed.items:
+            master = self.masters.get(item.key)
+            if master is None:
+                continue
+            for use in master.pulled:
+                key = (item.key, use.child, use.partial)
+                if any(request.partial == use.partial and request.pushed for request in self.sent[use.child].asked):
+                    self.awakened.pop(key, None)
+                    continue
+                since, covered = self.awakened.get(key, (self.upto - item.horizon_us, BEGINNING))
+                blocks_us = item.key.blocks_us if isinstance(item.key, Partial) else 0
+                plea = mastery.requests(item.shape, master.node, use, history, self.types, since, covered, blocks_us)
+                self.awakened[key] = (self.opened, plea.covered)
+                if plea.requests:
+                    self.awakenings += 1
+                    self.waiting[use.child, use.partial] = self.awakenings
+                    at = self.timing.at(plea.ts)
+                    self.send(
+                        use.child,
+                        Awaken(self.tree, use.partial, self.awakenings, plea.requests, plea.ts, at),
+                    )
+
+    def _decide(self) -> None:
+        """Decides all that is known for the events before `opened`."""
+        since, upto = self.upto, self.opened
+        if self.arrivals:
+            self._take_in(upto)
+        for ts, at in self.stalls:
+            self.timing = self.timing.stalled(ts, at)
+        self.stalls = []
+        self.upto = upto
+        if self.history is not None and self.history.num_rows:
+            times = self.history["ts"].to_numpy()
+            fresh = self.history.slice(int(np.searchsorted(times, since)))
+            for evaluator in self.evaluators:
+                found = evaluator.detect(self.history, fresh, max(since, int(times[0]) if len(times) else since), upto)
+                if found.num_rows:
+                    self._found(found, evaluator.wanted)
+            if self.strategy.pulls:
+                self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
+            for part in self.deployed.simple if self.strategy.pulls else ():
+                events = fresh.filter(pa.array(meeting(part.rule.anchor, fresh, self.types)))
+                at = self.timing.at(events["ts"].to_numpy())
+                self._answer(part, self.uplink.passed(part, events, at, self.types))
+            for item in self.deployed.items:
+                if isinstance(item.key, Partial) and item.key.blocks_us:
+                    self._block(item.key, fresh)
+            if self.father is None:
+                self._tap(fresh)
+        if self.father is None:
+            self._deliver()
+        self.uplink.forget(upto, max((item.horizon_us for item in self.deployed.items), default=0))
+        self._choose(upto)
+        self._tell_progress()
+
+    def _found(self, found: pa.Table, wanted: frozenset[str]) -> None:
+        """Sends matches of whole rules up, and the events of partial rules."""
+        names = pc.starts_with(found["rule"], PART).combine_chunks().to_numpy(zero_copy_only=False)
+        if not names.all():
+            found = found.append_column("seq", pa.array(self._seq(found)))
+            whole = found.filter(pa.array(~names & np.isin(found["rule"].to_pylist(), [*wanted])))
+            if whole.num_rows:
+                self._up(whole)
+        if names.any():
+            found = found.filter(pa.array(names))
+            for name in pc.unique(found["rule"]).to_pylist():
+                key = self.deployed.items[int(name.removeprefix(PART))].key
+                assert isinstance(key, Partial)
+                self._participants(key, found.filter(pc.equal(found["rule"], name)))
+
+    def _seq(self, found: pa.Table) -> Array:
+        """The `seq` of matches: their anchors', which may be matches themselves."""
+        assert self.history is not None
+        parts = found["parts"].combine_chunks()
+        anchors = parts.flatten().field("id").take(parts.offsets[:-1])
+        rows = pc.index_in(anchors, value_set=self.history["id"].combine_chunks())
+        seq: Array = self.history["seq"].take(rows).combine_chunks().fill_null(0).to_numpy().copy()
+        inner = pc.index_in(anchors, value_set=found["id"].combine_chunks()).fill_null(-1).to_numpy()
+        unknown = rows.is_null().to_numpy(zero_copy_only=False)
+        for _ in range(len(self.rules)):
+            seq[unknown] = seq[inner[unknown]]
+        return seq
+
+    def _up(self, whole: pa.Table) -> None:
+        at = self.timing.at(whole["ts"].to_numpy())
+        if self.father is None:
+            self.composites.append(whole.append_column(AT, pa.array(at)))
+        else:
+            self.send(self.father, Matches(self.tree, whole, at))
+
+    def _participants(self, part: Partial, found: pa.Table) -> None:
+        """The events that fill the roles of a partial rule's matches."""
+        assert self.history is not None
+        parts = found["parts"].combine_chunks()
+        flat = parts.flatten()
+        counts = np.diff(parts.offsets.to_numpy())
+        heads = np.repeat(found["ts"].to_numpy(), counts)
+        chosen = np.ones(len(flat), bool)
+        if len(part.sends) < len(part.rule.roles):
+            chosen = np.isin(flat.field("role").to_pylist(), part.sends)
+        ids = flat.field("id").filter(pa.array(chosen))
+        rows = pc.index_in(ids, value_set=self.history["id"].combine_chunks()).to_numpy(zero_copy_only=False)
+        if part.blocks_us:
+            self.heads[part] = np.concatenate([self.heads.get(part, NONE), np.unique(heads)])
+        self._generated(part, rows.astype(np.int64), heads[chosen])
+
+    def _generated(self, part: Partial, rows: Array, heads: Array) -> None:
+        """Sends events of the history that a partial rule found, or keeps them."""
+        assert self.history is not None
+        at = self.timing.at(heads)
+        pushed, asked_for = self.uplink.found_by(part, self.history.take(rows), heads, at, self.types)
+        self._push(pushed)
+        self._answer(part, asked_for)
+
+    def _push(self, found: Found) -> None:
+        if found[0] is not None:
+            self.push(found[0], found[1])
+
+    def _answer(self, part: Partial, found: Found) -> None:
+        if found[0] is not None and self.father is not None:
+            self.send(self.father, Answer(self.tree, part, found[0], found[1]))
+
+    def _block(self, part: Partial, fresh: pa.Table) -> None:
+        """Heads that come within the window after one that was found are needed too: they stand in front of it."""
+        rows = np.nonzero(meeting(part.rule.anchor, fresh, self.types))[0]
+        if part.blocks_us < FOREVER_US and len(rows):
+            ts = fresh["ts"].to_numpy()[rows]
+            heads = np.concatenate([[BEGINNING], self.heads.get(part, NONE)])
+            rows = rows[ts - heads[np.searchsorted(heads, ts, "right") - 1] < part.blocks_us]
+        self.heads[part] = self.heads.get(part, NONE)[-1:]
+        if len(rows) and self.history is not None:
+            start = self.history.num_rows - fresh.num_rows
+            ts = fresh["ts"].to_numpy()[rows]
+            self._generated(part, rows + start, ts)
+
+    def _tap(self, fresh: pa.Table) -> None:
+        """Events that sinks want as they are."""
+        wanted = np.zeros(fresh.num_rows, bool)
+        for pattern in self.taps:
+            wanted |= meeting(pattern, fresh, self.types)
+        if wanted.any():
+            rows = fresh.filter(pa.array(wanted))
+            rows = rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string()))
+            self.composites.append(rows.append_column(AT, pa.array(self.timing.at(rows["ts"].to_numpy()))))
+
+    def _deliver(self) -> None:
+        """At the root: matches before `upto`, from here and from below, in order."""
+        if not self.composites:
+            return
+        rows = pa.concat_tables(self.composites, promote_options="default")
+        ready = rows["ts"].to_numpy() < self.upto
+        self.composites = [] if ready.all() else [rows.filter(pa.array(~ready))]
+        rows = rows.filter(pa.array(ready))
+        if rows.num_rows:
+            at = rows[AT].to_numpy()
+            self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))
+
+    def _seen(self, pattern: Pattern) -> float:
+        """How many events a second of a pattern are in the history."""
+        if self.history is None or not self.history.num_rows:
+            return 0.0
+        span_us = self.upto - int(self.history["ts"][0].as_py())
+        return float(meeting(pattern, self.history, self.types).sum()) / max(span_us, 1) * mastery.SECOND_US
+
+    def _choose(self, upto: int) -> None:
+        """Chooses masters anew from the rates, when enough has been seen."""
+        if not self.strategy.pulls or not self.rates.due(upto):
+            return
+        masters = self.rates.masters(
+            self.deployed, self.advertised, self.masters, self._seen, eager=self.strategy.eager
+        )
+        if masters != self.masters:
+            changed = {key for key in masters.keys() | self.masters.keys() if masters.get(key) != self.masters.get(key)}
+            self.awakened = {key: value for key, value in self.awakened.items() if key[0] not in changed}
+            self.masters = masters
+            self.tell()
+        self.rates.start(upto)
+
+    def _tell_progress(self) -> None:
+        if self.upto == BEGINNING:
+            return
+        if self.father is not None:
+            counts = dict(self.uplink.found)
+            for part, child in self.deployed.through.items():
+                counts[part] = self.rates.total(child, part)
+            generated = tuple(counts.items()) if self.strategy.pulls else ()
+            self.owing = self.opened > self.upto or not {HERE, *self.children} <= self.progress.keys()
+            if not self.owing:
+                self.send(self.father, Progress(self.tree, self.upto, self.version, self.timing, generated))
+        self._release_children()
+
+    def _release_children(self) -> None:
+        """Tells children that keep events for pulling from when on they may still be asked for."""
+        for child in sorted(self.children) if self.strategy.pulls else ():
+            pulled = {request.partial for request in self.sent.get(child, NOTHING).asked if not request.pushed}
+            if pulled:
+                passed = not pulled.isdisjoint(self.deployed.through)
+                self.send(child, Progress(self.tree, min(self.upto, self.uplink.needless) if passed else self.upto))

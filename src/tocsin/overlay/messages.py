@@ -1,0 +1,196 @@
+"""What do processors say to each other? Frozen data; `codec` writes and reads it.
+
+`delayed` gives what arrives at the other end of a link that takes so long: only times of sending change, and only the
+simulator looks at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from tocsin.language.rules import Pattern, Rule
+from tocsin.overlay.timing import Array, Timing, no_times
+from tocsin.plans.splitting import Partial
+
+
+@dataclass(frozen=True)
+class Elect:
+    """The best leader that the sender knows: the least rank, which ends with its name."""
+
+    rank: tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class CreateTree:
+    """There is a tree with this root, and the sender is `distance_us` of declared delay away from it."""
+
+    tree: str
+    distance_us: int
+
+
+@dataclass(frozen=True)
+class Ack:
+    """The receiver is the sender's father."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Nack:
+    """The receiver is not, or no longer, the sender's father."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Advertise:
+    """All types that come from the sender and those below it."""
+
+    tree: str
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """All that sinks at the sender and below it want."""
+
+    tree: str
+    wanted: tuple[Pattern, ...]
+
+
+Unsubscribe = Subscribe
+"""Subscriptions are sent as a whole: fewer of them unsubscribe from the others."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A partial rule, whether its events are pushed, and for how long they are kept for pulling."""
+
+    partial: Partial
+    pushed: bool = True
+    keep_us: int = 0
+
+
+@dataclass(frozen=True)
+class DeployRule:
+    """All that the sender asks of a child: whole rules, those of them whose matches it wants, and partial rules."""
+
+    tree: str
+    version: int
+    rules: tuple[Rule, ...] = ()
+    wanted: tuple[str, ...] = ()
+    asked: tuple[Asked, ...] = ()
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events that are pushed; bit k of a label says that the event is for the k-th of the trees."""
+
+    trees: tuple[str, ...]
+    batch: pa.Table
+    labels: Array
+    at: Array
+
+    def delayed(self, delay_us: int) -> Events:
+        return replace(self, at=self.at + delay_us)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Composite events on their way up, or from the root of a single tree down to the sinks."""
+
+    tree: str
+    batch: pa.Table
+    at: Array
+
+    def delayed(self, delay_us: int) -> Matches:
+        return replace(self, at=self.at + delay_us)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """No event of the tree with `ts` before this will come any more; from a father: he will ask for none.
+
+    `version`: that of the deployment to which this applies. `generated`: how many events partial rules have found.
+    """
+
+    tree: str
+    ts: int
+    version: int = 0
+    timing: Timing = field(default_factory=Timing)
+    generated: tuple[tuple[Partial, int], ...] = ()
+
+    def delayed(self, delay_us: int) -> Progress:
+        return replace(self, timing=self.timing.delayed(delay_us))
+
+
+@dataclass(frozen=True)
+class Request:
+    """Events with `since` < ts < `until`, of which attributes have these values."""
+
+    since: int
+    until: int
+    values: tuple[tuple[str, str | int | float | bool], ...] = ()
+
+
+@dataclass(frozen=True)
+class Awaken:
+    """Asks for events of a slave partial rule, those that are kept and those that will come."""
+
+    tree: str
+    partial: Partial
+    number: int
+    requests: tuple[Request, ...]
+    ts: Array = field(default_factory=no_times)
+    """The time of the master's event for each request."""
+    at: Array = field(default_factory=no_times)
+
+    def delayed(self, delay_us: int) -> Awaken:
+        return replace(self, at=self.at + delay_us)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Events that were asked for."""
+
+    tree: str
+    partial: Partial
+    batch: pa.Table
+    at: Array
+
+    def delayed(self, delay_us: int) -> Answer:
+        return replace(self, at=self.at + delay_us)
+
+
+@dataclass(frozen=True)
+class Done:
+    """All that was kept for an Awaken has been sent."""
+
+    tree: str
+    partial: Partial
+    number: int
+    ts: Array = field(default_factory=no_times)
+    at: Array = field(default_factory=no_times)
+
+    def delayed(self, delay_us: int) -> Done:
+        return replace(self, at=self.at + delay_us)
+
+
+Message = (
+    Elect
+    | CreateTree
+    | Ack
+    | Nack
+    | Advertise
+    | Subscribe
+    | DeployRule
+    | Events
+    | Matches
+    | Progress
+    | Awaken
+    | Answer
+    | Done
+)
+Timed = Events | Matches | Progress | Awaken | Answer | Done

@@ -1,0 +1,161 @@
+"""One run: sites under a strategy for some time, and what was sent and how long it took.
+
+*Traffic* is messages times hops: an event on a link is one message, whatever trees it is for, if it is sent at one
+time; composite events, awakenings and answers count too. Progress, Done and what sets up trees and rules are counted
+apart. *Delay* is from the occurrence of the last part of a composite event to its receipt by a sink.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.events.types import EventType
+from tocsin.language.rules import Rule
+from tocsin.overlay import messages as m
+from tocsin.overlay.strategies import Strategy
+from tocsin.overlay.timing import Array
+from tocsin.simulation.deployment import Sites, deployed
+from tocsin.simulation.network import Link, Network
+
+SECOND_US = 1_000_000
+COUNTED = ("Events", "Matches", "Answer", "Awaken")
+"""What is traffic."""
+AWAKEN_BYTES = 48
+
+
+@dataclass
+class Meter:
+    """Counts what is sent while it is on."""
+
+    on: bool = False
+    messages: Counter[str] = field(default_factory=Counter)
+    """Rows or requests by kind, and messages of other kinds."""
+    links: Counter[Link] = field(default_factory=Counter)
+    bytes: int = 0
+    _pushed: dict[Link, list[tuple[pa.ChunkedArray, Array, int]]] = field(default_factory=dict)
+
+    def watch(self, sender: str, receiver: str, message: m.Message) -> None:
+        if not self.on:
+            return
+        kind = type(message).__name__
+        if isinstance(message, m.Events):
+            width = message.batch.nbytes // max(1, message.batch.num_rows)
+            self._pushed.setdefault((sender, receiver), []).append((message.batch["id"], message.at, width))
+            return
+        if isinstance(message, m.Matches | m.Answer):
+            count, size = message.batch.num_rows, message.batch.nbytes
+        elif isinstance(message, m.Awaken):
+            count, size = len(message.requests), len(message.requests) * AWAKEN_BYTES
+        else:
+            self.messages[kind] += 1
+            return
+        self._add(kind, (sender, receiver), count, size)
+
+    def settle(self) -> None:
+        """Counts pushed events: copies for several trees that leave at one time are one message."""
+        for link, pieces in self._pushed.items():
+            count = sum(len(ids) for ids, _, _ in pieces)
+            if len(pieces) > 1:
+                ids = pa.chunked_array([chunk for ids, _, _ in pieces for chunk in ids.chunks])
+                both = pa.table({"id": ids, "at": pa.array(np.concatenate([at for _, at, _ in pieces]))})
+                count = both.group_by(["id", "at"]).aggregate([]).num_rows
+            self._add("Events", link, count, count * max(width for _, _, width in pieces))
+        self._pushed = {}
+
+    def _add(self, kind: str, link: Link, count: int, size: int) -> None:
+        self.messages[kind] += count
+        self.links[link] += count
+        self.bytes += size
+
+    @property
+    def traffic(self) -> int:
+        return sum(self.messages[kind] for kind in COUNTED)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured: messages × hops, bytes, seconds of event time; delays in milliseconds over all notices."""
+
+    strategy: str
+    seconds: float
+    traffic: int
+    messages: Mapping[str, int]
+    bytes: int
+    notices: int
+    delay_ms_mean: float
+    delay_ms_max: float
+    links: Mapping[Link, int]
+    root: str | None
+    """Of the single tree."""
+    trees: Mapping[str, Mapping[str, str]]
+    """The father of each processor, by tree."""
+
+
+def run(
+    sites: Sites,
+    strategy: Strategy,
+    types: Mapping[str, EventType],
+    rules: Sequence[Rule],
+    events: pa.Table,
+    where: pa.Array,
+    *,
+    epochs_s: Sequence[float],
+    measured_from_s: float,
+    period_s: float = 20.0,
+) -> tuple[Outcome, Network]:
+    """Runs events, `where` they are published, cut at the ends of epochs (the last of which ends the run)."""
+    meter = Meter()
+    network = deployed(
+        sites, strategy, types, rules, watch=meter.watch, period_us=round(period_s * SECOND_US)
+    )  # fmt: skip
+    coded = where.dictionary_encode()
+    places, at = coded.dictionary.to_pylist(), coded.indices.to_numpy()
+    ts = events["ts"].to_numpy()
+    empty = events.slice(0, 0)
+    start = 0.0
+    for end in epochs_s:
+        meter.on = start >= measured_from_s
+        first, last = np.searchsorted(ts, [start * SECOND_US, end * SECOND_US])
+        batches = {
+            place: events.slice(first, last - first).filter(pa.array(at[first:last] == number))
+            for number, place in enumerate(places)
+        }
+        network.publish(batches, empty, round(end * SECOND_US))
+        meter.settle()
+        start = end
+    return _outcome(strategy, network, meter, epochs_s[-1] - measured_from_s, measured_from_s), network
+
+
+def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float, since_s: float) -> Outcome:
+    delays: list[Array] = []
+    for processor in network.processors.values():
+        for _, batch, at in processor.notices:
+            ts = batch["ts"].to_numpy()
+            fits = (ts >= since_s * SECOND_US) & pc.not_equal(batch["rule"], "").combine_chunks().to_numpy(False)
+            delays.append((at - ts)[fits])
+    delay = np.concatenate(delays) if delays else np.zeros(0)
+    trees: dict[str, dict[str, str]] = {}
+    for name, processor in network.processors.items():
+        for tree, membership in processor.memberships.items():
+            trees.setdefault(tree, {})
+            if membership.father is not None:
+                trees[tree][name] = membership.father
+    return Outcome(
+        strategy.name,
+        seconds,
+        meter.traffic,
+        dict(meter.messages),
+        meter.bytes,
+        len(delay),
+        float(delay.mean()) / 1000 if len(delay) else 0.0,
+        float(delay.max()) / 1000 if len(delay) else 0.0,
+        dict(meter.links),
+        next(iter(trees)) if strategy.single and trees else None,
+        trees,
+    )

@@ -1,0 +1,184 @@
+"""Rules over sites: small random networks, and what their sinks get, beside what the reference says they should."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tests.conformance.hosts import rows_of
+from tests.strategies import KINDS, TYPES
+from tocsin.engine import reference
+from tocsin.events.batches import ARROW
+from tocsin.events.types import Event, Kind
+from tocsin.language import parse
+from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule
+from tocsin.overlay import messages as m
+from tocsin.overlay.codec import decode, encode
+from tocsin.overlay.snapshots import restore, snapshot
+from tocsin.overlay.strategies import STRATEGIES
+from tocsin.simulation.deployment import Sites, deployed
+
+ALL = {**STRATEGIES, **{f"{name} eager": replace(STRATEGIES[name], eager=True) for name in ("STpp", "MTpp")}}
+DECLARED = {type.name: type for type in TYPES}
+
+
+def table(events: Sequence[Event]) -> pa.Table:
+    """Events as a batch; all types have the same attributes."""
+    columns = {
+        "type": pa.array([event.type for event in events], pa.string()),
+        "ts": pa.array([event.ts for event in events], pa.int64()),
+        "seq": pa.array([event.seq for event in events], pa.int64()),
+        "id": pa.array([event.id for event in events], pa.string()),
+    }
+    for name, kind in KINDS.items():
+        values = [event.attributes.get(name) for event in events]
+        columns[name] = pa.array(values, ARROW[kind])
+    return pa.table(columns)
+
+
+def network_of(chance: random.Random, rules: Sequence[Rule]) -> Sites:
+    """A connected network, with sources and sinks anywhere."""
+    count = chance.choice([1, 2, 3, 3, 4, 5, 6])
+    names = [str(number) for number in range(count)]
+    links = {(names[number], names[chance.randrange(number)]) for number in range(1, count)}
+    links |= {tuple(chance.sample(names, 2)) for _ in range(chance.choice([0, 0, 1, 2, 4]) if count > 1 else 0)}
+    delays = {}
+    for here, there in sorted(links):
+        delays[here, there] = delays[there, here] = chance.choice([1, 2, 3, 5])
+    sources: dict[str, set[str]] = {name: set() for name in names}
+    for type in DECLARED:
+        for name in chance.sample(names, min(count, chance.choice([1, 1, 1, 1, 2]))):
+            sources[name].add(type)
+    composite = sorted({rule.emits.name for rule in rules})
+    sinks = {}
+    for number in range(chance.choice([1, 1, 2, 3])):
+        wanted = [Pattern(type) for type in chance.sample(composite, chance.randint(1, len(composite)))]
+        if chance.random() < 0.3:
+            test = Comparison(">", Attribute("n"), Literal(chance.randint(0, 2), Kind.INT))
+            wanted.append(Pattern(chance.choice("ABC"), chance.choice([(), (test,)])))
+        sinks[f"{chance.choice(names)}/{number}"] = tuple(wanted)
+    return Sites(delays, {name: frozenset(types) for name, types in sources.items() if types}, sinks)
+
+
+def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: int) -> Counter[str]:
+    """Every sink gets exactly the reference's matches and the events that it wants, once, in order."""
+    chance = random.Random(seed)
+    sites = network_of(chance, rules)
+    events = [replace(event, id=event.id or f"e{number}") for number, event in enumerate(given)]
+    homes = {type: [name for name, types in sites.sources.items() if type in types] for type in DECLARED}
+    at = {event.id: chance.choice(homes[event.type]) for event in events}
+    through = (lambda message: decode(encode(message))) if chance.random() < 0.2 else (lambda message: message)
+    sent: Counter[str] = Counter()
+    carried: set[tuple[str, str, str, str]] = set()
+
+    def watch(sender: str, receiver: str, message: m.Message) -> None:
+        sent[type(message).__name__] += 1
+        for tree, id in carried_by(message):
+            assert (sender, receiver, tree, id) not in carried, f"{id} twice from {sender} to {receiver} for {tree}"
+            carried.add((sender, receiver, tree, id))
+
+    network = deployed(
+        sites,
+        ALL[strategy],
+        DECLARED,
+        rules,
+        watch=watch,
+        through=through,
+        period_us=chance.choice([1, 3, 10, 100]),
+    )
+    latest = max((event.ts for event in events), default=0) + 2
+    ends = [*sorted(chance.sample(range(latest), min(latest, chance.choice([0, 0, 1, 3, 8, 20])))), 1000]
+    together = chance.random() < 0.5
+    if not together:
+        network.jitter_us = lambda: chance.choice([0, 0, 1, 5, 50])
+    done = dict.fromkeys(sites.processors, 0)
+    while any(count < len(ends) for count in done.values()):
+        name = chance.choice([name for name, count in done.items() if count < len(ends)])
+        for one in sites.processors if together else [name]:
+            start = ends[done[one] - 1] if done[one] else -1000
+            end = ends[done[one]]
+            own = [event for event in events if start <= event.ts < end and at[event.id] == one]
+            network.processors[one].publish(table(own), end)
+            done[one] += 1
+        network.run(None if together else chance.choice([0, 1, 3, 10, 40]))
+        if chance.random() < 0.2:
+            for one, processor in network.processors.items():
+                again = restore(snapshot(processor), processor.links, ALL[strategy], DECLARED, rules)
+                network.processors[one] = again
+    network.run()
+    matches = reference.detect(rules, events)
+    for sink, wanted in sites.sinks.items():
+        types = {pattern.type for pattern in wanted}
+        rows = [row for name, batch, _ in _notices(network) if name == sink for row in rows_of(batch)]
+        got = [
+            (row["rule"], row["id"], row["ts"], [part["id"] for part in row["parts"]]) for row in rows if row["rule"]
+        ]
+        right = [
+            (match.rule, match.id, match.ts, [part.id for part in match.parts])
+            for match in matches
+            if match.type in types
+        ]
+        assert got == right, difference(got, right)
+        values = [{name: row[name] for name in KINDS if row.get(name) is not None} for row in rows if row["rule"]]
+        for value, match in zip(values, [match for match in matches if match.type in types], strict=True):
+            assert value == {name: item for name, item in match.attributes.items() if item is not None}
+        plain = [row["id"] for row in rows if not row["rule"]]
+        facts = sorted(reference.identified(events), key=lambda fact: fact.key)
+        asked = [pattern for pattern in wanted if pattern.type in DECLARED]
+        fitting = [fact.id for fact in facts if any(fits(fact, pattern) for pattern in asked)]
+        assert plain == fitting, (sink, plain, fitting)
+    return sent
+
+
+def fits(fact: reference.Fact, pattern: Pattern) -> bool:
+    """Whether a subscription asks for an event."""
+    return fact.type == pattern.type and all(reference.holds(test, {None: fact}, {}) for test in pattern.constraints)
+
+
+def carried_by(message: m.Message) -> Iterator[tuple[str, str]]:
+    """The events in a message, by tree and id."""
+    if isinstance(message, m.Answer):
+        yield from ((message.tree, id) for id in message.batch["id"].to_pylist())
+    if isinstance(message, m.Events):
+        for id, label in zip(message.batch["id"].to_pylist(), message.labels.tolist(), strict=True):
+            yield from ((tree, id) for bit, tree in enumerate(message.trees) if label >> bit & 1)
+
+
+def difference(got: list[object], right: list[object]) -> str:
+    """Where the two lists part."""
+    at = next(
+        (row for row, both in enumerate(zip(got, right, strict=False)) if both[0] != both[1]), min(len(got), len(right))
+    )
+    return f"{len(got)} for {len(right)}, from row {at}: {got[at : at + 3]} for {right[at : at + 3]}"
+
+
+def _notices(network):  # type: ignore[no-untyped-def]
+    return [notice for processor in network.processors.values() for notice in processor.notices]
+
+
+def sequences(chance: random.Random) -> tuple[list[Rule], list[Event]]:
+    """Sequences over types that come at different rates, so that masters are chosen, change, and awaken slaves."""
+    rules = []
+    for number in range(chance.choice([1, 2, 3])):
+        letters = chance.sample("ABCDE", chance.choice([2, 3, 3, 4]))
+        shared = chance.random() < 0.4
+        text = [f"define P{number}() from {letters[0]}({'k=$k' if shared else ''})"]
+        for before, letter in itertools.pairwise(letters):
+            policy = chance.choice(["last", "last", "last", "each", "first", "2-last"])
+            test = chance.choice(["", "n>1", "k=$k" if shared else ""])
+            text.append(f"and {policy} {letter}({test}) within {chance.choice([4, 8, 15])} us from {before}")
+        if chance.random() < 0.3:
+            text.append(f"and not {chance.choice('ABCDE')}(n=0) between {letters[-1]} and {letters[-2]}")
+        rules += parse(" ".join(text)).rules
+    rates = {letter: chance.choice([1, 2, 10, 20]) for letter in "ABCDE"}
+    events = [
+        Event(chance.choices([*rates], [*rates.values()])[0], chance.randrange(200),
+              {"k": chance.choice(["x", "y"]), "n": chance.randrange(4)}, chance.choice([0, 0, 1]))
+        for _ in range(chance.choice([20, 60, 120]))
+    ]  # fmt: skip
+    return rules, events

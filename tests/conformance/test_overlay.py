@@ -1,0 +1,59 @@
+"""One rule, one answer: sites joined by links give every sink the matches of the reference, whatever the strategy."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.overlay import ALL, check, sequences
+from tests.strategies import Case, cases
+
+SMALL = cases(events_max=24)
+
+
+@pytest.mark.parametrize("strategy", ALL)
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(case=SMALL, seed=st.integers(0, 99999))
+def test_sites_give_the_answer_of_the_reference(strategy: str, case: Case, seed: int) -> None:
+    check(case.rules, case.events, strategy, seed)
+
+
+@pytest.mark.parametrize("strategy", ["ST", "STpp", "MTpp", "STpp eager", "MTpp eager"])
+def test_sequences_at_different_rates(strategy: str) -> None:
+    sent = sequences_checked(strategy, range(12))
+    assert sent["Answer"] or "eager" not in strategy, "no slave was ever asked"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["MT", "STpp", "MTpp", "STpp eager", "MTpp eager"])
+def test_sequences_at_different_rates_in_a_long_sweep(strategy: str) -> None:
+    sequences_checked(strategy, range(100, 220))
+
+
+@pytest.mark.xfail(strict=True, reason="matches are lost after a change of masters while messages are delayed")
+def test_a_change_of_masters_while_messages_are_delayed() -> None:
+    """The one of 300 seeds that failed; the cause is not known yet."""
+    sequences_checked("MTpp eager", range(2137, 2138))
+
+
+def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
+    sent: Counter[str] = Counter()
+    for seed in seeds:
+        rules, events = sequences(random.Random(seed))
+        try:
+            sent += check(rules, events, strategy, seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return sent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ALL)
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@given(case=SMALL, seed=st.integers(0, 99999))
+def test_sites_give_the_answer_of_the_reference_in_a_long_sweep(strategy: str, case: Case, seed: int) -> None:
+    check(case.rules, case.events, strategy, seed)
