@@ -15,12 +15,16 @@ SIZE, MARGIN, RADIUS = 760, 60, 15
 def picture(outcome: Outcome, delays_us: dict[Link, int]) -> str:
     """The processors, the links, and the traffic of one run on them, in messages a second."""
     graph = nx.Graph()
-    graph.add_nodes_from(sorted({name for link in delays_us for name in link} | {outcome.root or "0"}))
+    graph.add_nodes_from(sorted({name for link in delays_us for name in link} or {outcome.root or "0"}))
     graph.add_weighted_edges_from((*link, 1 / max(delay, 1)) for link, delay in sorted(delays_us.items()))
     spots = (
         nx.spring_layout(graph, weight=None, seed=1, iterations=300) if len(graph) > 1 else dict.fromkeys(graph, (0, 0))
     )
-    place = {name: tuple(MARGIN + (at + 1) / 2 * (SIZE - 2 * MARGIN) for at in spot) for name, spot in spots.items()}
+    low, high = ([edge(spot[k] for spot in spots.values()) for k in range(2)] for edge in (min, max))
+    place = {
+        name: tuple(MARGIN + (spot[k] - low[k]) / ((high[k] - low[k]) or 1) * (SIZE - 2 * MARGIN) for k in range(2))
+        for name, spot in spots.items()
+    }
     used = {frozenset(edge) for fathers in outcome.trees.values() for edge in fathers.items()}
     loads = {frozenset(edge): outcome.links.get(edge, 0) + outcome.links.get(edge[::-1], 0) for edge in graph.edges}
     most = max(loads.values(), default=0) or 1
