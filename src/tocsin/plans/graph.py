@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.events.types import EventType, Kind
+from tocsin.language.queries import Summary, Window
 from tocsin.language.requests import Clock, Mode, Statement
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Field, Typed
@@ -147,6 +148,41 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """An aggregate over what a window holds; its value is `Computed` by its number among the aggregates."""
+
+    function: Summary
+    argument: Typed | None
+    kind: Kind | None
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """How a query over one stream makes rows: the events that pass the anchor's filter go through a window."""
+
+    window: Window | None
+    after: tuple[Typed, ...]
+    """Tests of what comes out of the window."""
+    calls: tuple[Call, ...]
+    group_by: tuple[Field, ...]
+    having: tuple[Typed, ...]
+    """Tests of a row, whose values are `Computed` behind the aggregates."""
+    current: bool
+    expired: bool
+    """Whether rows come out for events that arrive, and for those that leave."""
+
+    @property
+    def grouped(self) -> bool:
+        """Whether something must be kept for each group."""
+        return bool(self.calls) or (bool(self.group_by) and self.window is not None)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether events leave by time alone."""
+        return self.window is not None and self.window.extent.timed
+
+
+@dataclass(frozen=True, slots=True)
 class RulePlan:
     """One rule, bound to the kinds of its events; or one way in which a request can be met, see `requests`.
 
@@ -167,6 +203,8 @@ class RulePlan:
     """For requests."""
     context: Context | None = None
     """For requests in one of Snoop's contexts."""
+    windowed: Windowed | None = None
+    """For queries over one stream."""
     clock: Clock | None = None
     """The timer that is started by what is found, which then is no match."""
     early: int = 0

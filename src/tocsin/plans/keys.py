@@ -30,8 +30,8 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
 
     A consumed or chosen event is still found within its part, since all candidates for a place carry the key.
     """
-    if plan.context is not None:
-        return ()  # what operators combine does not depend on any attribute
+    if plan.context is not None or plan.windowed is not None:
+        return ()  # what operators combine, and what a window holds, does not depend on any attribute
     links: list[tuple[Joint, Joint]] = []
     for lookup in plan.lookups:
         for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True):
@@ -65,7 +65,7 @@ def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None
         if not remaining:
             return chosen
         plan, *rest = remaining
-        options = keys(plan) if len(plan.types) > 1 or plan.context is not None else _alone(plan, chosen)
+        options = keys(plan) if len(plan.types) > 1 or plan.context or plan.windowed else _alone(plan, chosen)
         emits = plan.emits.name
         for key in options:
             wanted = dict(chosen)
