@@ -87,10 +87,6 @@ class Ledger:
         self._plan: tuple[Plan, bool | None, tuple[Change, ...]] | None = None
         self._horizons: dict[str, int] = {}
 
-    @property
-    def _endless(self) -> bool:
-        return ENDLESS_US in self._horizons.values()
-
     def changes(self) -> Changes:
         """What to write so that the head and the live segments are the state.
 
@@ -126,8 +122,10 @@ class Ledger:
     def _is_mostly_dead(self) -> bool:
         lives = [life for segment in self._segments for life in segment.lives]
         dead = sum(rows for until, rows in lives if until <= self._now)
-        if self._endless:  # what a window that counts events has let go shows only in what the store still has
-            dead = max(dead, sum(rows for _, rows in lives) - self._detector._machine.store.size)
+        # What a window that counts events has let go shows only in what it still holds.
+        endless = sum(rows for until, rows in lives if until > self._now + ENDLESS_US // 2)
+        if endless:
+            dead += max(0, endless - len(np.unique(self._detector._machine.windows.rows)))
         return dead > DEAD_MIN and 2 * dead > sum(rows for _, rows in lives)
 
     # ---- what is new
@@ -162,10 +160,14 @@ class Ledger:
         return count, level
 
     def _within_reach(self, rows: Array) -> dict[str, Array]:
-        ts = self._detector._machine.store.ts
+        machine = self._detector._machine
+        ts, held = machine.store.ts, machine.windows.rows
+        buffered = {buffer.filter.type for buffer in machine.tables.buffer_ids} if held.size else set()
         found: dict[str, Array] = {}
         for type, some in by_type(self._detector._machine, rows).items():
             some = some[ts[some] > self._now - self._horizons.get(type, 0)]
+            if self._horizons.get(type) == ENDLESS_US and type not in buffered:
+                some = some[np.isin(some, held)]
             if len(some):
                 found[type] = some
         return found
