@@ -7,14 +7,14 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.hosts import HOSTS, rows_of
 from tests.conformance.packs import settled
 from tests.conformance.slots import SLOTS
 from tests.conftest import GOLDEN
-from tests.strategies_queries import definitions, events, filters, selections, single, windows
+from tests.strategies_queries import definitions, events, filters, joins, selections, single, windows
 from tocsin.engine import reference
 from tocsin.engine.detector import Detector
 from tocsin.engine.reference import Match
@@ -111,6 +111,22 @@ def test_rules_of_tesla_see_the_rows_of_queries(host: str, query: str, drawn: tu
     seen = parse("define Seen(v2: long) from O() as o and last A() as a within 4 us from o where v2 = a.x")
     rules = (*program.rules, *seen.rules)
     check(host, rules, drawn, seed, {type.name: type for type in program.types})
+
+
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(
+    query=joins(),
+    which=st.sampled_from(["", "all events ", "expired events "]),
+    drawn=events(),
+    seed=st.integers(0, 999),
+)
+def test_host_gives_the_rows_of_the_reference_for_joins(
+    host: str, query: str, which: str, drawn: tuple[Event, ...], seed: int
+) -> None:
+    assume("min(" not in query and "max(" not in query)  # do not run yet
+    program = parse(f"{definitions()}{query} insert {which}into O;", "siddhi")
+    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
 
 
 @pytest.mark.slow

@@ -403,9 +403,9 @@ def _horizons(machine: Machine) -> dict[str, int]:
     for buffer, horizon_us in zip(machine.tables.buffer_ids, machine.tables.horizons.tolist(), strict=True):
         found[buffer.filter.type] = max(found.get(buffer.filter.type, 0), horizon_us)
     for loaded in machine.tables.windows:
-        if (window := loaded.windowed.window) is not None:
-            type = loaded.rule.plan.types[0]
-            # An event of a batch is held until the next batch is over.
-            horizon_us = 2 * window.size + 1 if window.extent.timed else ENDLESS_US
-            found[type] = max(found.get(type, 0), horizon_us)
+        for type, window in zip(loaded.rule.plan.types, loaded.windowed.windows, strict=True):
+            if window is not None:
+                # An event of a batch is held until the next batch is over.
+                horizon_us = 2 * window.size + 1 if window.extent.timed else ENDLESS_US
+                found[type] = max(found.get(type, 0), horizon_us)
     return found

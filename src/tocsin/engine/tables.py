@@ -24,7 +24,7 @@ from tocsin.language.queries import Extent, Summary
 from tocsin.language.requests import Mode, shown_type
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
-from tocsin.plans.graph import Absence, Buffer, Combining, Context, Filter, Guard, Lookup, RulePlan, Windowed
+from tocsin.plans.graph import Absence, Buffer, Combining, Context, Filter, Guard, Joined, Lookup, RulePlan, Windowed
 from tocsin.plans.plan import needed_columns
 
 FOREVER = -(2**62)
@@ -174,12 +174,17 @@ class LoadedWindow:
     rule: Loaded
     windowed: Windowed
     number: int
-    """Among all such queries."""
+    """Of its state; those of a join's sides are behind it."""
     offset: int
     start: int
     """Where the aggregates stand in the record of a group."""
     record: int
     """How long that is."""
+
+    @property
+    def following(self) -> int:
+        """The number of the next query's state."""
+        return self.number + (1 if self.windowed.joined is None else 3)
 
 
 class Tables:
@@ -386,8 +391,8 @@ class Tables:
     def _load_window(self, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
         """Takes a query over one stream."""
         window, types, code = windowed.window, plan.types, self.code
-        keys = [self.slots[types[0]][key.attribute][0] for key in windowed.group_by]
-        start = at = layout.G_KEY + 1 + len(keys)
+        keys = [n for key in windowed.group_by for n in (key.place, self.slots[types[key.place]][key.attribute][0])]
+        start = at = layout.G_KEY + 1 + len(windowed.group_by)
         calls: list[int] = []
         queues = 0
         for call in windowed.calls:
@@ -406,17 +411,39 @@ class Tables:
             code.extend([self._program(types, test) for test in tests]) for tests in (windowed.after, windowed.having)
         )
         grouped = windowed.grouped
-        record = [since, loaded.number, len(self.windows) * layout.STATE_WORDS]
+        number = self.windows[-1].following if self.windows else 0
+        record = [since, loaded.number, number * layout.STATE_WORDS]
         record += [_EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
-        record += [len(windowed.after), after, len(keys), code.extend(keys), len(windowed.calls), code.extend(calls)]
+        record += [
+            len(windowed.after),
+            after,
+            len(windowed.group_by),
+            code.extend(keys),
+            len(windowed.calls),
+            code.extend(calls),
+        ]
         record += [int(last - first), code.extend(self._programs.data[first:last].tolist())]
         record += [len(windowed.having), having, int(windowed.current), int(windowed.expired), int(grouped), at]
+        if windowed.joined is not None:
+            record += self._sides(types, windowed.joined, number)
         loaded = self.rules[-1] = replace(loaded, offset=code.extend(record))
         self.tells_expired = self.tells_expired or windowed.expired
         if window is not None:
             self._is_held.data[loaded.anchor] = 1
-        self.windows.append(LoadedWindow(loaded, windowed, len(self.windows), loaded.offset, start, at))
+        self.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at))
         return loaded
+
+    def _sides(self, types: Sequence[str], joined: Joined, number: int) -> list[int]:
+        """The words of a join's sides, whose states stand behind its own."""
+        on = self.code.extend([self._program(types, test) for test in joined.on])
+        words = [int(joined.balanced), len(joined.on), on]
+        for place, side in enumerate(joined.sides, 1):
+            window, filter = side.window, self.filter(side.filter)
+            self._is_held.data[filter] = max(int(self._is_held.data[filter]), int(window is not None))
+            words += [(number + place) * layout.STATE_WORDS]
+            words += [_EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
+            words += [int(side.looks), int(side.outer)]
+        return words
 
     def _combine_steps(
         self, plan: RulePlan, combining: Combining, branches: Branches, lookups: Sequence[Lookup]

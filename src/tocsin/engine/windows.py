@@ -9,7 +9,7 @@ aggregate without a window, over all that ever came, is written down itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,12 +17,17 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.intake import Passed
-from tocsin.engine.kernels import Array, groups, layout, windows
+from tocsin.engine.kernels import Array, groups, joins, layout, windows
+from tocsin.engine.requests import ranks_of
+from tocsin.errors import StateError
 from tocsin.events.types import Kind
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine
     from tocsin.engine.tables import LoadedWindow
+
+ROWS_MAX = 1 << 24
+"""How many rows one event or moment may bring at most, as far as can be said before."""
 
 HELD, COMING, BEGUN, GROUP = "held", "coming", "begun", "group"
 """What a row of the table of a query is: an event of its window, one of the batch that is coming, when its first event
@@ -49,6 +54,7 @@ class Windows:
         self._machine = machine
         self._loaded: list[LoadedWindow] = []
         self._levels: dict[int, _Level] = {}
+        self._joins: dict[int, list[LoadedWindow]] = {}
         self._states: Array = np.zeros((0, layout.STATE_WORDS), np.int64)
         self._memory: Array = np.zeros(4096, np.int64)
         self._buckets: Array = np.full(64, kernels.NONE, np.int64)
@@ -64,22 +70,25 @@ class Windows:
 
     def add(self, loaded: LoadedWindow) -> None:
         """Takes one more query."""
-        number = len(self._loaded)
-        if number == len(self._states):
-            grown = np.zeros((max(16, 2 * number), layout.STATE_WORDS), np.int64)
-            grown[:number] = self._states
+        if loaded.following > len(self._states):
+            grown = np.full((max(16, 2 * loaded.following), layout.STATE_WORDS), kernels.NONE, np.int64)
+            grown[: len(self._states)] = self._states
             self._states = grown
-        state = self._states[number]
-        state[:] = kernels.NONE
-        state[[layout.S_COUNT, layout.S_COMING_COUNT, layout.S_BEGUN, layout.S_CHUNK]] = 0
-        state[layout.S_DUE] = windows.NEVER
+        states = self._states[loaded.number : loaded.following]
+        states[:] = kernels.NONE
+        states[:, [layout.S_COUNT, layout.S_COMING_COUNT, layout.S_BEGUN, layout.S_CHUNK]] = 0
+        states[:, layout.S_DUE] = windows.NEVER
         self._loaded.append(loaded)
-        self._levels.setdefault(loaded.rule.level, _Level()).add(loaded)
+        if loaded.windowed.joined is None:
+            self._levels.setdefault(loaded.rule.level, _Level()).add(loaded)
+        else:
+            self._joins.setdefault(loaded.rule.level, []).append(loaded)
 
     # ---- one batch
 
-    def run(self, level: int, entered: Iterable[Passed], fire_to: int) -> Iterator[Rows]:
+    def run(self, level: int, entered: Sequence[Passed], fire_to: int) -> Iterator[Rows]:
         """The rows of the queries of a level: what has entered comes to them, and timers run up to that time (µs)."""
+        yield from self._joined(level, entered, fire_to)
         mine = self._levels.get(level)
         if mine is None:
             return
@@ -102,27 +111,59 @@ class Windows:
         ).astype(np.int64)
         yield from self._run(jobs, rows, fire_to)
 
-    def _run(self, jobs: Array, rows: Array, fire_to: int) -> Iterator[Rows]:
+    def _joined(self, level: int, entered: Sequence[Passed], fire_to: int) -> Iterator[Rows]:
+        """The rows of the joins of a level."""
+        for loaded in self._joins.get(level, ()):
+            rows, sides = self._arrivals(loaded, entered)
+            if len(rows) or self._states[loaded.number, layout.S_DUE] <= fire_to:
+                yield from self._run(np.array([[loaded.offset, 0, len(rows)]]), rows, fire_to, sides)
+
+    def _arrivals(self, loaded: LoadedWindow, entered: Iterable[Passed]) -> tuple[Array, Array]:
+        """New rows of a join in canonical order, and the sides that each comes to, as bits."""
+        tables, store = self._machine.tables, self._machine.store
+        assert loaded.windowed.joined is not None
+        found: dict[int, int] = {}
+        for place, side in enumerate(loaded.windowed.joined.sides):
+            filter = tables.filter(side.filter)
+            for passed in entered:
+                for row in passed.rows[passed.filters == filter].tolist():
+                    found[row] = found.get(row, 0) | 1 << place
+        rows, sides = np.fromiter(found, np.int64), np.fromiter(found.values(), np.int64)
+        ranks = ranks_of(tables.types)
+        order = np.lexsort((rows, ranks[store.type[rows]], store.seq[rows], store.ts[rows]))
+        return rows[order], sides[order]
+
+    def _run(self, jobs: Array, rows: Array, fire_to: int, sides: Array | None = None) -> Iterator[Rows]:
         job, at, room = 0, int(jobs[0, 1]), max(1024, 2 * len(rows))
         if not len(rows):
             rows = np.zeros(1, np.int64)
+            sides = None if sides is None else rows
         while job < len(jobs):
             out = _Out(room, max(1, self._machine.tables.outputs))
             self._counts[groups.C_ROWS] = 0
             env = self._machine.intake.environment(None)
             place = self._addresses(out)
-            job, at, why = windows.run(env.ctypes.data, place.ctypes.data, jobs, rows, job, at, fire_to)
+            if sides is None:
+                job, at, why = windows.run(env.ctypes.data, place.ctypes.data, jobs, rows, job, at, fire_to)
+            else:
+                job, at, why = joins.run(env.ctypes.data, place.ctypes.data, jobs, rows, sides, job, at, fire_to)
             count = int(self._counts[groups.C_ROWS])
             if count:
                 yield out.rows(count)
             elif why == windows.MORE_ROWS:
+                if room > ROWS_MAX:
+                    name = self._loaded_at(int(jobs[job, 0])).rule.plan.rule.name
+                    raise StateError(f"query {name}: one moment may bring more than {ROWS_MAX:,} rows")
                 room *= 4
             if why == windows.MORE_ENTRIES:
-                self._more_entries(1)
+                self._more_entries(2)
             elif why == windows.MORE_MEMORY:
                 self._more_memory(len(self._memory))
             elif why == windows.MORE_BUCKETS:
                 self._more_buckets(2 * len(self._buckets), out)
+
+    def _loaded_at(self, offset: int) -> LoadedWindow:
+        return next(loaded for loaded in self._loaded if loaded.offset == offset)
 
     def _addresses(self, out: _Out) -> Array:
         """Where everything is, for the kernels; valid until an array moves."""
@@ -170,7 +211,7 @@ class Windows:
     def _more_buckets(self, need: int, out: _Out) -> None:
         size = 1 << (need - 1).bit_length()
         self._buckets = np.full(size, kernels.NONE, np.int64)
-        groups.rehash(self._addresses(out).ctypes.data, self._states, len(self._loaded))
+        groups.rehash(self._addresses(out).ctypes.data, self._states, len(self._states))
 
     def widen(self) -> None:
         """Makes room for the queues of rules that came later."""
@@ -193,8 +234,8 @@ class Windows:
 
     def texts(self) -> Iterator[Array]:
         """The strings that are keys of groups of queries without a window."""
-        for loaded, state in zip(self._loaded, self._states, strict=False):
-            kinds = _key_kinds(loaded)
+        for loaded in self._loaded:
+            kinds, state = _key_kinds(loaded), self._states[loaded.number]
             if loaded.windowed.window is None and Kind.STRING in kinds:
                 for group in self._groups(state):
                     key = self._memory[group + layout.G_KEY : group + layout.G_KEY + 1 + len(kinds)]
@@ -210,21 +251,24 @@ class Windows:
     def kept(self, numbers: Mapping[str, Array]) -> dict[str, pa.Table]:
         """What each query keeps, with rows said as numbers of their type's events; `numbers` has these by row."""
         found: dict[str, pa.Table] = {}
-        for loaded, state in zip(self._loaded, self._states, strict=False):
-            type = loaded.rule.plan.types[0]
-            what: list[str] = []
-            rows: list[int] = []
-            words: list[list[int]] = []
-            texts: list[list[str]] = []
-            for name, at in ((HELD, layout.S_HEAD), (COMING, layout.S_COMING)):
-                listed = windows.listed(self._next, self._row, int(state[at]), int(state[at + 2]))
-                what += [name] * len(listed)
-                rows += numbers[type][listed].tolist() if len(listed) else []
-            words, texts = [[] for _ in rows], [[] for _ in rows]
-            if state[layout.S_BEGUN]:
-                what.append(BEGUN)
-                words.append([int(state[layout.S_FIRST]), int(state[layout.S_NEXT])])
-                texts.append([])
+        for loaded in self._loaded:
+            state, what = self._states[loaded.number], list[str]()
+            types, rows = list[str](), list[int]()
+            words, texts = list[list[int]](), list[list[str]]()
+            for place, window in self._windows_of(loaded):
+                type = loaded.rule.plan.types[place]
+                for name, at in ((HELD, layout.S_HEAD), (COMING, layout.S_COMING)):
+                    listed = windows.listed(self._next, self._row, int(window[at]), int(window[at + 2]))
+                    what += [_placed(name, place)] * len(listed)
+                    types += [type] * len(listed)
+                    rows += numbers[type][listed].tolist() if len(listed) else []
+                    words += [[]] * len(listed)
+                if window[layout.S_BEGUN]:
+                    what.append(_placed(BEGUN, place))
+                    types.append(type)
+                    rows.append(kernels.NONE)
+                    words.append([int(window[layout.S_FIRST]), int(window[layout.S_NEXT])])
+            texts += [[]] * len(what)
             if loaded.windowed.window is None and loaded.windowed.calls:
                 for group in self._groups(state):
                     key, strings = self._key(loaded, group)
@@ -233,17 +277,25 @@ class Windows:
                     words.append([*key, int(self._memory[group + layout.G_ROWS]), *rest])
                     texts.append(strings)
             if what:
+                types += [loaded.rule.plan.types[0]] * (len(what) - len(rows))
                 rows += [kernels.NONE] * (len(what) - len(rows))
                 found[loaded.rule.plan.rule.name] = pa.table(
                     {
                         "what": what,
-                        "type": [type] * len(what),
+                        "type": types,
                         "row": pa.array(rows, pa.int64()),
                         "words": pa.array(words, pa.list_(pa.int64())),
                         "texts": pa.array(texts, pa.list_(pa.string())),
                     }
                 )
         return found
+
+    def _windows_of(self, loaded: LoadedWindow) -> Iterator[tuple[int, Array]]:
+        """The states of a query's windows, with the places of their events."""
+        if loaded.windowed.joined is None:
+            yield 0, self._states[loaded.number]
+        else:
+            yield from enumerate(self._states[loaded.number + 1 : loaded.following])
 
     def _key(self, loaded: LoadedWindow, group: int) -> tuple[list[int], list[str]]:
         """The key of a group: which values there are, the values, and the strings among them."""
@@ -259,26 +311,30 @@ class Windows:
     def take(self, kept: Mapping[str, pa.Table], numbers: Mapping[str, Array]) -> None:
         """Gives queries what they kept; `numbers` are the rows of a type's events."""
         out = _Out(1, max(1, self._machine.tables.outputs))
-        for n, loaded in enumerate(self._loaded):
+        for loaded in self._loaded:
             table = kept.get(loaded.rule.plan.rule.name)
             if table is None:
                 continue
-            what, place = np.array(table["what"].to_pylist()), table["row"].to_numpy()
-            type = loaded.rule.plan.types[0]
-            lists = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
-            for k, name in enumerate((HELD, COMING)):
-                mine = place[what == name]
-                if len(mine) and type in numbers:
-                    rows = numbers[type][mine[mine >= 0]]
-                    lists[k] = rows[rows >= 0]
-            state = self._states[n]
-            for row in np.nonzero(what == BEGUN)[0]:
-                state[[layout.S_BEGUN, layout.S_FIRST, layout.S_NEXT]] = 1, *table["words"][row].as_py()
-            total = len(lists[0]) + len(lists[1])
+            what, said = np.array(table["what"].to_pylist()), table["row"].to_numpy()
             adopted = np.nonzero(what == GROUP)[0]
-            self._reserve(total, (len(lists[0]) + len(adopted)) * loaded.record, out)
+            self._reserve(len(what), len(what) * loaded.record, out)
             env, addresses = self._machine.intake.environment(None), self._addresses(out)
-            windows.restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, *lists)
+            for place, window in self._windows_of(loaded):
+                type = loaded.rule.plan.types[place]
+                lists = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
+                for k, name in enumerate((HELD, COMING)):
+                    mine = said[what == _placed(name, place)]
+                    if len(mine) and type in numbers:
+                        rows = numbers[type][mine[mine >= 0]]
+                        lists[k] = rows[rows >= 0]
+                for row in np.nonzero(what == _placed(BEGUN, place))[0]:
+                    window[[layout.S_BEGUN, layout.S_FIRST, layout.S_NEXT]] = 1, *table["words"][row].as_py()
+                state = layout.STATE_WORDS * (loaded.number + place + (loaded.windowed.joined is not None))
+                grouped = loaded.windowed.joined is None
+                windows.restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, state, grouped, *lists)
+            if loaded.windowed.joined is not None:
+                due = joins.next_due(env.ctypes.data, addresses.ctypes.data, loaded.offset)
+                self._states[loaded.number, layout.S_DUE] = due
             for row in adopted:
                 self._adopt(loaded, table["words"][row].as_py(), table["texts"][row].as_py(), env, addresses)
 
@@ -370,3 +426,8 @@ class _Out:
 
 def _key_kinds(loaded: LoadedWindow) -> list[Kind | None]:
     return [key.kind for key in loaded.windowed.group_by]
+
+
+def _placed(what: str, place: int) -> str:
+    """What a row of the table is, of a join's right side too."""
+    return what if place == 0 else f"{what} right"

@@ -66,11 +66,18 @@ def kept(lookup: Lookup, statistics: Statistics) -> float:
 
 
 def held(plan: RulePlan, statistics: Statistics) -> float:
-    """How many events a query's window holds."""
-    window = None if plan.windowed is None else plan.windowed.window
-    if window is None:
+    """How many events a query's windows hold."""
+    if plan.windowed is None:
         return 0.0
-    return statistics.rate(plan.anchor) * window.size / SECOND_US if window.extent.timed else float(window.size)
+    joined = plan.windowed.joined
+    sides = [(plan.anchor, plan.windowed.window)]
+    if joined is not None:
+        sides = [(side.filter, side.window) for side in joined.sides]
+    return sum(
+        statistics.rate(filter) * window.size / SECOND_US if window.extent.timed else float(window.size)
+        for filter, window in sides
+        if window is not None
+    )
 
 
 def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
@@ -78,7 +85,9 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
     if plan.windowed is not None:
         rate, rows = statistics.rate(plan.anchor), held(plan, statistics)
         # An event comes, and leaves again if there is a window.
-        work = rate * (1 + len(plan.windowed.calls)) * (1 if plan.windowed.window is None else 2)
+        work = rate * (1 + len(plan.windowed.calls)) * (2 if any(plan.windowed.windows) else 1)
+        if plan.windowed.joined is not None:
+            work *= 1 + rows
         return Cost(rows, rows * (ROW_BYTES + WORD_BYTES + ENTRY_BYTES), work)
     rows = sum(kept(lookup, statistics) for lookup in plan.lookups)
     combinations = statistics.rate(plan.anchor)

@@ -103,11 +103,11 @@ def _rule(
         lines.append("    can be partitioned by " + " = ".join(attributes))
     elif rule.lookups:
         lines.append("    cannot be partitioned: no equality joins all of its events")
-    elif rule.windowed is not None and (rule.windowed.window is not None or rule.windowed.grouped):
+    elif rule.windowed is not None and (any(rule.windowed.windows) or rule.windowed.grouped):
         lines.append("    cannot be partitioned: its rows depend on all of its events")
     cost = rule_cost(rule, statistics)
     many = rule.combining is None and any(step.policy == Policy.EACH for step in rule.steps)
-    if rule.windowed is not None and rule.windowed.window is not None:
+    if rule.windowed is not None and any(rule.windowed.windows):
         lines.append(f"    holds {held(rule, statistics):,.0f} events")
     elif rule.lookups:
         lines.append(f"    looks back {print_window(rule.horizon_us)}")
@@ -121,10 +121,12 @@ def _rule(
 
 def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
     """The window of a query, and what it makes of the events in it."""
-    window = windowed.window
-    if window is not None:
-        size = print_window(window.size) if window.extent.timed else f"{window.size:,}"
-        yield f"    through {window.extent}({size})" + "".join(f", if {show(test)}" for test in windowed.after)
+    for window in windowed.windows:
+        if window is not None:
+            size = print_window(window.size) if window.extent.timed else f"{window.size:,}"
+            yield f"    through {window.extent}({size})" + "".join(f", if {show(test)}" for test in windowed.after)
+    if windowed.joined is not None:
+        yield "    joined" + "".join(f", if {show(test, rule.names)}" for test in windowed.joined.on)
     for number, call in enumerate(windowed.calls, start=1):
         yield f"      aggregate {number}: {call.function}({'' if call.argument is None else show(call.argument)})"
     if windowed.group_by:

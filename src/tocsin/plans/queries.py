@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from tocsin.errors import RuleError
 from tocsin.events.types import Kind
 from tocsin.language.queries import Call as Called
-from tocsin.language.queries import Chain, Join, Output, Query, Source, Summary
+from tocsin.language.queries import Chain, Join, Output, Query, Source, Summary, Window
+from tocsin.language.queries import Side as Outer
 from tocsin.language.rules import Attribute, Parameter, Pattern
 from tocsin.plans.bind import RESERVED, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.expressions import Computed, Field, Typed
-from tocsin.plans.graph import Call, Filter, RulePlan, Windowed
+from tocsin.plans.graph import Call, Filter, Joined, RulePlan, Side, Windowed
 from tocsin.plans.typing import a, truth, typed, widened
 
 COMPUTED_MAX = 64
@@ -41,43 +42,76 @@ class _Binding:
     def plan(self) -> RulePlan:
         query = self.query
         match query.input:
-            case Join():
-                raise RuleError("joins do not run yet", span=query.input.span)
+            case Join() as join:
+                return self._joined(join)
             case Chain(sequence=sequence):
                 raise RuleError(f"{'sequences' if sequence else 'patterns'} do not run yet", span=query.input.span)
             case Source() as source:
                 return self._windowed(source)
 
     def _windowed(self, source: Source) -> RulePlan:
-        query, pattern = self.query, source.pattern
+        anchor, resolve = self._filter(source), self._resolve((source.pattern,))
+        return self._plan(
+            (source.pattern,), anchor, source.window, tuple(truth(test, resolve) for test in source.after)
+        )
+
+    def _joined(self, join: Join) -> RulePlan:
+        patterns = (join.left.pattern, join.right.pattern)
+        sides: list[Side] = []
+        for source, own in ((join.left, Outer.LEFT), (join.right, Outer.RIGHT)):
+            if source.after:
+                raise RuleError("tests behind the window of a join do not run yet", span=source.span)
+            looks, outer = join.triggers in (own, Outer.BOTH), join.outer in (own, Outer.BOTH)
+            sides.append(Side(self._filter(source), source.window, looks, outer))
+        for call in self.query.aggregates:
+            if call.function in (Summary.MIN, Summary.MAX):
+                raise RuleError(f"'{call.function}' in a join does not run yet", span=call.span or join.span)
+        resolve = self._resolve(patterns)
+        joined = Joined((sides[0], sides[1]), tuple(truth(test, resolve) for test in join.on))
+        return self._plan(patterns, sides[0].filter, None, (), joined)
+
+    def _filter(self, source: Source) -> Filter:
+        pattern = source.pattern
         if source.tables:
             raise RuleError("there are no tables: a query with 'in' cannot run", span=source.span)
         self.catalog.check_type(pattern.type, pattern.span)
-        resolve = self._resolve(pattern)
-        anchor = Filter(pattern.type, tuple(sorted({truth(test, resolve) for test in pattern.constraints}, key=repr)))
+        resolve = self._resolve((pattern,))
+        return Filter(pattern.type, tuple(sorted({truth(test, resolve) for test in pattern.constraints}, key=repr)))
+
+    def _plan(
+        self,
+        patterns: tuple[Pattern, ...],
+        anchor: Filter,
+        window: Window | None,
+        after: tuple[Typed, ...],
+        joined: Joined | None = None,
+    ) -> RulePlan:
+        query, resolve = self.query, self._resolve(patterns)
         calls = tuple(self._call(call, resolve) for call in query.aggregates)
-        group_by = tuple(self._key(attribute, resolve) for attribute in query.group_by)
         outputs = self._outputs(calls, resolve)
         windowed = Windowed(
-            source.window,
-            tuple(truth(test, resolve) for test in source.after),
+            window,
+            after,
             calls,
-            group_by,
+            tuple(self._key(attribute, resolve) for attribute in query.group_by),
             tuple(truth(test, self._row(len(calls), outputs)) for test in query.having),
             current=query.output != Output.EXPIRED,
             expired=query.output != Output.CURRENT,
+            joined=joined,
         )
-        names, types = (pattern.role,), (pattern.type,)
+        names, types = tuple(pattern.role for pattern in patterns), tuple(pattern.type for pattern in patterns)
         return RulePlan(query, anchor, (), (), outputs, names, types, self.unseen, windowed=windowed)
 
-    def _resolve(self, pattern: Pattern) -> Callable[[Attribute | Parameter], Typed]:
-        """What a name stands for where there is one event."""
+    def _resolve(self, patterns: tuple[Pattern, ...]) -> Callable[[Attribute | Parameter], Typed]:
+        """What a name stands for; without a role it is of the only event."""
+        places = {pattern.role: place for place, pattern in enumerate(patterns)}
 
         def resolve(leaf: Attribute | Parameter) -> Typed:
             assert isinstance(leaf, Attribute)
-            kind = self.catalog.kind(pattern.type, leaf.name, leaf.span)
+            place = 0 if leaf.role is None else places[leaf.role]
+            kind = self.catalog.kind(patterns[place].type, leaf.name, leaf.span)
             self.unseen = self.unseen or kind is None
-            return Field(0, leaf.name, kind)
+            return Field(place, leaf.name, kind)
 
         return resolve
 

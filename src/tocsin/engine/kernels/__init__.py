@@ -11,7 +11,7 @@ from tocsin.engine.kernels.cache import compiled_kernels
 from tocsin.engine.kernels.layout import NONE, OWNER, Filters, Lists
 
 with compiled_kernels():
-    from tocsin.engine.kernels import groups, windows
+    from tocsin.engine.kernels import groups, joins, windows
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
     from tocsin.engine.kernels.combinations import use
     from tocsin.engine.kernels.contexts import COMB_WORDS, SIZE, adopt, arrive, compact, held
@@ -52,6 +52,7 @@ __all__ = [
     "groups",
     "held",
     "hexadecimal",
+    "joins",
     "load_column",
     "match_identities",
     "notify",

@@ -143,11 +143,11 @@ def group_of(env, place, query):
         first = get(get(place, STATES) + 8 * get(code, query + Q_STATE), S_GROUPS)
         if first >= 0:
             return first
-    row, stride = get(get(env, FRAME), 0), get(env, STRIDE)
-    known = np.int64(0)
+    stride, known = get(env, STRIDE), np.int64(0)
     for k in range(keys):
-        at = get(code, slots + k) * stride + row
-        there = get_byte(get(env, PRESENT), at) != 0
+        row = get(get(env, FRAME), get(code, slots + 2 * k))
+        at = get(code, slots + 2 * k + 1) * stride + max(row, 0)
+        there = row >= 0 and get_byte(get(env, PRESENT), at) != 0
         known |= np.int64(there) << k
         put(memory, _KEY + k, get(get(env, WORDS), at) if there else np.int64(0))
     return keyed(env, place, query, known)

@@ -82,6 +82,12 @@ Q_SINCE, Q_RULE, Q_STATE, Q_EXTENT, Q_SIZE, Q_AFTER_COUNT, Q_AFTER = range(7)
 Q_KEY_COUNT, Q_KEYS, Q_CALL_COUNT, Q_CALLS, Q_OUTPUT_COUNT, Q_OUTPUTS, Q_HAVING_COUNT, Q_HAVING = range(7, 15)
 Q_CURRENT, Q_EXPIRED, Q_GROUPED, Q_RECORD = range(15, 19)
 """Which rows come out, whether there are records of groups, and how long one is."""
+J_DROPS, J_ON_COUNT, J_ON, J_SIDES = range(19, 23)
+"""Of a join besides: whether groups without events are dropped, the tests of a pair, then its two sides."""
+J_STATE, J_EXTENT, J_SIZE, J_LOOKS, J_OUTER = range(5)
+"""A side: where its words among the states stand, its window, whether its events look for partners, and come out
+alone if they find none."""
+J_SIDE_WORDS = 5
 NO_WINDOW, LENGTH, LENGTH_BATCH, TIME, TIME_BATCH = range(5)
 
 # An aggregate: its function, the program of its argument, whether that is a double, where it stands in the record of a

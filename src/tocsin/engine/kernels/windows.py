@@ -186,16 +186,16 @@ def _due(env, place, query, state):
 def _arrive(env, place, query, state, row):
     code = get(env, CODE)
     extent, size = get(code, query + Q_EXTENT), get(code, query + Q_SIZE)
-    begin = _begin(place, state)
+    begin = begin_chunk(place, state)
     if extent == NO_WINDOW:
         _come(env, place, query, state, np.int64(NONE), row)
     elif extent in (LENGTH, TIME):
         if extent == LENGTH and get(state, S_COUNT) == size:
             _leave(env, place, query, state)
-        entry = _entry(place, state, S_HEAD, row)
+        entry = enter(place, state, S_HEAD, row)
         _come(env, place, query, state, entry, row)
     elif extent == LENGTH_BATCH:
-        _entry(place, state, S_COMING, row)
+        enter(place, state, S_COMING, row)
         if get(state, S_COMING_COUNT) == size:
             _turn(env, place, query, state)
     else:
@@ -205,15 +205,15 @@ def _arrive(env, place, query, state, row):
             put(state, S_FIRST, ts)
         if get(state, S_COUNT) + get(state, S_COMING_COUNT) == 0:
             put(state, S_NEXT, ts + size - (ts - get(state, S_FIRST)) % size)
-        _entry(place, state, S_COMING, row)
+        enter(place, state, S_COMING, row)
     first, second = get(get(place, STORE_FIRST), row), get(get(place, STORE_SECOND), row)
-    _end(env, place, query, state, begin, get(get(env, TS), row), get(get(env, SEQ), row), first, second)
+    end_chunks(env, place, query, state, begin, get(get(env, TS), row), get(get(env, SEQ), row), first, second)
 
 
 @jit
 def _fire(env, place, query, state, due):
     code = get(env, CODE)
-    begin = _begin(place, state)
+    begin = begin_chunk(place, state)
     if get(code, query + Q_EXTENT) == TIME:
         while _due(env, place, query, state) <= due:
             _leave(env, place, query, state)
@@ -221,10 +221,10 @@ def _fire(env, place, query, state, due):
         put(state, S_NEXT, due + get(code, query + Q_SIZE))
         _turn(env, place, query, state)
     if get(get(place, COUNTS), C_ROWS) > begin:
-        first, second = _timer_words(due)
-        _end(env, place, query, state, begin, due, TIMER_SEQ, np.int64(first), np.int64(second))
+        first, second = timer_words(due)
+        end_chunks(env, place, query, state, begin, due, TIMER_SEQ, np.int64(first), np.int64(second))
     else:
-        _end(env, place, query, state, begin, due, TIMER_SEQ, np.int64(0), np.int64(0))
+        end_chunks(env, place, query, state, begin, due, TIMER_SEQ, np.int64(0), np.int64(0))
 
 
 @jit
@@ -238,7 +238,7 @@ def _turn(env, place, query, state):
         put(state, S_COMING + k, np.int64(NONE if k < 2 else 0))
     if get(state, S_COUNT) == 0:
         return
-    _reset(env, place, query, state)
+    reset(env, place, query, state)
     rows, following = get(place, ENTRY_ROW), get(place, ENTRY_NEXT)
     # Of the rows of a group the last comes out: without `having`, the others need not be made.
     last_only = get(code, query + Q_GROUPED) != 0 and get(code, query + Q_HAVING_COUNT) == 0
@@ -265,12 +265,12 @@ def _turn(env, place, query, state):
             entry = get(following, entry)
     if not get(code, query + Q_EXPIRED):  # nobody asks for the batch any more
         while get(state, S_COUNT) > 0:
-            _free(place, state)
-        _reset(env, place, query, state)
+            free_first(place, state)
+        reset(env, place, query, state)
 
 
 @jit
-def _reset(env, place, query, state):
+def reset(env, place, query, state):
     """Empties all groups."""
     memory = get(place, MEMORY)
     group = get(state, S_GROUPS)
@@ -281,7 +281,7 @@ def _reset(env, place, query, state):
 
 
 @small
-def _entry(place, state, which, row):
+def enter(place, state, which, row):
     """Appends a row to the window, or to the batch that is coming."""
     counts, following = get(place, COUNTS), get(place, ENTRY_NEXT)
     entry = get(counts, C_FREE)
@@ -301,7 +301,7 @@ def _entry(place, state, which, row):
 
 
 @small
-def _free(place, state):
+def free_first(place, state):
     """Takes the first entry out of the window."""
     counts, following = get(place, COUNTS), get(place, ENTRY_NEXT)
     entry = get(state, S_HEAD)
@@ -319,7 +319,7 @@ def _free(place, state):
 
 
 @small
-def _begin(place, state):
+def begin_chunk(place, state):
     put(state, S_CHUNK, get(state, S_CHUNK) + 1)
     put(state, S_EMPTY, np.int64(NONE))
     return get(get(place, COUNTS), C_ROWS)
@@ -348,11 +348,11 @@ def _come(env, place, query, state, entry, row):
             return
         apply(env, place, query, group, entry, CURRENT)
         if get(code, query + Q_CURRENT):
-            _put_out(env, place, query, state, group, CURRENT)
+            put_out(env, place, query, state, group, CURRENT)
         return
     put(get(env, FRAME), 0, np.int64(row))
     if get(code, query + Q_CURRENT) and all_hold(env, get(code, query + Q_AFTER), get(code, query + Q_AFTER_COUNT)):
-        _put_out(env, place, query, state, np.int64(NONE), CURRENT)
+        put_out(env, place, query, state, np.int64(NONE), CURRENT)
 
 
 @jit
@@ -368,10 +368,10 @@ def _leave(env, place, query, state):
             if get(memory, group + G_ROWS) == 0:
                 note_empty(memory, state, group)
             if get(code, query + Q_EXPIRED):
-                _put_out(env, place, query, state, group, EXPIRED)
+                put_out(env, place, query, state, group, EXPIRED)
     elif get(code, query + Q_EXPIRED) and all_hold(env, get(code, query + Q_AFTER), get(code, query + Q_AFTER_COUNT)):
-        _put_out(env, place, query, state, np.int64(NONE), EXPIRED)
-    _free(place, state)
+        put_out(env, place, query, state, np.int64(NONE), EXPIRED)
+    free_first(place, state)
 
 
 @small
@@ -389,7 +389,7 @@ def _out(place, state, group):
 
 
 @jit
-def _put_out(env, place, query, state, group, sign):
+def put_out(env, place, query, state, group, sign):
     """Puts out the row of the event in the frame, if it meets what is asked of rows."""
     code, room = get(env, CODE), get(place, OUT_ROOM)
     if get(code, query + Q_HAVING_COUNT) == 0:
@@ -424,7 +424,7 @@ def _select(env, place, query, group, sign, row):
 
 
 @jit
-def _end(env, place, query, state, begin, ts, seq, first, second):
+def end_chunks(env, place, query, state, begin, ts, seq, first, second):
     """Ends a chunk: its rows get their time and identity, and groups without events are dropped."""
     memory, rule = get(place, MEMORY), get(get(env, CODE), query + Q_RULE)
     end = get(get(place, COUNTS), C_ROWS)
@@ -452,7 +452,7 @@ def _end(env, place, query, state, begin, ts, seq, first, second):
 
 
 @jit
-def _timer_words(due):
+def timer_words(due):
     """The identity of the text `timer …` with the time."""
     text = np.empty(32, np.uint8)
     text[0], text[1], text[2], text[3], text[4], text[5] = 116, 105, 109, 101, 114, 32
@@ -477,18 +477,18 @@ def _timer_words(due):
 
 
 @jit
-def restore(env, place, query, rows, coming):
-    """Gives a window what it held, and its groups the events of it. There is room for all."""
+def restore(env, place, query, at, grouped, rows, coming):
+    """Gives the window whose state is at `at` what it held, and its groups the events of it. There is room for all."""
     code = get(env, CODE)
-    state = get(place, STATES) + 8 * get(code, query + Q_STATE)
+    state = get(place, STATES) + 8 * at
     for n in range(len(rows)):
-        entry = _entry(place, state, S_HEAD, rows[n])
-        if get(code, query + Q_GROUPED):
+        entry = enter(place, state, S_HEAD, rows[n])
+        if grouped and get(code, query + Q_GROUPED):
             group = _admit(env, place, query, entry, rows[n])
             if group >= 0:
                 apply(env, place, query, group, entry, CURRENT)
     for n in range(len(coming)):
-        _entry(place, state, S_COMING, coming[n])
+        enter(place, state, S_COMING, coming[n])
     put(state, S_DUE, _due(env, place, query, state))
 
 
