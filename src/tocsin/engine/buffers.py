@@ -31,19 +31,20 @@ class Buffers:
         self.counts: Array = np.zeros(0, np.int64)
         """How many entries each buffer has, those that are too old among them."""
 
-    def trim(self, tables: Tables, store: Store, now: int) -> tuple[Array, Array]:
-        """Drops what no rule can reach from `now` on, and squeezes the store.
+    def trim(self, tables: Tables, store: Store, now: int, held: Array) -> tuple[Array, Array]:
+        """Drops what no rule can reach from `now` on, and squeezes the store; rows that windows have `held` stay.
 
         Returns which rows stay, and their new numbers.
         """
         live = np.zeros(max(store.size, 1), np.uint8)
+        live[held] = 1
         stay, entries = kernels.trim(self.lists, self._count, tables.horizons, now, live)
         number = store.squeeze(live)
         fresh = _empty(_power(2 * stay + 64), stay + 16, 2 * entries + 64)
         self._count, self._used = kernels.rebuild(self.lists, len(self.lists.hash_list), fresh, number)
         self.lists = fresh
         self._added = np.zeros(len(fresh.offset), np.int64)
-        self.fresh, self.kept = 0, entries
+        self.fresh, self.kept = 0, entries + len(held)
         self.counts = np.zeros(0, np.int64)
         self._count_entries(len(tables.buffer_ids), fresh.buffer[: self._count], fresh.length[: self._count])
         return live, number

@@ -113,7 +113,7 @@ class Clocks:
 
         ts = ts.astype(np.int64)
         unnamed, nothing = np.zeros(len(ts), np.uint64), np.zeros((0, len(ts)), np.int64)
-        new = Composites(ts, np.zeros_like(ts), unnamed, unnamed, nothing, nothing.astype(np.uint8))
+        new = Composites(ts, np.zeros_like(ts), unnamed, unnamed, nothing, nothing.astype(np.uint8), np.zeros_like(ts))
         self._machine.keep(type, new)
 
     def identified(self, type: str, events: Composites) -> Composites:

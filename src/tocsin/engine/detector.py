@@ -92,8 +92,10 @@ class Detector:
         """Fails if events that come by themselves would have to be put in order with those of an ordered source."""
         for rule in plan.rules if ordered else ():
             requested = rule.combining is not None or rule.context is not None
-            if requested and (rule.clocks or plan.level(rule)):
-                message = f"request {rule.rule.name} has timers or uses composite events"
+            timed = bool(rule.clocks) or (rule.windowed is not None and rule.windowed.is_timed)
+            if (requested or rule.windowed is not None) and (timed or plan.level(rule)):
+                what = "request" if requested else "query"
+                message = f"{what} {rule.rule.name} has timers or uses composite events"
                 hint = "Leave `ordered` out: without a delay, events wait only for the next instant."
                 raise RuleError(f"{message}, which an ordered source cannot be put in order with", hint=hint)
 

@@ -26,7 +26,9 @@ from tocsin.engine.requests import Requests, consumed, ranks_of
 from tocsin.engine.store import Store
 from tocsin.engine.tables import FOREVER, Loaded, Tables
 from tocsin.engine.texts import Texts
+from tocsin.engine.windows import Windows
 from tocsin.errors import StateError
+from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import EventType, Kind
 from tocsin.plans.graph import RulePlan
 from tocsin.plans.plan import Plan
@@ -48,6 +50,13 @@ class Roles(NamedTuple):
     numbers: Array
 
 
+class Moments(NamedTuple):
+    """When matches are."""
+
+    ts: Array
+    seq: Array
+
+
 @dataclass(slots=True)
 class Found:
     """Matches in columns: rule number, the rows at the roles and that of the last event, the words of the attributes,
@@ -61,6 +70,10 @@ class Found:
     known: Array
     first: Array
     second: Array
+    moments: Moments | None = None
+    """Where time alone can bring a match, or it has no parts; else it is at the time of its last event."""
+    expired: Array | None = None
+    """Whether a row of a query is of an event that left its window; None: there are none."""
     roles: Roles | None = None
     """Where a role can have any number of parts; else they stand in the order of the roles."""
 
@@ -74,6 +87,8 @@ class Composites(NamedTuple):
     second: Array
     words: Array
     known: Array
+    order: Array
+    """Of rows of queries, the place among those of an instant; else 0, and identities decide."""
 
 
 class Consumed(NamedTuple):
@@ -113,6 +128,9 @@ class Machine:
         self._clocks = Clocks(self)
         self.contexts: dict[str, Context] = {}
         """The requests in one of Snoop's contexts."""
+        self.windows = Windows(self)
+        self.rows_told = 0
+        """How many rows of queries were handed on."""
         self.levels = 0
         self.add(plan, plan.rules, since)
 
@@ -125,6 +143,11 @@ class Machine:
             self._clocks.add(rule, begin)
             if rule.context is not None:
                 self.contexts[rule.user] = Context(self.tables.contexts[-1])
+            if rule.windowed is not None:
+                self.windows.add(self.tables.windows[-1])
+        self.windows.widen()
+        names = sorted({loaded.rule.plan.rule.name for loaded in self.tables.windows})
+        self._ranks = {name: rank for rank, name in enumerate(names)}
         self._handed = defaultdict(list)
         for name in self.emits.keys() & self.tables.types.keys():
             self._handed[plan.complete[name]].append(name)
@@ -173,6 +196,8 @@ class Machine:
             for context in self.contexts.values():
                 if context.loaded.rule.level == level:
                     found += self._combine(context, entered)
+            if self.windows:
+                found += self._windowed(level, entered, bound)
             if jobs.get(level):
                 joined = anchors[0] if len(anchors) == 1 else np.concatenate(anchors)
                 pieces = self._detect(jobs[level], joined)
@@ -180,7 +205,7 @@ class Machine:
                     self.journal.consumed += self._consumed(pieces)
                 self._hold(pieces)
                 found += pieces
-        return _together(found, self.tables), late
+        return _together(found, self), late
 
     def _enter(self, passed: Passed, jobs: dict[int, list[tuple[Loaded, int, int]]], anchors: list[Array]) -> None:
         """Puts new rows into buffers, and notes for which rules they are anchors."""
@@ -189,7 +214,8 @@ class Machine:
         if not len(passed.filters):
             return
         if self.journal is not None:
-            self.store.number(passed.rows[tables.buffer_chains[0][passed.filters] > 0])
+            held = (tables.buffer_chains[0][passed.filters] > 0) | (tables.is_held[passed.filters] > 0)
+            self.store.number(passed.rows[held])
         count = len(tables.is_anchor)
         mine = tables.is_anchor[passed.filters] != 0
         filters, rows = (passed.filters, passed.rows) if mine.all() else (passed.filters[mine], passed.rows[mine])
@@ -229,6 +255,29 @@ class Machine:
         known = nothing.astype(np.uint8)
         roles = Roles(combined.counts[order], combined.leaves[order])
         return self._told(self._project(numbers, combined.rows[order], nothing, known, combined.anchors[order], roles))
+
+    def _windowed(self, level: int, entered: list[Passed], bound: Instant) -> list[Found]:
+        """The rows of the queries of a level."""
+        # What is due at the very time of the bound may still come behind events before it, unless these are all there.
+        fire_to = bound[0] if bound[1] > BEGINNING else bound[0] - 1
+        found: list[Found] = []
+        for rows in self.windows.run(level, entered, fire_to):
+            nothing = np.zeros((len(rows.rules), self.tables.places), np.int64)
+            found.append(
+                Found(
+                    rows.rules,
+                    nothing,
+                    nothing[:, 0],
+                    rows.words,
+                    rows.known,
+                    rows.first,
+                    rows.second,
+                    Moments(rows.ts, rows.seq),
+                    rows.expired,
+                )
+            )
+        self._hold(found)
+        return found
 
     def _told(self, piece: Found) -> list[Found]:
         """Notifications as matches; what starts a timer is none."""
@@ -295,7 +344,7 @@ class Machine:
         kernels.match_identities(
             tables.rule_words, rules, parts, counts, self.store.first, self.store.second, first, second
         )
-        return Found(rules, parts, anchors, words, words_known, first, second, roles)
+        return Found(rules, parts, anchors, words, words_known, first, second, roles=roles)
 
     def _consumed(self, pieces: list[Found]) -> Iterator[Consumed]:
         """What the matches took away from their rules."""
@@ -320,19 +369,36 @@ class Machine:
                 mine = np.isin(found.rules, [number for number, type in enumerate(types) if type == name])
                 if not mine.any():
                     continue
-                anchor = found.anchors[mine]
-                if self._clocks.start(name, self.store.ts[anchor]):
+                moments = self.moments(found)
+                ts = moments.ts[mine]
+                if self._clocks.start(name, ts):
                     continue
                 width = len(self.emits[name].attributes)
                 new = Composites(
-                    self.store.ts[anchor],
-                    self.store.seq[anchor],
+                    ts,
+                    moments.seq[mine],
                     found.first[mine],
                     found.second[mine],
                     found.words[:width, mine],
                     found.known[:width, mine],
+                    self._order(found, mine),
                 )
                 self.keep(name, new)
+
+    def moments(self, found: Found) -> Moments:
+        """When matches are."""
+        return found.moments or Moments(self.store.ts[found.anchors], self.store.seq[found.anchors])
+
+    def _order(self, found: Found, mine: Array) -> Array:
+        """The place of rows of queries among those of an instant: by the name of the query, then as they came out."""
+        count = int(mine.sum())
+        if found.moments is None:
+            return np.zeros(count, np.int64)
+        numbers = found.rules[mine]
+        names = [self.tables.rules[number].plan.rule.name for number in np.unique(numbers)]
+        ranks = np.array([self._ranks[name] for name in names], np.int64)[np.unique(numbers, return_inverse=True)[1]]
+        self.rows_told += count
+        return (ranks << 40) + np.arange(self.rows_told - count, self.rows_told)
 
     def keep(self, name: str, new: Composites) -> None:
         """Keeps composite events until their turn."""
@@ -344,7 +410,7 @@ class Machine:
         held = self.pending.pop(name, None)
         if held is None:
             return None
-        order = np.lexsort((held.second, held.first, held.seq, held.ts))
+        order = np.lexsort((held.second, held.first, held.order, held.seq, held.ts))
         ready = ((held.ts < closed[0]) | ((held.ts == closed[0]) & (held.seq < closed[1])))[order]
         if not ready.all():
             self.pending[name] = _taken(held, order[~ready])
@@ -375,7 +441,9 @@ class Machine:
         """Forgets everything that no rule can reach from `now` on."""
         if gone := self.requests.used_by_all(self):
             self.buffers.forget(gone)
-        live, number = self.buffers.trim(self.tables, self.store, now)
+        held = self.windows.rows
+        live, number = self.buffers.trim(self.tables, self.store, now, held)
+        self.windows.renumber(number)
         self.requests.renumber(live, number)
         for context in self.contexts.values():
             context.renumber(live, number)
@@ -390,13 +458,15 @@ class Machine:
             for slot, kind in self.tables.slots[type].values():
                 if kind == Kind.STRING and slot < store.width:
                     yield store.words[slot, rows][store.present[slot, rows] != 0]
+        yield from self.windows.texts()
         for name, held in self.pending.items():
             for k, (_, kind) in enumerate(self.emits[name].attributes):
                 if kind == Kind.STRING:
                     yield held.words[k][held.known[k] != 0]
 
 
-def _together(pieces: list[Found], tables: Tables) -> Found:
+def _together(pieces: list[Found], machine: Machine) -> Found:
+    tables = machine.tables
     if len(pieces) == 1:
         return pieces[0]
     none = Found(
@@ -415,6 +485,13 @@ def _together(pieces: list[Found], tables: Tables) -> Found:
         each = [piece.roles or usual_roles(piece, tables.role_counts) for piece in pieces]
         numbers = np.concatenate([_wide(one.numbers, width) for one in each])
         roles = Roles(np.concatenate([one.counts for one in each]), numbers)
+    moments = expired = None
+    if any(piece.moments is not None for piece in pieces):
+        times = [machine.moments(piece) for piece in pieces]
+        moments = Moments(np.concatenate([one.ts for one in times]), np.concatenate([one.seq for one in times]))
+        none_left = [np.zeros(len(piece.rules), np.uint8) for piece in pieces]
+        left = zip(pieces, none_left, strict=True)
+        expired = np.concatenate([none if piece.expired is None else piece.expired for piece, none in left])
     return Found(
         np.concatenate([piece.rules for piece in pieces]),
         np.concatenate([_wide(piece.parts, width) for piece in pieces]),
@@ -423,6 +500,8 @@ def _together(pieces: list[Found], tables: Tables) -> Found:
         np.concatenate([piece.known for piece in pieces], axis=1),
         np.concatenate([piece.first for piece in pieces]),
         np.concatenate([piece.second for piece in pieces]),
+        moments,
+        expired,
         roles,
     )
 
@@ -442,6 +521,8 @@ def some(found: Found, which: Array) -> Found:
     return Found(
         found.rules[which], found.parts[which], found.anchors[which], found.words[:, which], found.known[:, which],
         found.first[which], found.second[which],
+        found.moments and Moments(found.moments.ts[which], found.moments.seq[which]),
+        None if found.expired is None else found.expired[which],
         found.roles and Roles(found.roles.counts[which], found.roles.numbers[which]),
     )  # fmt: skip
 

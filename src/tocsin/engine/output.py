@@ -29,6 +29,7 @@ def schema(plan: Plan, *, times: bool, select: Collection[str] | None = None) ->
         "type": pa.string(),
         "ts": ts,
         "id": pa.string(),
+        **({"expired": pa.bool_()} if plan.tells_expired else {}),
         **{name: ARROW[kind] for name, kind in plan.emitted.kinds.items()},
         "parts": pa.list_(part),
     }
@@ -51,8 +52,7 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
     numbers, which = np.unique(found.rules, return_inverse=True)
     plans = [machine.tables.rules[number].plan for number in numbers]
     rules = [plan.rule for plan in plans]
-    anchors = found.anchors
-    ts, seq = machine.store.ts[anchors], machine.store.seq[anchors]
+    ts, seq = machine.moments(found)
     order = _order(_ranks([rule.name for rule in rules])[which], ts, seq)
     if order is not None:
         found = some(found, order)
@@ -62,13 +62,23 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
         "type": lambda _: _labels([rule.emits.name for rule in rules], which),
         "ts": lambda type: _times(ts, type),
         "id": lambda _: hexadecimal(found.first, found.second),
+        "expired": lambda _: _expired(found, plans, which),
         "parts": lambda type: _parts(found, plans, which, machine, type.value_type.field("ts").type),
     }
     values = [
-        header[field.name](field.type) if field.name in header else _attribute(field, found, rules, which, machine)
+        header[field.name](field.type)
+        if field.name in header and (field.name != "expired" or machine.tables.tells_expired)
+        else _attribute(field, found, rules, which, machine)
         for field in columns
     ]
     return pa.table(values, schema=columns)
+
+
+def _expired(found: Found, plans: list[RulePlan], which: Array) -> pa.Array:
+    """Whether a row is of an event that left its window; null unless its query puts out such rows."""
+    told = np.array([plan.windowed is not None and plan.windowed.expired for plan in plans])[which]
+    expired = np.zeros(len(which), bool) if found.expired is None else found.expired != 0
+    return pa.array(expired, pa.bool_(), mask=~told)
 
 
 def _ranks(names: list[str]) -> Array:
@@ -92,7 +102,10 @@ def _attribute(field: pa.Field, found: Found, rules: list[Rule], which: Array, m
 
 def _parts(found: Found, plans: list[RulePlan], which: Array, machine: Machine, ts_type: pa.DataType) -> pa.Array:
     roles = [
-        [*zip(plan.names, plan.types, strict=True)][: None if plan.context else 1 + len(plan.steps)] for plan in plans
+        [*zip(plan.names, plan.types, strict=True)][
+            : None if plan.context else 0 if plan.windowed else 1 + len(plan.steps)
+        ]
+        for plan in plans
     ]
     role_counts = np.array([len(mine) for mine in roles], np.int64)
     counts = role_counts[which] if found.roles is None else found.roles.counts

@@ -68,6 +68,8 @@ class Match:
     id: str
     attributes: Mapping[str, Value]
     parts: tuple[Part, ...]
+    expired: bool = False
+    """Whether it is a query's row of an event that left its window."""
 
 
 def detect(

@@ -126,7 +126,7 @@ def composed(query: Query, facts: Sequence[Fact], last_ts: int) -> Iterator[tupl
     for number, (row, words) in enumerate(_rows(query, facts, last_ts)):
         attributes = dict(zip(names, row.values, strict=True))
         fact = RowFact(row.type, row.ts, row.seq, row.id, words, attributes, query.name, number)
-        yield fact, Match(row.query, row.type, row.ts, row.seq, row.id, attributes, ())
+        yield fact, Match(row.query, row.type, row.ts, row.seq, row.id, attributes, (), row.expired)
 
 
 def rows(query: Query, facts: Iterable[Fact], last_ts: int) -> list[Row]:

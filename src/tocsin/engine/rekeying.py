@@ -21,6 +21,7 @@ from tocsin.engine.intake import hexadecimal, whole
 from tocsin.engine.kernels import Array
 from tocsin.engine.snapshots import Snapshot
 from tocsin.engine.state import State
+from tocsin.engine.windows import HELD
 from tocsin.errors import StateError
 from tocsin.events.batches import concat
 from tocsin.events.types import EventType
@@ -44,8 +45,11 @@ def split(snapshot: bytes, place: Place, parts: int) -> list[bytes]:
     """A state for each part, with the events that `place` gives it. Counts stay with the first."""
     whole = snapshots.decode(snapshot)
     state, waiting = whole.state, whole.waiting
-    if state.kept:
-        raise StateError(f"what {min(state.kept)} keeps cannot be split: it is in one of Snoop's contexts")
+    for user, table in sorted(state.kept.items()):
+        if "what" not in table.column_names:
+            raise StateError(f"what {user} keeps cannot be split: it is in one of Snoop's contexts")
+        if set(table["what"].to_pylist()) != {HELD}:
+            raise StateError(f"what {user} keeps cannot be split: it is about all events")
     rows = {type: _placed(place, type, table, parts) for type, table in state.rows.items()}
     pending = {type: _placed(place, type, table, parts) for type, table in state.pending.items()}
     waits = None if waiting is None else _placed_by_type(place, waiting, parts)
@@ -57,7 +61,7 @@ def split(snapshot: bytes, place: Place, parts: int) -> list[bytes]:
             _chosen(state.pending, pending, part),
             {owner: _left(rows.get(types[owner]), left, part) for owner, left in state.left.items()},
             {owner: _left(rows.get(types[owner]), used, part) for owner, used in state.used.items()},
-            {},
+            _held(state.kept, rows, part),
             state.tail,
             state.tail_key,
             state.tail_last,
@@ -95,7 +99,11 @@ def joined(states: Iterable[bytes]) -> bytes:
         for user, table in part.state.kept.items():
             pairs = zip(table["type"].to_pylist(), table["row"].to_pylist(), strict=True)
             rows = [int(places[type][n][row]) if row >= 0 else -1 for type, row in pairs]
-            state.kept[user] = table.set_column(table.column_names.index("row"), "row", pa.array(rows, pa.int64()))
+            table = table.set_column(table.column_names.index("row"), "row", pa.array(rows, pa.int64()))
+            if user in state.kept:  # a query that was partitioned: its window is in the order of the events
+                table = pa.concat_tables([state.kept[user], table])
+                table = table.take(pc.sort_indices(table["row"]))
+            state.kept[user] = table
     state.tail, state.tail_key, state.tail_last = _tails([part.state for part in parts])
     waiting = [part.waiting for part in parts if part.waiting is not None and part.waiting.num_rows]
     return snapshots.encode(Snapshot(header, numbers, state, _waiting(waiting) if waiting else None))
@@ -124,6 +132,19 @@ def _chosen(tables: Mapping[str, pa.Table], places: Mapping[str, Array], part: i
     """The rows of one part; a type of which it has none is left out."""
     mine = {type: table.filter(pa.array(places[type] == part)) for type, table in tables.items()}
     return {type: table for type, table in mine.items() if table.num_rows}
+
+
+def _held(kept: Mapping[str, pa.Table], places: Mapping[str, Array], part: int) -> dict[str, pa.Table]:
+    """What windows hold of one part's events."""
+    found: dict[str, pa.Table] = {}
+    for user, table in kept.items():
+        type, rows = table["type"][0].as_py(), table["row"].to_numpy()
+        here = places[type] == part
+        mine = table.filter(pa.array(here[rows]))
+        number = (np.cumsum(here) - 1)[rows[here[rows]]]
+        if mine.num_rows:
+            found[user] = mine.set_column(mine.column_names.index("row"), "row", pa.array(number, pa.int64()))
+    return found
 
 
 def _left(places: Array | None, left: Array, part: int) -> Array:

@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine.contexts import kept_of
 from tocsin.engine.detector import Change, Detector
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Consumed, Journal, Machine
 from tocsin.engine.requests import used_of
 from tocsin.engine.snapshots import Snapshot, pack, tail_in, tail_of, unpack
-from tocsin.engine.state import State, by_type, instant, left, table_of
+from tocsin.engine.state import State, all_kept, by_type, instant, left, table_of
 from tocsin.errors import StateError
 from tocsin.events.batches import concat
 from tocsin.events.types import EventType
@@ -36,6 +35,8 @@ FAN = 8
 """How many segments of a level become one."""
 BASE = 99
 """The level of a segment with everything: it is merged with others only when all is written anew."""
+ENDLESS_US = 2**61
+"""How long events are kept that leave when others come."""
 DEAD_MIN = 4096
 """Fewer dead rows are not worth writing everything anew."""
 
@@ -121,6 +122,10 @@ class Ledger:
     def _is_mostly_dead(self) -> bool:
         lives = [life for segment in self._segments for life in segment.lives]
         dead = sum(rows for until, rows in lives if until <= self._now)
+        # What a window that counts events has let go shows only in what it still holds.
+        endless = sum(rows for until, rows in lives if until > self._now + ENDLESS_US // 2)
+        if endless:
+            dead += max(0, endless - len(np.unique(self._detector._machine.windows.rows)))
         return dead > DEAD_MIN and 2 * dead > sum(rows for _, rows in lives)
 
     # ---- what is new
@@ -155,10 +160,14 @@ class Ledger:
         return count, level
 
     def _within_reach(self, rows: Array) -> dict[str, Array]:
-        ts = self._detector._machine.store.ts
+        machine = self._detector._machine
+        ts, held = machine.store.ts, machine.windows.rows
+        buffered = {buffer.filter.type for buffer in machine.tables.buffer_ids} if held.size else set()
         found: dict[str, Array] = {}
         for type, some in by_type(self._detector._machine, rows).items():
             some = some[ts[some] > self._now - self._horizons.get(type, 0)]
+            if self._horizons.get(type) == ENDLESS_US and type not in buffered:
+                some = some[np.isin(some, held)]
             if len(some):
                 found[type] = some
         return found
@@ -258,7 +267,7 @@ class Ledger:
     def _head(self) -> bytes:
         machine = self._detector._machine
         state = instant(machine)
-        kept = kept_of(machine, dict.fromkeys(machine.tables.types, machine.store.born))
+        kept = all_kept(machine, dict.fromkeys(machine.tables.types, machine.store.born))
         header = {
             "constant": self._constant,
             "segments": [[s.number, s.level, s.first, s.lives] for s in self._segments],
@@ -393,4 +402,10 @@ def _horizons(machine: Machine) -> dict[str, int]:
     found: dict[str, int] = {}
     for buffer, horizon_us in zip(machine.tables.buffer_ids, machine.tables.horizons.tolist(), strict=True):
         found[buffer.filter.type] = max(found.get(buffer.filter.type, 0), horizon_us)
+    for loaded in machine.tables.windows:
+        for type, window in zip(loaded.rule.plan.types, loaded.windowed.windows, strict=True):
+            if window is not None:
+                # An event of a batch is held until the next batch is over.
+                horizon_us = 2 * window.size + 1 if window.extent.timed else ENDLESS_US
+                found[type] = max(found.get(type, 0), horizon_us)
     return found

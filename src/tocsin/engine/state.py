@@ -35,7 +35,7 @@ class State:
     used: dict[tuple[str, int], Array] = field(default_factory=dict)
     """For (request, place in what it can use up): which rows of that type it has used."""
     kept: dict[str, pa.Table] = field(default_factory=dict)
-    """What requests in one of Snoop's contexts keep; see `contexts`."""
+    """What requests in one of Snoop's contexts keep, and queries; see `contexts` and `windows`."""
     tail: list[tuple[str, int, int, int]] = field(default_factory=list)
     tail_key: tuple[int, int] | None = None
     tail_last: list[tuple[str, str]] = field(default_factory=list)
@@ -56,8 +56,13 @@ def extract(machine: Machine, now: int) -> State:
     state.rows = {type: table_of(machine, type, rows) for type, rows in places.items()}
     state.left = {owner: rows for owner, (_, rows) in left(machine, places).items()}
     state.used = {owner: rows for owner, _, rows in used_of(machine, places)}
-    state.kept = kept_of(machine, {type: _positions(rows, machine.store.size) for type, rows in places.items()})
+    state.kept = all_kept(machine, {type: _positions(rows, machine.store.size) for type, rows in places.items()})
     return state
+
+
+def all_kept(machine: Machine, numbers: Mapping[str, Array]) -> dict[str, pa.Table]:
+    """What requests and queries keep, with rows said as numbers of their type's events."""
+    return kept_of(machine, numbers) | machine.windows.kept(numbers)
 
 
 def _positions(rows: Array, size: int) -> Array:
@@ -147,6 +152,7 @@ def load(machine: Machine, state: State) -> None:
             machine.buffers.retain(number, numbers[buffer.filter.type][state.left[buffer.owner]])
     take_used(machine, state.used, numbers)
     take_kept(machine, state.kept, numbers)
+    machine.windows.take(state.kept, numbers)
     for name, table in state.pending.items():
         if name in tables.types and name in machine.emits:
             machine.pending[name] = _pending(name, table, machine)
@@ -166,6 +172,8 @@ def _pending_table(name: str, held: Composites, machine: Machine) -> pa.Table:
         "first": pa.array(held.first[order]),
         "second": pa.array(held.second[order]),
     }
+    if held.order.any():
+        columns["order"] = pa.array(held.order[order])
     for k, (attribute, kind) in enumerate(machine.emits[name].attributes):
         columns[f"{attribute}:{kind}"] = column_of(held.words[k][order], held.known[k][order], kind, machine)
     return pa.table(columns)
@@ -179,4 +187,6 @@ def _pending(name: str, table: pa.Table, machine: Machine) -> Composites:
         if f"{attribute}:{kind}" in table.column_names:
             words[k], known[k] = words_of(whole(table[f"{attribute}:{kind}"]), kind, machine.texts)
     ts, seq, first, second = (table[column].to_numpy() for column in ("ts", "seq", "first", "second"))
-    return Composites(ts, seq, first, second, words, known)
+    order = table["order"].to_numpy() if "order" in table.column_names else np.zeros_like(ts)
+    machine.rows_told = max(machine.rows_told, int((order & ((1 << 40) - 1)).max(initial=-1)) + 1)
+    return Composites(ts, seq, first, second, words, known, order)

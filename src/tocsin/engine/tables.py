@@ -8,32 +8,43 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tocsin.engine.branches import Branches
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array, layout
+from tocsin.engine.kernels.groups import call_words
 from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
+from tocsin.language.queries import Extent, Summary
 from tocsin.language.requests import Mode, shown_type
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
-from tocsin.plans.graph import Absence, Buffer, Combining, Context, Filter, Guard, Lookup, RulePlan
+from tocsin.plans.graph import Absence, Buffer, Combining, Context, Filter, Guard, Joined, Lookup, RulePlan, Windowed
 from tocsin.plans.plan import needed_columns
 
 FOREVER = -(2**62)
 """The `since` of a rule that sees everything."""
 
-_INTEGER = {"+": layout.ADD, "-": layout.SUBTRACT, "*": layout.MULTIPLY, "negative": layout.NEGATIVE}
+_INTEGER = {
+    "+": layout.ADD,
+    "-": layout.SUBTRACT,
+    "*": layout.MULTIPLY,
+    "//": layout.DIVIDE,
+    "%": layout.REMAINDER,
+    "negative": layout.NEGATIVE,
+}
 _DOUBLE = {
     "+": layout.ADD_DOUBLE,
     "-": layout.SUBTRACT_DOUBLE,
     "*": layout.MULTIPLY_DOUBLE,
     "/": layout.DIVIDE_DOUBLE,
+    "//": layout.DIVIDE_DOUBLE,
+    "%": layout.REMAINDER_DOUBLE,
     "negative": layout.NEGATIVE_DOUBLE,
     "double": layout.TO_DOUBLE,
 }
@@ -44,6 +55,20 @@ _FUNCTIONS = {
     Function.MIN: layout.MIN,
     Function.MAX: layout.MAX,
     Function.COUNT: layout.COUNT,
+}
+_SUMMARIES = {
+    Summary.AVG: layout.AVG,
+    Summary.SUM: layout.SUM,
+    Summary.MIN: layout.MIN,
+    Summary.MAX: layout.MAX,
+    Summary.COUNT: layout.COUNT,
+    Summary.STD_DEV: layout.STD_DEV,
+}
+_EXTENTS = {
+    Extent.LENGTH: layout.LENGTH,
+    Extent.LENGTH_BATCH: layout.LENGTH_BATCH,
+    Extent.TIME: layout.TIME,
+    Extent.TIME_BATCH: layout.TIME_BATCH,
 }
 _POLICIES = {Policy.EACH: layout.EACH, Policy.FIRST: layout.FIRST, Policy.LAST: layout.LAST}
 _NO_SLOT = {"ts": layout.ARGUMENT_TS, "seq": layout.ARGUMENT_SEQ}
@@ -142,6 +167,26 @@ class LoadedContext:
     repeated: Array
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedWindow:
+    """A query over one stream, as its kernel reads it."""
+
+    rule: Loaded
+    windowed: Windowed
+    number: int
+    """Of its state; those of a join's sides are behind it."""
+    offset: int
+    start: int
+    """Where the aggregates stand in the record of a group."""
+    record: int
+    """How long that is."""
+
+    @property
+    def following(self) -> int:
+        """The number of the next query's state."""
+        return self.number + (1 if self.windowed.joined is None else 3)
+
+
 class Tables:
     """The tables of all loaded rules."""
 
@@ -161,6 +206,11 @@ class Tables:
         self.arriving: dict[int, Arriving] = {}
         """For a level, what events may complete."""
         self.contexts: list[LoadedContext] = []
+        self.windows: list[LoadedWindow] = []
+        self.tells_expired = False
+        """Whether matches say which of them are of events that left a window."""
+        self.queues = 0
+        """How many queues go through the entries of a window."""
         self.places = 1
         self.computed = 0
         self.outputs = 0
@@ -170,6 +220,7 @@ class Tables:
         self._buffers_of = Words()
         self._fan_out = Words()
         self._is_anchor = Words()
+        self._is_held = Words()
         self._type_words = Words()
         self._slots_of: dict[tuple[str, Kind], Array | None] = {}
         self._buffer_next = Words()
@@ -223,6 +274,11 @@ class Tables:
         """Whether a filter is that of some rule's anchor."""
         return self._is_anchor.view
 
+    @property
+    def is_held(self) -> Array:
+        """Whether events that pass a filter are held by some window."""
+        return self._is_held.view
+
     def slots_of(self, attribute: str, kind: Kind) -> Array | None:
         """Where each type keeps an attribute of that kind (-1: nowhere); None if no rule reads it."""
         if (attribute, kind) not in self._slots_of:
@@ -247,6 +303,8 @@ class Tables:
             self.enter(type, columns)
         for filter in plan.own:
             self.filter(filter)
+        if plan.windowed is not None:
+            return self._load_window(plan, plan.windowed, level, since)
         if plan.context is not None:
             return self._load_context(plan, plan.context, level, since)
         if plan.combining is not None:
@@ -277,7 +335,7 @@ class Tables:
         self._programs.extend(programs)
         self._program_starts.extend([self._programs.size])
         self.outputs = max(self.outputs, len(programs))
-        roles = 1 + len(plan.steps) if plan.context is None else 0
+        roles = 1 + len(plan.steps) if plan.context is None and plan.windowed is None else 0
         self.places = max(self.places, roles)
         self._rule_words.extend(_signed(text_words(plan.rule.name)))
         self._role_counts.extend([roles])
@@ -329,6 +387,63 @@ class Tables:
         )  # fmt: skip
         self.contexts.append(found)
         return loaded
+
+    def _load_window(self, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
+        """Takes a query over one stream."""
+        window, types, code = windowed.window, plan.types, self.code
+        keys = [n for key in windowed.group_by for n in (key.place, self.slots[types[key.place]][key.attribute][0])]
+        start = at = layout.G_KEY + 1 + len(windowed.group_by)
+        calls: list[int] = []
+        queues = 0
+        for call in windowed.calls:
+            function = _SUMMARIES[call.function]
+            double = call.argument is not None and call.argument.kind == Kind.DOUBLE
+            queue = layout.NONE
+            if window is not None and call.function in (Summary.MIN, Summary.MAX):
+                queue, queues = queues, queues + 1
+            argument = layout.NONE if call.argument is None else self._program(types, call.argument)
+            calls += [function, argument, int(double), at, queue]
+            at += call_words(function, double=double)
+        self.queues = max(self.queues, queues)
+        loaded = self._loaded(plan, code.size, level)
+        first, last = self._program_starts.data[loaded.number], self._program_starts.data[loaded.number + 1]
+        after, having = (
+            code.extend([self._program(types, test) for test in tests]) for tests in (windowed.after, windowed.having)
+        )
+        grouped = windowed.grouped
+        number = self.windows[-1].following if self.windows else 0
+        record = [since, loaded.number, number * layout.STATE_WORDS]
+        record += [_EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
+        record += [
+            len(windowed.after),
+            after,
+            len(windowed.group_by),
+            code.extend(keys),
+            len(windowed.calls),
+            code.extend(calls),
+        ]
+        record += [int(last - first), code.extend(self._programs.data[first:last].tolist())]
+        record += [len(windowed.having), having, int(windowed.current), int(windowed.expired), int(grouped), at]
+        if windowed.joined is not None:
+            record += self._sides(types, windowed.joined, number)
+        loaded = self.rules[-1] = replace(loaded, offset=code.extend(record))
+        self.tells_expired = self.tells_expired or windowed.expired
+        if window is not None:
+            self._is_held.data[loaded.anchor] = 1
+        self.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at))
+        return loaded
+
+    def _sides(self, types: Sequence[str], joined: Joined, number: int) -> list[int]:
+        """The words of a join's sides, whose states stand behind its own."""
+        on = self.code.extend([self._program(types, test) for test in joined.on])
+        words = [int(joined.balanced), len(joined.on), on]
+        for place, side in enumerate(joined.sides, 1):
+            window, filter = side.window, self.filter(side.filter)
+            self._is_held.data[filter] = max(int(self._is_held.data[filter]), int(window is not None))
+            words += [(number + place) * layout.STATE_WORDS]
+            words += [_EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
+            words += [int(side.looks), int(side.outer)]
+        return words
 
     def _combine_steps(
         self, plan: RulePlan, combining: Combining, branches: Branches, lookups: Sequence[Lookup]
@@ -408,6 +523,7 @@ class Tables:
             self._buffers_of.extend([layout.NONE])
             self._fan_out.extend([0])
             self._is_anchor.extend([0])
+            self._is_held.extend([0])
             tests: list[tuple[int, bool, int, int]] = []
             rest: list[Typed] = []
             for condition in node.conditions:

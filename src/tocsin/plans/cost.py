@@ -65,8 +65,30 @@ def kept(lookup: Lookup, statistics: Statistics) -> float:
     return statistics.rate(lookup.buffer.filter) * lookup.horizon_us / SECOND_US
 
 
+def held(plan: RulePlan, statistics: Statistics) -> float:
+    """How many events a query's windows hold."""
+    if plan.windowed is None:
+        return 0.0
+    joined = plan.windowed.joined
+    sides = [(plan.anchor, plan.windowed.window)]
+    if joined is not None:
+        sides = [(side.filter, side.window) for side in joined.sides]
+    return sum(
+        statistics.rate(filter) * window.size / SECOND_US if window.extent.timed else float(window.size)
+        for filter, window in sides
+        if window is not None
+    )
+
+
 def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
     """The cost of one rule by itself."""
+    if plan.windowed is not None:
+        rate, rows = statistics.rate(plan.anchor), held(plan, statistics)
+        # An event comes, and leaves again if there is a window.
+        work = rate * (1 + len(plan.windowed.calls)) * (2 if any(plan.windowed.windows) else 1)
+        if plan.windowed.joined is not None:
+            work *= 1 + rows
+        return Cost(rows, rows * (ROW_BYTES + WORD_BYTES + ENTRY_BYTES), work)
     rows = sum(kept(lookup, statistics) for lookup in plan.lookups)
     combinations = statistics.rate(plan.anchor)
     candidates = combinations
@@ -92,6 +114,7 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
 def plan_cost(plan: Plan, statistics: Statistics) -> Cost:
     """The cost of all rules, each buffer counted once."""
     rows = sum(statistics.rate(buffer.filter) * horizon / SECOND_US for buffer, horizon in plan.buffers.items())
+    rows += sum(held(rule, statistics) for rule in plan.rules)
     width = max((len(columns) for columns in plan.columns.values()), default=0)
     candidates = sum(rule_cost(rule, statistics).candidates for rule in plan.rules)
     return Cost(rows, rows * (ROW_BYTES + WORD_BYTES * width + ENTRY_BYTES), candidates)

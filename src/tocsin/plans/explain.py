@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from tocsin.language.printing import print_window
 from tocsin.language.requests import shown_type, timer_owner
 from tocsin.language.rules import Policy
-from tocsin.plans.cost import Statistics, plan_cost, rule_cost
+from tocsin.plans.cost import Statistics, held, plan_cost, rule_cost
 from tocsin.plans.expressions import show
-from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Reduction, RulePlan
+from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Reduction, RulePlan, Windowed
 from tocsin.plans.keys import keys
 from tocsin.plans.plan import Plan
 
@@ -112,6 +112,8 @@ def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str]
             consumed = ", consumed" if step.consumed else ""
             lines.append(f"    {policy} {rule.names[place]} {_lookup(rule, step.lookup, buffers)}{consumed}")
             lines += [f"      {text}" for text in _guards(rule, place, buffers)]
+    if rule.windowed is not None:
+        lines += _windowed(rule, rule.windowed)
     for name, _, value in rule.outputs:
         lines.append(f"    {name} = {show(value, rule.names)}")
     ways = keys(rule)
@@ -122,15 +124,41 @@ def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str]
         lines.append("    can be partitioned by " + " = ".join(attributes))
     elif rule.buffers:
         lines.append("    cannot be partitioned: no equality joins all of its events")
+    elif rule.windowed is not None and (any(rule.windowed.windows) or rule.windowed.grouped):
+        lines.append("    cannot be partitioned: its rows depend on all of its events")
     cost = rule_cost(rule, statistics)
     many = rule.combining is None and any(step.policy == Policy.EACH for step in rule.steps)
-    lines.append(
-        f"    looks back {window_text(rule.horizon_us)}" if rule.buffers else "    looks at one event at a time"
-    )
+    if rule.windowed is not None and any(rule.windowed.windows):
+        lines.append(f"    holds {held(rule, statistics):,.0f} events")
+    elif rule.buffers:
+        lines.append(f"    looks back {window_text(rule.horizon_us)}")
+    else:
+        lines.append("    looks at one event at a time")
     lines[-1] += f", {cost.candidates:,.1f} candidates/s" + (
         ", a product of choices" if many and len(rule.steps) > 1 else ""
     )
     return lines
+
+
+def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
+    """The window of a query, and what it makes of the events in it."""
+    for window in windowed.windows:
+        if window is not None:
+            size = print_window(window.size) if window.extent.timed else f"{window.size:,}"
+            yield f"    through {window.extent}({size})" + "".join(f", if {show(test)}" for test in windowed.after)
+    if windowed.joined is not None:
+        yield "    joined" + "".join(f", if {show(test, rule.names)}" for test in windowed.joined.on)
+    for number, call in enumerate(windowed.calls, start=1):
+        yield f"      aggregate {number}: {call.function}({'' if call.argument is None else show(call.argument)})"
+    if windowed.group_by:
+        yield "    by " + ", ".join(key.attribute for key in windowed.group_by)
+    if windowed.expired:
+        yield f"    rows for events that {'come and that leave' if windowed.current else 'leave'}"
+    for test in windowed.having:
+        text = show(test)
+        for number, (name, _, _) in reversed([*enumerate(rule.outputs, len(windowed.calls) + 1)]):
+            text = text.replace(f"aggregate {number}", name)
+        yield f"    if {text}"
 
 
 def _combining(

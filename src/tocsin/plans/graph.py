@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.events.types import EventType, Kind
+from tocsin.language.queries import Summary, Window
 from tocsin.language.requests import Clock, Mode, Statement
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Field, Typed
@@ -147,6 +148,70 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """An aggregate over what a window holds; its value is `Computed` by its number among the aggregates."""
+
+    function: Summary
+    argument: Typed | None
+    kind: Kind | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a join: what it lets in, its window, whether its events look for partners, and come out alone."""
+
+    filter: Filter
+    window: Window | None
+    looks: bool
+    outer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """How a query over two streams brings their events together. Places are the sides."""
+
+    sides: tuple[Side, Side]
+    on: tuple[Typed, ...]
+
+    @property
+    def balanced(self) -> bool:
+        """Whether each pair that leaves had come."""
+        return all(side.looks and not side.outer for side in self.sides)
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """How a query makes rows: the events that pass the anchor's filter go through a window, or two sides meet."""
+
+    window: Window | None
+    after: tuple[Typed, ...]
+    """Tests of what comes out of the window."""
+    calls: tuple[Call, ...]
+    group_by: tuple[Field, ...]
+    having: tuple[Typed, ...]
+    """Tests of a row, whose values are `Computed` behind the aggregates."""
+    current: bool
+    expired: bool
+    """Whether rows come out for events that arrive, and for those that leave."""
+    joined: Joined | None = None
+
+    @property
+    def windows(self) -> tuple[Window | None, ...]:
+        """The window, or those of both sides."""
+        return (self.window,) if self.joined is None else tuple(side.window for side in self.joined.sides)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether something must be kept for each group."""
+        return bool(self.calls) or (bool(self.group_by) and any(self.windows))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether events leave by time alone."""
+        return any(window is not None and window.extent.timed for window in self.windows)
+
+
+@dataclass(frozen=True, slots=True)
 class RulePlan:
     """One rule, bound to the kinds of its events; or one way in which a request can be met, see `requests`.
 
@@ -167,6 +232,8 @@ class RulePlan:
     """For requests."""
     context: Context | None = None
     """For requests in one of Snoop's contexts."""
+    windowed: Windowed | None = None
+    """For queries over one stream."""
     clock: Clock | None = None
     """The timer that is started by what is found, which then is no match."""
     early: int = 0
@@ -206,7 +273,9 @@ class RulePlan:
     @property
     def filters(self) -> dict[Filter, None]:
         """What it lets in."""
-        return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own))
+        joined = None if self.windowed is None else self.windowed.joined
+        sides = () if joined is None else tuple(side.filter for side in joined.sides)
+        return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own, *sides))
 
     @property
     def horizon_us(self) -> int:

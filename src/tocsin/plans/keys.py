@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tocsin.events.types import HEADER
+from tocsin.language.queries import Extent
 from tocsin.plans.expressions import Field
-from tocsin.plans.graph import RulePlan
+from tocsin.plans.graph import RulePlan, Windowed
 
 Joint = tuple[int, str]
 """A place and an attribute there."""
@@ -32,6 +33,8 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
     """
     if plan.context is not None:
         return ()  # what operators combine does not depend on any attribute
+    if plan.windowed is not None:
+        return _grouped(plan, plan.windowed)
     links: list[tuple[Joint, Joint]] = []
     for lookup in plan.lookups:
         for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True):
@@ -65,7 +68,7 @@ def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None
         if not remaining:
             return chosen
         plan, *rest = remaining
-        options = keys(plan) if len(plan.types) > 1 or plan.context is not None else _alone(plan, chosen)
+        options = _alone(plan, chosen) if _looks_at_one(plan) else keys(plan)
         emits = plan.emits.name
         for key in options:
             wanted = dict(chosen)
@@ -87,6 +90,13 @@ def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None
     return fits(sorted(plans, key=lambda plan: -len(plan.types)), chosen)
 
 
+def _looks_at_one(plan: RulePlan) -> bool:
+    """Whether it answers each event by itself."""
+    if plan.windowed is not None:
+        return not any(plan.windowed.windows) and not plan.windowed.grouped
+    return len(plan.types) == 1 and plan.context is None
+
+
 def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
     """A rule of one event can be partitioned by any of its attributes that it hands on, or as the others want."""
     outputs = [(value.attribute, name) for name, _, value in plan.outputs if isinstance(value, Field)]
@@ -95,6 +105,19 @@ def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
     if wanted is not None:
         return (Key((wanted,), tuple(name for source, name in names.items() if source == wanted)),)
     return tuple(Key((source,), (name,)) for source, name in names.items())
+
+
+def _grouped(plan: RulePlan, windowed: Windowed) -> tuple[Key, ...]:
+    """A query whose window is one of time can be partitioned by what it groups by, if time alone brings no rows, as
+    these are numbered over all groups. A window that counts events, and a batch, which begins with the first event,
+    depend on all of them.
+    """
+    window = windowed.window
+    if windowed.expired or window is None or window.extent != Extent.TIME:
+        return ()
+    names = [key.attribute for key in windowed.group_by if key.attribute not in HEADER]
+    outputs = [(value.attribute, name) for name, _, value in plan.outputs if isinstance(value, Field)]
+    return tuple(Key((key,), tuple(name for source, name in outputs if source == key)) for key in names)
 
 
 def classes(links: Iterable[tuple[Joint, Joint]]) -> list[set[Joint]]:

@@ -20,6 +20,7 @@ from tocsin.plans.bind import bind, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Buffer, Filter, Reduction, RulePlan
+from tocsin.plans.queries import bind_query
 from tocsin.plans.requests import bind_request
 from tocsin.plans.typing import a
 
@@ -86,6 +87,11 @@ class Plan:
         """The level at which all events of a composite type are there: one more than the last rule that defines it."""
         return _completed({}, self.sources, self.levels)
 
+    @cached_property
+    def tells_expired(self) -> bool:
+        """Whether some query puts out events that leave their window, so that matches say which these are."""
+        return any(rule.windowed is not None and rule.windowed.expired for rule in self.rules)
+
     def level(self, rule: RulePlan) -> int:
         """The level at which one of its plans runs."""
         return self.levels[rule.rule.name] - rule.early
@@ -93,7 +99,9 @@ class Plan:
     @property
     def is_timed(self) -> bool:
         """Whether something happens by time alone."""
-        return any(rule.clock is not None or rule.clocks for rule in self.rules)
+        return any(
+            rule.clock is not None or rule.clocks or (rule.windowed and rule.windowed.is_timed) for rule in self.rules
+        )
 
     def bound_to(self, catalog: Catalog) -> Plan:
         """The same rules bound to what is known now.
@@ -118,6 +126,7 @@ class Plan:
             levels = {**self.levels, **order(rules, self.complete)}
             complete = _completed(self.complete, rules, levels)
         bound = _bound(rules, self.given, emitted)
+        _check_expired((*self.rules, *bound), emitted)
         numbers = _numbered(self.numbers, bound)
         plan = Plan(self.given, (*self.rules, *bound), levels)
         return _remembering(plan, emitted, (*self.sources, *rules), complete=complete, numbers=numbers)
@@ -130,10 +139,12 @@ class Emitted:
     types: Mapping[str, EventType] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+    fills: Mapping[str, bool] = field(default_factory=dict)
+    """For each type, whether queries define it: their rows stand in an order of their own."""
 
     def with_rules(self, rules: Iterable[Statement]) -> Emitted:
         """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
-        types, kinds, names = dict(self.types), dict(self.kinds), set(self.names)
+        types, kinds, names, fills = dict(self.types), dict(self.kinds), set(self.names), dict(self.fills)
         for rule in rules:
             types |= {clock.type: EventType(clock.type) for clock in _clocks(rule)}
             if rule.name in names:
@@ -141,6 +152,9 @@ class Emitted:
                 raise located(RuleError(message, span=rule.span, hint="Name one: rule OtherName"), rule)
             names.add(rule.name)
             known = types.setdefault(rule.emits.name, rule.emits)
+            if isinstance(rule, Query) is not fills.setdefault(rule.emits.name, isinstance(rule, Query)):
+                message = f"a query and a rule that is none cannot both define {known.name}"
+                raise located(RuleError(message, span=rule.span, hint="Let them define two types."), rule)
             if known != rule.emits:
                 hint = "Rules that define one type give it the same attributes."
                 message = f"another rule defines {known}, here it is {rule.emits}"
@@ -150,7 +164,7 @@ class Emitted:
                     hint = "Matches share one table: call one of them otherwise."
                     message = f"{attribute} is {a(kind)} here and {a(kinds[attribute])} in another rule"
                     raise located(RuleError(message, span=rule.span, hint=hint), rule)
-        return Emitted(types, kinds, frozenset(names))
+        return Emitted(types, kinds, frozenset(names), fills)
 
 
 def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
@@ -162,6 +176,7 @@ def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
     _check_undeclared(rules, catalog)
     levels = order(rules)
     bound = _bound(rules, catalog, emitted)
+    _check_expired(bound, emitted)
     return _remembering(Plan(catalog, bound, levels), emitted, tuple(rules))
 
 
@@ -170,8 +185,9 @@ def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tupl
     plans: list[RulePlan] = []
     for rule in rules:
         if isinstance(rule, Query):
-            raise located(RuleError("queries of SiddhiQL do not run yet", span=rule.span), rule)
-        plans += [bind(rule, catalog)] if isinstance(rule, Rule) else bind_request(rule, catalog)
+            plans.append(bind_query(rule, catalog))
+        else:
+            plans += [bind(rule, catalog)] if isinstance(rule, Rule) else bind_request(rule, catalog)
     return tuple(plans)
 
 
@@ -180,6 +196,16 @@ def _check_undeclared(rules: Iterable[Statement], catalog: Catalog) -> None:
         if rule.emits.name in catalog.types:
             message = f"{rule.emits.name} is declared as an event from outside, a rule cannot define it"
             raise located(RuleError(message, span=rule.span), rule)
+
+
+def _check_expired(rules: Iterable[RulePlan], emitted: Emitted) -> None:
+    if "expired" in emitted.kinds:
+        for rule in rules:
+            if rule.windowed is not None and rule.windowed.expired:
+                message = (
+                    "rows say whether they are expired: no rule can have an attribute of that name beside this query"
+                )
+                raise located(RuleError(message, span=rule.rule.span), rule.rule)
 
 
 def _remembering(plan: Plan, emitted: Emitted, sources: tuple[Statement, ...], **more: dict[str, int]) -> Plan:
@@ -263,6 +289,13 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
         read(node.attribute for node in rule.context.nodes if node.attribute is not None)
         for filter in rule.context.filters:
             read(filter.conditions, filter.type)
+    if rule.windowed is not None:
+        read((*rule.windowed.after, *rule.windowed.group_by))
+        if rule.windowed.joined is not None:
+            read(rule.windowed.joined.on)
+            for side in rule.windowed.joined.sides:
+                read(side.filter.conditions, side.filter.type)
+        read(call.argument for call in rule.windowed.calls if call.argument is not None)
     for lookup in rule.lookups:
         read((*lookup.buffer.filter.conditions, *lookup.buffer.keys), lookup.buffer.filter.type)
         read((*lookup.conditions, *lookup.keys))

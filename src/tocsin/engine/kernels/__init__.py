@@ -11,6 +11,7 @@ from tocsin.engine.kernels.cache import compiled_kernels
 from tocsin.engine.kernels.layout import NONE, OWNER, Filters, Lists
 
 with compiled_kernels():
+    from tocsin.engine.kernels import groups, joins, windows
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
     from tocsin.engine.kernels.combinations import use
     from tocsin.engine.kernels.contexts import COMB_WORDS, SIZE, adopt, arrive, compact, held
@@ -48,8 +49,10 @@ __all__ = [
     "fold_start",
     "fold_texts",
     "fold_words",
+    "groups",
     "held",
     "hexadecimal",
+    "joins",
     "load_column",
     "match_identities",
     "notify",
@@ -60,4 +63,5 @@ __all__ = [
     "text_identities",
     "trim",
     "use",
+    "windows",
 ]

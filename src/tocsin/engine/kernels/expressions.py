@@ -9,6 +9,7 @@ from tocsin.engine.kernels.layout import (
     ADD,
     ADD_DOUBLE,
     AND,
+    DIVIDE,
     EQUAL,
     EQUAL_DOUBLE,
     LESS_TEXT,
@@ -21,6 +22,8 @@ from tocsin.engine.kernels.layout import (
     NEGATIVE_DOUBLE,
     NOT,
     OR,
+    REMAINDER,
+    REMAINDER_DOUBLE,
     SUBTRACT,
     SUBTRACT_DOUBLE,
     TO_DOUBLE,
@@ -143,6 +146,8 @@ def _calculate(op, stack, known, top):
             z = x * y
         elif y == 0.0:
             z = np.nan
+        elif op == REMAINDER_DOUBLE:
+            z = np.fmod(x, y)
         else:
             z = x / y
         put_double(stack, top, z + 0.0)
@@ -150,6 +155,17 @@ def _calculate(op, stack, known, top):
             put_byte(known, top, 0)
         return
     a, b = get(stack, top), get(stack, top + 1)
+    if op in (DIVIDE, REMAINDER):
+        if b == 0 or (a == INT64_MIN and b == -1 and op == DIVIDE):
+            put_byte(known, top, 0)
+        elif b == -1:
+            put(stack, top, -a if op == DIVIDE else np.int64(0))
+        else:
+            whole = a // b
+            if whole < 0 and whole * b != a:  # towards zero
+                whole += 1
+            put(stack, top, whole if op == DIVIDE else a - whole * b)
+        return
     # Unsigned words wrap around; the compiler takes it for granted that signed ones do not.
     if op == ADD:
         c = np.int64(np.uint64(a) + np.uint64(b))

@@ -21,8 +21,10 @@ MAX_PARTIALS = 128
 
 # A program: its number of instructions, then three words for each: (operation, a, b).
 LOAD, LOAD_TS, LOAD_SEQ, LOAD_COMPUTED, LOAD_CONSTANT = range(5)
-ADD, SUBTRACT, MULTIPLY, NEGATIVE = range(10, 14)
-ADD_DOUBLE, SUBTRACT_DOUBLE, MULTIPLY_DOUBLE, DIVIDE_DOUBLE, NEGATIVE_DOUBLE, TO_DOUBLE = range(20, 26)
+ADD, SUBTRACT, MULTIPLY, NEGATIVE, DIVIDE, REMAINDER = range(10, 16)
+ADD_DOUBLE, SUBTRACT_DOUBLE, MULTIPLY_DOUBLE, DIVIDE_DOUBLE, NEGATIVE_DOUBLE, TO_DOUBLE, REMAINDER_DOUBLE = range(
+    20, 27
+)
 EQUAL, EQUAL_DOUBLE, LESS_TEXT = 30, 40, 52
 """Comparisons: EQUAL + relation, EQUAL_DOUBLE + relation, and for the order of texts LESS_TEXT + relation - 2."""
 AND, OR, NOT = range(60, 63)
@@ -73,6 +75,36 @@ N_OPERATOR, N_FIRST, N_COUNT, N_LIST, N_OPERANDS, N_ATTRIBUTE, N_SAME = range(7)
 NODE_WORDS = 7
 N_LEAF, N_ALL, N_THEN, N_EITHER, N_TIMES = range(5)
 RECENT, CHRONOLOGICAL, CONTINUOUS, CUMULATIVE = range(4)
+
+# A query over one stream: its window, and what it selects of what comes and goes.
+Q_SINCE, Q_RULE, Q_STATE, Q_EXTENT, Q_SIZE, Q_AFTER_COUNT, Q_AFTER = range(7)
+"""The number of its rule, where its words among the states stand, the window, the tests behind it."""
+Q_KEY_COUNT, Q_KEYS, Q_CALL_COUNT, Q_CALLS, Q_OUTPUT_COUNT, Q_OUTPUTS, Q_HAVING_COUNT, Q_HAVING = range(7, 15)
+Q_CURRENT, Q_EXPIRED, Q_GROUPED, Q_RECORD = range(15, 19)
+"""Which rows come out, whether there are records of groups, and how long one is."""
+J_DROPS, J_ON_COUNT, J_ON, J_SIDES = range(19, 23)
+"""Of a join besides: whether groups without events are dropped, the tests of a pair, then its two sides."""
+J_STATE, J_EXTENT, J_SIZE, J_LOOKS, J_OUTER = range(5)
+"""A side: where its words among the states stand, its window, whether its events look for partners, and come out
+alone if they find none."""
+J_SIDE_WORDS = 5
+NO_WINDOW, LENGTH, LENGTH_BATCH, TIME, TIME_BATCH = range(5)
+
+# An aggregate: its function, the program of its argument, whether that is a double, where it stands in the record of a
+# group, and in which of an entry's queues, or NONE without a window.
+A_FUNCTION, A_ARGUMENT, A_DOUBLE, A_AT, A_QUEUE = range(5)
+CALL_WORDS = 5
+STD_DEV = 5
+
+# What is kept of a query: the first and last entry and the number of entries of its window, then of the batch that is
+# coming; when its first event came and the batch ends; its groups; the number of its chunks.
+S_HEAD, S_TAIL, S_COUNT, S_COMING, S_COMING_TAIL, S_COMING_COUNT, S_BEGUN, S_FIRST, S_NEXT = range(9)
+S_GROUPS, S_FREE, S_EMPTY, S_CHUNK, S_DUE = range(9, 14)
+STATE_WORDS = 14
+
+# The record of a group, before its key and its aggregates: the next in its bucket, its hash, its neighbours among the
+# groups of the query, how many events it has, its row in the chunk, the next group that became empty.
+G_CHAIN, G_HASH, G_NEXT, G_BEFORE, G_ROWS, G_CHUNK, G_OUT, G_LAST, G_EMPTY, G_QUERY, G_KEY = range(11)
 
 
 class Lists(NamedTuple):

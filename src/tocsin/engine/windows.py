@@ -1,0 +1,433 @@
+"""Queries over windows at work: what each keeps, and the rows that new events and time bring.
+
+What all queries keep stands in common memory (see `kernels.windows` and `kernels.groups`), so that one call runs all
+queries of a level that have something to do. Memory that is too small is made larger, and the call goes on.
+
+What is written down is the rows of the store that windows hold: what the aggregates hold follows from them. Only an
+aggregate without a window, over all that ever came, is written down itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin.engine import kernels
+from tocsin.engine.intake import Passed
+from tocsin.engine.kernels import Array, groups, joins, layout, windows
+from tocsin.engine.requests import ranks_of
+from tocsin.errors import StateError
+from tocsin.events.types import Kind
+
+if TYPE_CHECKING:
+    from tocsin.engine.machine import Machine
+    from tocsin.engine.tables import LoadedWindow
+
+ROWS_MAX = 1 << 24
+"""How many rows one event or moment may bring at most, as far as can be said before."""
+
+HELD, COMING, BEGUN, GROUP = "held", "coming", "begun", "group"
+"""What a row of the table of a query is: an event of its window, one of the batch that is coming, when its first event
+came and when the batch ends, or a group."""
+
+
+class Rows(NamedTuple):
+    """What came out, in columns: the rule, when, whether it is of an event that left, the identity, the values."""
+
+    rules: Array
+    ts: Array
+    seq: Array
+    expired: Array
+    first: Array
+    second: Array
+    words: Array
+    known: Array
+
+
+class Windows:
+    """The windows and groups of all queries of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._loaded: list[LoadedWindow] = []
+        self._levels: dict[int, _Level] = {}
+        self._joins: dict[int, list[LoadedWindow]] = {}
+        self._states: Array = np.zeros((0, layout.STATE_WORDS), np.int64)
+        self._memory: Array = np.zeros(4096, np.int64)
+        self._buckets: Array = np.full(64, kernels.NONE, np.int64)
+        self._counts: Array = np.zeros(groups.COUNT_WORDS, np.int64)
+        self._counts[[groups.C_MEMORY, groups.C_FREE]] = 1024, kernels.NONE
+        self._row: Array = np.zeros(0, np.int64)
+        self._next: Array = np.zeros(0, np.int64)
+        self._group: Array = np.zeros(0, np.int64)
+        self._queues: Array = np.zeros((3, 0, 0), np.int64)
+
+    def __bool__(self) -> bool:
+        return bool(self._loaded)
+
+    def add(self, loaded: LoadedWindow) -> None:
+        """Takes one more query."""
+        if loaded.following > len(self._states):
+            grown = np.full((max(16, 2 * loaded.following), layout.STATE_WORDS), kernels.NONE, np.int64)
+            grown[: len(self._states)] = self._states
+            self._states = grown
+        states = self._states[loaded.number : loaded.following]
+        states[:] = kernels.NONE
+        states[:, [layout.S_COUNT, layout.S_COMING_COUNT, layout.S_BEGUN, layout.S_CHUNK]] = 0
+        states[:, layout.S_DUE] = windows.NEVER
+        self._loaded.append(loaded)
+        if loaded.windowed.joined is None:
+            self._levels.setdefault(loaded.rule.level, _Level()).add(loaded)
+        else:
+            self._joins.setdefault(loaded.rule.level, []).append(loaded)
+
+    # ---- one batch
+
+    def run(self, level: int, entered: Sequence[Passed], fire_to: int) -> Iterator[Rows]:
+        """The rows of the queries of a level: what has entered comes to them, and timers run up to that time (µs)."""
+        yield from self._joined(level, entered, fire_to)
+        mine = self._levels.get(level)
+        if mine is None:
+            return
+        queries, rows = mine.arrivals(entered, len(self._machine.tables.is_anchor))
+        numbers, starts = np.unique(queries, return_index=True)
+        ends = np.append(starts[1:], len(queries))[: len(starts)]
+        timed = mine.timed
+        waiting = timed[self._states[timed, layout.S_DUE] <= fire_to] if len(timed) else timed
+        late = np.setdiff1d(waiting, numbers)
+        if not len(numbers) and not len(late):
+            return
+        nothing = np.zeros(len(late), np.int64)
+        jobs = np.stack(
+            [
+                mine.offsets[np.concatenate([numbers, late])],
+                np.concatenate([starts, nothing]),
+                np.concatenate([ends, nothing]),
+            ],
+            axis=1,
+        ).astype(np.int64)
+        yield from self._run(jobs, rows, fire_to)
+
+    def _joined(self, level: int, entered: Sequence[Passed], fire_to: int) -> Iterator[Rows]:
+        """The rows of the joins of a level."""
+        for loaded in self._joins.get(level, ()):
+            rows, sides = self._arrivals(loaded, entered)
+            if len(rows) or self._states[loaded.number, layout.S_DUE] <= fire_to:
+                yield from self._run(np.array([[loaded.offset, 0, len(rows)]]), rows, fire_to, sides)
+
+    def _arrivals(self, loaded: LoadedWindow, entered: Iterable[Passed]) -> tuple[Array, Array]:
+        """New rows of a join in canonical order, and the sides that each comes to, as bits."""
+        tables, store = self._machine.tables, self._machine.store
+        assert loaded.windowed.joined is not None
+        found: dict[int, int] = {}
+        for place, side in enumerate(loaded.windowed.joined.sides):
+            filter = tables.filter(side.filter)
+            for passed in entered:
+                for row in passed.rows[passed.filters == filter].tolist():
+                    found[row] = found.get(row, 0) | 1 << place
+        rows, sides = np.fromiter(found, np.int64), np.fromiter(found.values(), np.int64)
+        ranks = ranks_of(tables.types)
+        order = np.lexsort((rows, ranks[store.type[rows]], store.seq[rows], store.ts[rows]))
+        return rows[order], sides[order]
+
+    def _run(self, jobs: Array, rows: Array, fire_to: int, sides: Array | None = None) -> Iterator[Rows]:
+        job, at, room = 0, int(jobs[0, 1]), max(1024, 2 * len(rows))
+        if not len(rows):
+            rows = np.zeros(1, np.int64)
+            sides = None if sides is None else rows
+        while job < len(jobs):
+            out = _Out(room, max(1, self._machine.tables.outputs))
+            self._counts[groups.C_ROWS] = 0
+            env = self._machine.intake.environment(None)
+            place = self._addresses(out)
+            if sides is None:
+                job, at, why = windows.run(env.ctypes.data, place.ctypes.data, jobs, rows, job, at, fire_to)
+            else:
+                job, at, why = joins.run(env.ctypes.data, place.ctypes.data, jobs, rows, sides, job, at, fire_to)
+            count = int(self._counts[groups.C_ROWS])
+            if count:
+                yield out.rows(count)
+            elif why == windows.MORE_ROWS:
+                if room > ROWS_MAX:
+                    name = self._loaded_at(int(jobs[job, 0])).rule.plan.rule.name
+                    raise StateError(f"query {name}: one moment may bring more than {ROWS_MAX:,} rows")
+                room *= 4
+            if why == windows.MORE_ENTRIES:
+                self._more_entries(2)
+            elif why == windows.MORE_MEMORY:
+                self._more_memory(len(self._memory))
+            elif why == windows.MORE_BUCKETS:
+                self._more_buckets(2 * len(self._buckets), out)
+
+    def _loaded_at(self, offset: int) -> LoadedWindow:
+        return next(loaded for loaded in self._loaded if loaded.offset == offset)
+
+    def _addresses(self, out: _Out) -> Array:
+        """Where everything is, for the kernels; valid until an array moves."""
+        store, tables = self._machine.store, self._machine.tables
+        arrays = {
+            groups.MEMORY: self._memory,
+            groups.BUCKETS: self._buckets,
+            groups.STATES: self._states,
+            groups.COUNTS: self._counts,
+            groups.ENTRY_ROW: self._row,
+            groups.ENTRY_NEXT: self._next,
+            groups.ENTRY_GROUP: self._group,
+            groups.QUEUE_WORD: self._queues[0],
+            groups.QUEUE_NEXT: self._queues[1],
+            groups.QUEUE_BEFORE: self._queues[2],
+            groups.RULE_WORDS: tables.rule_words,
+            groups.STORE_FIRST: store.first,
+            groups.STORE_SECOND: store.second,
+            **out.arrays,
+        }
+        table = np.zeros(groups.ADDRESSES, np.int64)
+        for place, array in arrays.items():
+            table[place] = array.__array_interface__["data"][0]
+        table[groups.TAKEN], table[groups.BUCKET_MASK] = len(self._memory), len(self._buckets) - 1
+        table[groups.ENTRIES], table[groups.OUT_ROOM] = len(self._row), out.room
+        return table
+
+    def _more_entries(self, need: int) -> None:
+        """Makes room for more entries of windows."""
+        old = len(self._row)
+        size = max(1024, 2 * old, old + need)
+        row, following, group = (np.full(size, kernels.NONE, np.int64) for _ in range(3))
+        row[:old], following[:old], group[:old] = self._row, self._next, self._group
+        following[old:-1] = np.arange(old + 1, size)
+        following[-1] = self._counts[groups.C_FREE]
+        queues = np.zeros((3, self._machine.tables.queues, size), np.int64)
+        queues[:, : self._queues.shape[1], :old] = self._queues
+        self._row, self._next, self._group, self._queues = row, following, group, queues
+        self._counts[groups.C_FREE] = old
+        self._counts[groups.C_FREE_COUNT] += size - old
+
+    def _more_memory(self, more: int) -> None:
+        self._memory = np.concatenate([self._memory, np.zeros(more, np.int64)])
+
+    def _more_buckets(self, need: int, out: _Out) -> None:
+        size = 1 << (need - 1).bit_length()
+        self._buckets = np.full(size, kernels.NONE, np.int64)
+        groups.rehash(self._addresses(out).ctypes.data, self._states, len(self._states))
+
+    def widen(self) -> None:
+        """Makes room for the queues of rules that came later."""
+        if self._queues.shape[1] < self._machine.tables.queues and len(self._row):
+            queues = np.zeros((3, self._machine.tables.queues, len(self._row)), np.int64)
+            queues[:, : self._queues.shape[1]] = self._queues
+            self._queues = queues
+
+    # ---- what is kept
+
+    @property
+    def rows(self) -> Array:
+        """The rows of the store that windows hold, some of them several times."""
+        return self._row[self._row >= 0]
+
+    def renumber(self, number: Array) -> None:
+        """Follows the store: rows have other numbers."""
+        held = self._row >= 0
+        self._row[held] = number[self._row[held]]
+
+    def texts(self) -> Iterator[Array]:
+        """The strings that are keys of groups of queries without a window."""
+        for loaded in self._loaded:
+            kinds, state = _key_kinds(loaded), self._states[loaded.number]
+            if loaded.windowed.window is None and Kind.STRING in kinds:
+                for group in self._groups(state):
+                    key = self._memory[group + layout.G_KEY : group + layout.G_KEY + 1 + len(kinds)]
+                    strings = [key[1 + k] for k, kind in enumerate(kinds) if kind == Kind.STRING and key[0] >> k & 1]
+                    yield np.array(strings, np.int64)
+
+    def _groups(self, state: Array) -> Iterator[int]:
+        group = int(state[layout.S_GROUPS])
+        while group >= 0:
+            yield group
+            group = int(self._memory[group + layout.G_NEXT])
+
+    def kept(self, numbers: Mapping[str, Array]) -> dict[str, pa.Table]:
+        """What each query keeps, with rows said as numbers of their type's events; `numbers` has these by row."""
+        found: dict[str, pa.Table] = {}
+        for loaded in self._loaded:
+            state, what = self._states[loaded.number], list[str]()
+            types, rows = list[str](), list[int]()
+            words, texts = list[list[int]](), list[list[str]]()
+            for place, window in self._windows_of(loaded):
+                type = loaded.rule.plan.types[place]
+                for name, at in ((HELD, layout.S_HEAD), (COMING, layout.S_COMING)):
+                    listed = windows.listed(self._next, self._row, int(window[at]), int(window[at + 2]))
+                    what += [_placed(name, place)] * len(listed)
+                    types += [type] * len(listed)
+                    rows += numbers[type][listed].tolist() if len(listed) else []
+                    words += [[]] * len(listed)
+                if window[layout.S_BEGUN]:
+                    what.append(_placed(BEGUN, place))
+                    types.append(type)
+                    rows.append(kernels.NONE)
+                    words.append([int(window[layout.S_FIRST]), int(window[layout.S_NEXT])])
+            texts += [[]] * len(what)
+            if loaded.windowed.window is None and loaded.windowed.calls:
+                for group in self._groups(state):
+                    key, strings = self._key(loaded, group)
+                    what.append(GROUP)
+                    rest = self._memory[group + loaded.start : group + loaded.record].tolist()
+                    words.append([*key, int(self._memory[group + layout.G_ROWS]), *rest])
+                    texts.append(strings)
+            if what:
+                types += [loaded.rule.plan.types[0]] * (len(what) - len(rows))
+                rows += [kernels.NONE] * (len(what) - len(rows))
+                found[loaded.rule.plan.rule.name] = pa.table(
+                    {
+                        "what": what,
+                        "type": types,
+                        "row": pa.array(rows, pa.int64()),
+                        "words": pa.array(words, pa.list_(pa.int64())),
+                        "texts": pa.array(texts, pa.list_(pa.string())),
+                    }
+                )
+        return found
+
+    def _windows_of(self, loaded: LoadedWindow) -> Iterator[tuple[int, Array]]:
+        """The states of a query's windows, with the places of their events."""
+        if loaded.windowed.joined is None:
+            yield 0, self._states[loaded.number]
+        else:
+            yield from enumerate(self._states[loaded.number + 1 : loaded.following])
+
+    def _key(self, loaded: LoadedWindow, group: int) -> tuple[list[int], list[str]]:
+        """The key of a group: which values there are, the values, and the strings among them."""
+        kinds = _key_kinds(loaded)
+        known, *values = self._memory[group + layout.G_KEY : group + layout.G_KEY + 1 + len(kinds)].tolist()
+        strings = [
+            self._machine.texts.text(value)
+            for k, (kind, value) in enumerate(zip(kinds, values, strict=True))
+            if kind == Kind.STRING and known >> k & 1
+        ]
+        return [known, *values], strings
+
+    def take(self, kept: Mapping[str, pa.Table], numbers: Mapping[str, Array]) -> None:
+        """Gives queries what they kept; `numbers` are the rows of a type's events."""
+        out = _Out(1, max(1, self._machine.tables.outputs))
+        for loaded in self._loaded:
+            table = kept.get(loaded.rule.plan.rule.name)
+            if table is None:
+                continue
+            what, said = np.array(table["what"].to_pylist()), table["row"].to_numpy()
+            adopted = np.nonzero(what == GROUP)[0]
+            self._reserve(len(what), len(what) * loaded.record, out)
+            env, addresses = self._machine.intake.environment(None), self._addresses(out)
+            for place, window in self._windows_of(loaded):
+                type = loaded.rule.plan.types[place]
+                lists = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
+                for k, name in enumerate((HELD, COMING)):
+                    mine = said[what == _placed(name, place)]
+                    if len(mine) and type in numbers:
+                        rows = numbers[type][mine[mine >= 0]]
+                        lists[k] = rows[rows >= 0]
+                for row in np.nonzero(what == _placed(BEGUN, place))[0]:
+                    window[[layout.S_BEGUN, layout.S_FIRST, layout.S_NEXT]] = 1, *table["words"][row].as_py()
+                state = layout.STATE_WORDS * (loaded.number + place + (loaded.windowed.joined is not None))
+                grouped = loaded.windowed.joined is None
+                windows.restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, state, grouped, *lists)
+            if loaded.windowed.joined is not None:
+                due = joins.next_due(env.ctypes.data, addresses.ctypes.data, loaded.offset)
+                self._states[loaded.number, layout.S_DUE] = due
+            for row in adopted:
+                self._adopt(loaded, table["words"][row].as_py(), table["texts"][row].as_py(), env, addresses)
+
+    def _reserve(self, entries: int, words: int, out: _Out) -> None:
+        if self._counts[groups.C_FREE_COUNT] < entries:
+            self._more_entries(entries)
+        if (missing := int(self._counts[groups.C_MEMORY]) + words - len(self._memory)) > 0:
+            self._more_memory(missing + len(self._memory))
+        count = int(self._counts[groups.C_GROUPS]) + (words > 0) * entries + 2
+        if count >= len(self._buckets):
+            self._more_buckets(2 * count, out)
+
+    def _adopt(self, loaded: LoadedWindow, words: list[int], texts: list[str], env: Array, addresses: Array) -> None:
+        kinds, strings = _key_kinds(loaded), iter(texts)
+        known, keys, rest = words[0], words[1 : 1 + len(kinds)], words[1 + len(kinds) :]
+        for k, kind in enumerate(kinds):
+            if kind == Kind.STRING and known >> k & 1:
+                keys[k] = self._machine.texts.number(next(strings))
+        groups.adopt(
+            env.ctypes.data, addresses.ctypes.data, loaded.offset, np.array(keys, np.int64), known,
+            np.array(rest, np.int64), loaded.start,
+        )  # fmt: skip
+
+
+class _Level:
+    """The queries of one level: which of them a filter's events go to."""
+
+    def __init__(self) -> None:
+        self._loaded: list[LoadedWindow] = []
+        self._table: tuple[Array, Array] | None = None
+        self.offsets: Array = np.zeros(0, np.int64)
+        """Where the record of each query is, by its number among all."""
+        self.timed: Array = np.zeros(0, np.int64)
+
+    def add(self, loaded: LoadedWindow) -> None:
+        self._loaded.append(loaded)
+        self._table = None
+
+    def arrivals(self, entered: Iterable[Passed], filters: int) -> tuple[Array, Array]:
+        """Query and row of what has entered, in the order of the queries."""
+        starts, numbers = self._fan_out(filters)
+        queries, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for passed in entered:
+            counts = starts[passed.filters + 1] - starts[passed.filters]
+            total = int(counts.sum())
+            if total:
+                ends = np.cumsum(counts)
+                within = np.arange(total) - np.repeat(ends - counts, counts)
+                queries.append(numbers[np.repeat(starts[passed.filters], counts) + within])
+                rows.append(np.repeat(passed.rows, counts))
+        found = np.concatenate(queries)
+        order = np.argsort(found, kind="stable")
+        return found[order], np.concatenate(rows)[order]
+
+    def _fan_out(self, filters: int) -> tuple[Array, Array]:
+        """Where the queries of each filter begin, and the queries."""
+        if self._table is None or len(self._table[0]) <= filters:
+            by_filter = np.array([loaded.rule.anchor for loaded in self._loaded], np.int64)
+            numbers = np.array([loaded.number for loaded in self._loaded], np.int64)
+            self.offsets = np.zeros(int(numbers.max()) + 1, np.int64)
+            self.offsets[numbers] = [loaded.offset for loaded in self._loaded]
+            self.timed = numbers[[loaded.windowed.is_timed for loaded in self._loaded]]
+            counts = np.bincount(by_filter, minlength=filters + 1)
+            starts = np.concatenate([[0], np.cumsum(counts)])
+            self._table = starts, numbers[np.argsort(by_filter, kind="stable")]
+        return self._table
+
+
+class _Out:
+    """Room for rows that come out; one more is for values that are tried."""
+
+    def __init__(self, room: int, width: int) -> None:
+        self.room = room
+        kinds = {
+            groups.OUT_RULE: np.int64,
+            groups.OUT_TS: np.int64,
+            groups.OUT_SEQ: np.int64,
+            groups.OUT_EXPIRED: np.uint8,
+            groups.OUT_FIRST: np.uint64,
+            groups.OUT_SECOND: np.uint64,
+        }
+        self.arrays: dict[int, Array] = {place: np.empty(room + 1, kind) for place, kind in kinds.items()}
+        self.arrays[groups.OUT_WORDS] = np.zeros((width, room + 1), np.int64)
+        self.arrays[groups.OUT_KNOWN] = np.zeros((width, room + 1), np.uint8)
+
+    def rows(self, count: int) -> Rows:
+        return Rows(*(array[..., :count] for array in self.arrays.values()))
+
+
+def _key_kinds(loaded: LoadedWindow) -> list[Kind | None]:
+    return [key.kind for key in loaded.windowed.group_by]
+
+
+def _placed(what: str, place: int) -> str:
+    """What a row of the table is, of a join's right side too."""
+    return what if place == 0 else f"{what} right"

@@ -1,0 +1,174 @@
+"""Binds a query of SiddhiQL to what is known of its events: filter, window, tests behind it, what is selected.
+
+Aggregates become `Computed` values by their number, and what `having` speaks of, the values of a row, `Computed` ones
+behind these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tocsin.errors import RuleError
+from tocsin.events.types import Kind
+from tocsin.language.queries import Call as Called
+from tocsin.language.queries import Chain, Join, Output, Query, Source, Summary, Window
+from tocsin.language.queries import Side as Outer
+from tocsin.language.rules import Attribute, Parameter, Pattern
+from tocsin.plans.bind import RESERVED, located
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.expressions import Computed, Field, Typed
+from tocsin.plans.graph import Call, Filter, Joined, RulePlan, Side, Windowed
+from tocsin.plans.typing import a, truth, typed, widened
+
+COMPUTED_MAX = 64
+"""How many aggregates and selected values a query can have together."""
+
+
+def bind_query(query: Query, catalog: Catalog) -> RulePlan:
+    """The plan of one query, or a `RuleError` that points at the mistake."""
+    try:
+        return _Binding(query, catalog).plan()
+    except RuleError as error:
+        raise located(error, query) from None
+
+
+@dataclass(slots=True)
+class _Binding:
+    query: Query
+    catalog: Catalog
+    unseen: bool = False
+
+    def plan(self) -> RulePlan:
+        query = self.query
+        match query.input:
+            case Join() as join:
+                return self._joined(join)
+            case Chain(sequence=sequence):
+                raise RuleError(f"{'sequences' if sequence else 'patterns'} do not run yet", span=query.input.span)
+            case Source() as source:
+                return self._windowed(source)
+
+    def _windowed(self, source: Source) -> RulePlan:
+        anchor, resolve = self._filter(source), self._resolve((source.pattern,))
+        return self._plan(
+            (source.pattern,), anchor, source.window, tuple(truth(test, resolve) for test in source.after)
+        )
+
+    def _joined(self, join: Join) -> RulePlan:
+        patterns = (join.left.pattern, join.right.pattern)
+        sides: list[Side] = []
+        for source, own in ((join.left, Outer.LEFT), (join.right, Outer.RIGHT)):
+            if source.after:
+                raise RuleError("tests behind the window of a join do not run yet", span=source.span)
+            looks, outer = join.triggers in (own, Outer.BOTH), join.outer in (own, Outer.BOTH)
+            sides.append(Side(self._filter(source), source.window, looks, outer))
+        for call in self.query.aggregates:
+            if call.function in (Summary.MIN, Summary.MAX):
+                raise RuleError(f"'{call.function}' in a join does not run yet", span=call.span or join.span)
+        resolve = self._resolve(patterns)
+        joined = Joined((sides[0], sides[1]), tuple(truth(test, resolve) for test in join.on))
+        return self._plan(patterns, sides[0].filter, None, (), joined)
+
+    def _filter(self, source: Source) -> Filter:
+        pattern = source.pattern
+        if source.tables:
+            raise RuleError("there are no tables: a query with 'in' cannot run", span=source.span)
+        self.catalog.check_type(pattern.type, pattern.span)
+        resolve = self._resolve((pattern,))
+        return Filter(pattern.type, tuple(sorted({truth(test, resolve) for test in pattern.constraints}, key=repr)))
+
+    def _plan(
+        self,
+        patterns: tuple[Pattern, ...],
+        anchor: Filter,
+        window: Window | None,
+        after: tuple[Typed, ...],
+        joined: Joined | None = None,
+    ) -> RulePlan:
+        query, resolve = self.query, self._resolve(patterns)
+        calls = tuple(self._call(call, resolve) for call in query.aggregates)
+        outputs = self._outputs(calls, resolve)
+        windowed = Windowed(
+            window,
+            after,
+            calls,
+            tuple(self._key(attribute, resolve) for attribute in query.group_by),
+            tuple(truth(test, self._row(len(calls), outputs)) for test in query.having),
+            current=query.output != Output.EXPIRED,
+            expired=query.output != Output.CURRENT,
+            joined=joined,
+        )
+        names, types = tuple(pattern.role for pattern in patterns), tuple(pattern.type for pattern in patterns)
+        return RulePlan(query, anchor, (), (), outputs, names, types, self.unseen, windowed=windowed)
+
+    def _resolve(self, patterns: tuple[Pattern, ...]) -> Callable[[Attribute | Parameter], Typed]:
+        """What a name stands for; without a role it is of the only event."""
+        places = {pattern.role: place for place, pattern in enumerate(patterns)}
+
+        def resolve(leaf: Attribute | Parameter) -> Typed:
+            assert isinstance(leaf, Attribute)
+            place = 0 if leaf.role is None else places[leaf.role]
+            kind = self.catalog.kind(patterns[place].type, leaf.name, leaf.span)
+            self.unseen = self.unseen or kind is None
+            return Field(place, leaf.name, kind)
+
+        return resolve
+
+    def _key(self, attribute: Attribute, resolve: Callable[[Attribute | Parameter], Typed]) -> Field:
+        key = resolve(attribute)
+        assert isinstance(key, Field)
+        if key.attribute in ("ts", "seq"):
+            raise RuleError(f"events cannot be grouped by {key.attribute}", span=attribute.span)
+        return key
+
+    def _call(self, call: Called, resolve: Callable[[Attribute | Parameter], Typed]) -> Call:
+        argument = None if call.argument is None else typed(call.argument, resolve)
+        kind = None if argument is None else argument.kind
+        if call.function == Summary.COUNT:
+            return Call(call.function, None, Kind.LONG)
+        if kind is not None and not kind.numeric:
+            raise RuleError(f"'{call.function}' needs numbers, this is {a(kind)}", span=call.span)
+        if call.function in (Summary.AVG, Summary.STD_DEV):
+            kind = Kind.DOUBLE
+        elif call.function == Summary.SUM and kind == Kind.INT:
+            kind = Kind.LONG
+        return Call(call.function, argument, kind)
+
+    def _outputs(
+        self, calls: tuple[Call, ...], resolve: Callable[[Attribute | Parameter], Typed]
+    ) -> tuple[tuple[str, Kind, Typed], ...]:
+        query = self.query
+        numbers = {call.name: number for number, call in enumerate(query.aggregates)}
+        if len(calls) + len(query.select) > COMPUTED_MAX:
+            message = f"a query can have {COMPUTED_MAX} aggregates and selected values together"
+            raise RuleError(f"{message}, this one has {len(calls) + len(query.select)}", span=query.span)
+
+        def value(leaf: Attribute | Parameter) -> Typed:
+            if isinstance(leaf, Parameter):
+                number = numbers[leaf.name]
+                return Computed(number, calls[number].kind)
+            return resolve(leaf)
+
+        reserved = (*RESERVED, *(("expired",) if query.output != Output.CURRENT else ()))
+        kinds, outputs = dict(query.emits.attributes), list[tuple[str, Kind, Typed]]()
+        for name, expression in query.select:
+            kind = kinds[name]
+            if name in reserved:
+                message, hint = f"a row cannot have a value called {name}", "Write … as another name."
+                raise RuleError(message, span=expression.span or query.span, hint=hint)
+            found = typed(expression, value)
+            integral = found.kind is not None and found.kind.integral
+            if found.kind not in (kind, None) and not (integral and kind.numeric):
+                message = f"{query.emits.name}.{name} is {a(kind)}, its value is {a(found.kind)}"
+                raise RuleError(message, span=expression.span)
+            outputs.append((name, kind, widened(found, kind)))
+        return tuple(outputs)
+
+    @staticmethod
+    def _row(calls: int, outputs: tuple[tuple[str, Kind, Typed], ...]) -> Callable[[Attribute | Parameter], Typed]:
+        """What a name stands for in a test of a row."""
+        values: dict[str, Typed] = {
+            name: Computed(calls + number, kind) for number, (name, kind, _) in enumerate(outputs)
+        }
+        return lambda leaf: values[leaf.name]

@@ -1,0 +1,170 @@
+"""Queries of SiddhiQL: every host gives the answer of the reference, and the engine that of Siddhi itself."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.hosts import HOSTS, rows_of
+from tests.conformance.packs import settled
+from tests.conformance.slots import SLOTS
+from tests.conftest import GOLDEN
+from tests.strategies_queries import definitions, events, filters, joins, selections, single, windows
+from tocsin.engine import reference
+from tocsin.engine.detector import Detector
+from tocsin.engine.reference import Match
+from tocsin.errors import RuleError
+from tocsin.events.notation import read_events
+from tocsin.events.types import Event
+from tocsin.language import parse
+from tocsin.language.queries import Output, Query
+from tocsin.language.requests import Statement
+
+EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "60"))
+"""How many cases each test draws; more are for a sweep by hand."""
+QUIET = list(HealthCheck)
+ALL = {**HOSTS, **SLOTS}
+TIMED = "has timers or uses composite events"
+NAMES = sorted(path.stem for path in (GOLDEN / "siddhi").glob("*.txt"))
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """One to three queries over one stream each; the later ones may read what the first ones put out."""
+    inserted = st.sampled_from(["insert into {}", "insert all events into {}", "insert expired events into {}"])
+    text = definitions()
+    first = draw(single())
+    text += f"@info(name='{draw(st.sampled_from(['a', 'm', 'z']))}') {first} {draw(inserted).format('O')};\n"
+    selected = first.partition(" select ")[2].partition(" group by ")[0].partition(" having ")[0]
+    names = [item.rpartition(" ")[2] for item in selected.split(", ")]
+    numbers = [name for name in names if name != "k"]
+    if draw(st.booleans()) and numbers:
+        test = draw(filters(numbers[0])) if "k" in names else ""
+        source = f"O{test}{draw(st.one_of(st.just(''), windows()))}"
+        chosen = draw(selections(numbers[0])) if "k" in names else f"select {numbers[0]} as v, count() as n"
+        text += f"from {source} {_renamed(chosen, 'p')} {draw(inserted).format('P')};\n"
+    if draw(st.booleans()):
+        text += f"@info(name='c') {_renamed(draw(single()), 'q')} {draw(inserted).format('Q')};\n"
+    return text
+
+
+def _renamed(query: str, ending: str) -> str:
+    """Names of values that say what they are, as all matches share one table."""
+    before, _, after = query.partition("select ")
+    chosen, *behind = after.replace(" having ", "\0having ").replace(" group by ", "\0group by ").split("\0")
+    made = ", ".join(f"{item.rpartition(' ')[0]} {item.rpartition(' ')[2]}_{ending}" for item in chosen.split(", "))
+    for part in behind:
+        word, name, *rest = part.split()
+        made += f" {part}" if word != "having" else f" having {name}_{ending} {' '.join(rest)}"
+    return f"{before}select {made}"
+
+
+def expected(matches: list[Match], rules: Sequence[Statement]) -> list[dict[str, object]]:
+    """The reference's rows as those of the engine's table."""
+    names = dict.fromkeys(name for rule in rules for name, _ in rule.emits.attributes)
+    told = {rule.name for rule in rules if isinstance(rule, Query) and rule.output != Output.CURRENT}
+    return [
+        {
+            "rule": match.rule,
+            "type": match.type,
+            "ts": match.ts,
+            "id": match.id,
+            **({"expired": match.expired if match.rule in told else None} if told else {}),
+            **{name: dict(match.attributes).get(name) for name in names},
+            "parts": [{"role": p.role, "type": p.type, "ts": p.ts, "id": p.id} for p in match.parts],
+        }
+        for match in matches
+    ]
+
+
+def check(host: str, rules: Sequence[Statement], given: Sequence[Event], seed: int, types: dict) -> None:
+    right = expected(reference.detect(rules, given), rules)
+    try:
+        found = ALL[host](rules, types, list(given), random.Random(seed))
+    except RuleError as error:
+        if host == "ordered" and TIMED in str(error):
+            return
+        raise
+    if host == "ordered" or host in SLOTS:
+        found, right = settled(found), settled(right)
+    assert found == right
+
+
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(text=texts(), drawn=events(), seed=st.integers(0, 999))
+def test_host_gives_the_rows_of_the_reference(host: str, text: str, drawn: tuple[Event, ...], seed: int) -> None:
+    program = parse(text, "siddhi")
+    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+
+
+@pytest.mark.parametrize("host", [host for host in ALL if host != "ordered"])
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(query=single(), drawn=events(), seed=st.integers(0, 999))
+def test_rules_of_tesla_see_the_rows_of_queries(host: str, query: str, drawn: tuple[Event, ...], seed: int) -> None:
+    program = parse(f"{definitions()}{query} insert all events into O;", "siddhi")
+    seen = parse("define Seen(v2: long) from O() as o and last A() as a within 4 us from o where v2 = a.x")
+    rules = (*program.rules, *seen.rules)
+    check(host, rules, drawn, seed, {type.name: type for type in program.types})
+
+
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(
+    query=joins(),
+    which=st.sampled_from(["", "all events ", "expired events "]),
+    drawn=events(),
+    seed=st.integers(0, 999),
+)
+def test_host_gives_the_rows_of_the_reference_for_joins(
+    host: str, query: str, which: str, drawn: tuple[Event, ...], seed: int
+) -> None:
+    assume("min(" not in query and "max(" not in query)  # do not run yet
+    program = parse(f"{definitions()}{query} insert {which}into O;", "siddhi")
+    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=10 * EXAMPLES, suppress_health_check=QUIET)
+@given(text=texts(), drawn=events(), seed=st.integers(0, 999))
+def test_host_gives_the_rows_of_the_reference_in_a_long_sweep(
+    host: str, text: str, drawn: tuple[Event, ...], seed: int
+) -> None:
+    program = parse(text, "siddhi")
+    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+
+
+NOT_YET = "do not run yet"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_siddhi_answers(name: str) -> None:
+    """What the engine finds is what Siddhi put out, query by query."""
+    text, given_events, right = (GOLDEN / "siddhi" / f"{name}.txt").read_text("utf-8").split("---\n")
+    program = parse(text, "siddhi")
+    try:
+        detector = Detector(program.rules, {type.name: type for type in program.types}, delay_us=2**60)
+    except RuleError as error:
+        if NOT_YET in str(error):
+            pytest.skip(error.message)
+        raise
+    found = rows_of(detector.push(list(read_events(given_events)))) + rows_of(detector.finish())
+    lines = []
+    for query in program.rules:
+        for row in found:
+            if row["rule"] == query.name:
+                listed = ", ".join(f"{value}={_literal(row[value])}" for value, _ in query.emits.attributes)
+                lines.append(f"{query.name} {row['ts']} {'expired' if row.get('expired') else 'current'} {listed}")
+    assert lines == right.splitlines()
+
+
+def _literal(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f'"{value}"' if isinstance(value, str) else repr(value)
