@@ -15,7 +15,7 @@ from tests.strategies import TYPES, Case, cases
 
 import tocsin
 from tocsin.engine import detector as detector_module
-from tocsin.engine import reference, snapshots
+from tocsin.engine import reference
 from tocsin.engine.detector import Detector
 from tocsin.errors import RuleError
 from tocsin.events.notation import read_events
@@ -424,15 +424,3 @@ def test_a_constraint_may_be_long() -> None:
     events = [Event("A", ts, {"n": ts}) for ts in range(10)]
     found = tocsin.rules(f"define P(n: long) from A({either}) where n = A.n").detect(events)
     assert found["n"].to_pylist() == [0, 2, 4, 6, 8]
-
-
-def test_what_all_requests_have_used_is_forgotten() -> None:
-    text = "request One on A as a & B as b within 1 h request Other on A as a ; B as b within 1 h"
-    detector = tocsin.rules(text, language="eps").detector()
-    pairs = [event for n in range(200) for event in (Event("A", 2 * n), Event("B", 2 * n + 1))]
-    detector.push(pairs)
-    detector.finish()
-    assert detector.counts["matches"] == 400
-    rows = snapshots.decode(detector.snapshot()).state.rows
-    assert sum(table.num_rows for table in rows.values()) == 0
-    assert not snapshots.decode(detector.snapshot()).state.used

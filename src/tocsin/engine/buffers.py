@@ -6,8 +6,6 @@ average and a list can be searched by halving.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from tocsin.engine import kernels
@@ -73,19 +71,6 @@ class Buffers:
             entries = lists.pool_row[lists.offset[n] : lists.offset[n] + lists.length[n]]
             gone = (entries >= 0) & ~stays[entries]
             entries[gone] = ~entries[gone]
-
-    def forget(self, gone: Mapping[int, Array]) -> None:
-        """Takes rows out of buffers."""
-        lists, lengths = self.lists, self.lists.length[: self._count]
-        first = np.repeat(lists.offset[: self._count] - (np.cumsum(lengths) - lengths), lengths)
-        place, buffer = first + np.arange(len(first)), np.repeat(lists.buffer[: self._count], lengths)
-        order = np.argsort(buffer, kind="stable")
-        place, buffer = place[order], buffer[order]
-        for number, rows in gone.items():
-            mine = place[slice(*np.searchsorted(buffer, [number, number + 1]))]
-            entries = lists.pool_row[mine]
-            some = (entries >= 0) & np.isin(entries, rows)
-            lists.pool_row[mine[some]] = ~entries[some]
 
     def add(self, tables: Tables, store: Store, pair_filter: Array, pair_row: Array) -> None:
         """Appends rows to the buffers of the filters they passed. Pairs come in canonical order."""

@@ -439,8 +439,6 @@ class Machine:
 
     def trim(self, now: int) -> None:
         """Forgets everything that no rule can reach from `now` on."""
-        if gone := self.requests.used_by_all(self):
-            self.buffers.forget(gone)
         held = self.windows.rows
         live, number = self.buffers.trim(self.tables, self.store, now, held)
         self.windows.renumber(number)

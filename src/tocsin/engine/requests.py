@@ -7,7 +7,6 @@ An instance is used up for one request and not for others, so the buffers stay s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,6 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.tables import Arriving
 from tocsin.errors import StateError
 from tocsin.language.requests import Request, owned
-from tocsin.plans.graph import Buffer
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine
@@ -107,27 +105,6 @@ class Requests:
         self._make_room(len(rows))
         kernels.use(self._used, request * kernels.OWNER + rows + 1)
         self._count += len(rows)
-
-    def used_by_all(self, machine: Machine) -> dict[int, Array]:
-        """For each buffer that only requests read, the rows that all of them have used."""
-        if not self._count:
-            return {}
-        readers: dict[Buffer, set[int] | None] = {}
-        for loaded in machine.tables.rules:
-            request = machine.tables.requests.get(loaded.plan.user) if loaded.plan.combining else None
-            for buffer in loaded.plan.buffers:
-                others = readers.setdefault(buffer, set())
-                if request is None or others is None:
-                    readers[buffer] = None
-                else:
-                    others.add(request)
-        used, found = self.used_by_request(), dict[int, Array]()
-        for buffer, requests in readers.items():
-            if requests and all(request in used for request in requests):
-                rows = reduce(np.intersect1d, [used[request] for request in sorted(requests)])
-                if len(rows):
-                    found[machine.tables.buffer_ids[buffer]] = rows
-        return found
 
     def renumber(self, live: Array, number: Array) -> None:
         """Follows the store: rows have other numbers, or are gone."""
