@@ -25,7 +25,7 @@ from tocsin.language import parse
 from tocsin.language.queries import Output, Query
 from tocsin.language.requests import Statement
 
-EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "25"))
 """How many cases each test draws; more are for a sweep by hand."""
 QUIET = list(HealthCheck)
 ALL = {**HOSTS, **SLOTS}
@@ -131,7 +131,7 @@ def test_host_gives_the_rows_of_the_reference_for_joins(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ALL)
-@settings(max_examples=10 * EXAMPLES, suppress_health_check=QUIET)
+@settings(max_examples=20 * EXAMPLES, suppress_health_check=QUIET)
 @given(text=texts(), drawn=events(), seed=st.integers(0, 999))
 def test_host_gives_the_rows_of_the_reference_in_a_long_sweep(
     host: str, text: str, drawn: tuple[Event, ...], seed: int

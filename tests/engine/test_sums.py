@@ -1,0 +1,58 @@
+"""Exact sums: whatever was added and taken away, the sum and the variance are those of fractions, rounded once."""
+
+from __future__ import annotations
+
+import math
+import struct
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tocsin.engine.kernels import sums
+
+DOUBLES = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.1, 0.2, 1e100, -1e100, 5e-324, 1.7e308])
+LONGS = st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5)
+SUM, SQUARES = 1100, 1300
+
+
+def rounded(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+@settings(max_examples=300)
+@given(
+    values=st.lists(st.tuples(DOUBLES, st.booleans()), max_size=8)
+    | st.lists(st.tuples(LONGS, st.booleans()), max_size=8)
+)
+def test_sums_and_variances_are_those_of_fractions(values: list[tuple[int | float, bool]]) -> None:
+    memory = np.zeros(2048, np.int64)
+    at, double = memory.ctypes.data, any(isinstance(value, float) for value, _ in values)
+    sums.clear_sum(at, SUM, sums.LIMBS_DOUBLE if double else sums.LIMBS_LONG)
+    sums.clear_sum(at, SQUARES, sums.LIMBS_DOUBLE_SQUARES if double else sums.LIMBS_LONG_SQUARES)
+    held: list[int | float] = []
+
+    def change(value: int | float, sign: int) -> None:
+        word = struct.unpack("<q", struct.pack("<d", value + 0.0))[0] if double else value
+        sums.add_value(at, SUM, word, double, sign)
+        sums.add_square(at, SQUARES, word, double, sign)
+
+    for value, leaves in values:
+        held.append(value)
+        change(value, 1)
+        if leaves:
+            change(held.pop(0), -1)
+        total, squares = sum(map(Fraction, held), Fraction(0)), sum((Fraction(x) ** 2 for x in held), Fraction(0))
+        exponent = sums.DOUBLE_EXPONENT if double else 0
+        assert sums.sum_double(at, SUM, exponent) == rounded(total)
+        if not double:
+            found, within = sums.sum_long(at, SUM)
+            assert within == (-(2**63) <= total < 2**63)
+            assert not within or found == total
+        if held:
+            exact = (squares - total**2 / len(held)) / len(held)
+            assert sums.variance(at, SUM, SQUARES, len(held), exponent) == rounded(exact)
