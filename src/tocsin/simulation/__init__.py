@@ -1,0 +1,1 @@
+"""Sites under virtual time."""
