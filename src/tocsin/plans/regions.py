@@ -43,7 +43,7 @@ def distance_m(one: Place, two: Place, space: Space) -> float:
     >>> distance_m((0, 0), (3, 4), Space.PLANE)
     5.0
     >>> round(distance_m((9.18, 48.78), (13.4, 52.52), Space.WGS84) / 1000)
-    512
+    511
     """
     if space is Space.PLANE:
         return math.hypot(two[0] - one[0], two[1] - one[1])
