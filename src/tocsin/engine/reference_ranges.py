@@ -58,7 +58,7 @@ def coverings(interest: Interest, events: Iterable[Event], history_us: int | Non
     for fact in facts:
         if any(fact.type == rule.emits.name for rule in interest.rules):
             raise EventError(f"events of type {fact.type} come from a rule, they are not accepted from outside")
-    return [_covering(interest, range, facts, history_us) for range in cut(interest, facts)]
+    return [covering(interest, range, facts, history_us) for range in cut(interest, facts)]
 
 
 def cut(interest: Interest, facts: Sequence[Fact]) -> list[Range]:
@@ -130,7 +130,8 @@ def match_id(query: str, number: int, words: Words) -> str:
     return hexadecimal(state)
 
 
-def _covering(interest: Interest, range: Range, facts: Sequence[Fact], history_us: int | None) -> Covering:
+def covering(interest: Interest, range: Range, facts: Sequence[Fact], history_us: int | None) -> Covering:
+    """What is delivered for one range, given all events in canonical order."""
     located = []
     for fact in facts:
         place = place_of(fact.attributes, interest.space)
