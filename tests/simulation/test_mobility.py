@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.simulation.moving import Moving, as_expected, as_ranges, moving, whole
+from tests.simulation.moving import Moving, as_expected, as_ranges, dense, moving, whole
 from tocsin.language.interests import Semantics
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -17,30 +17,50 @@ def check(case: Moving) -> None:
         assert as_ranges(delivered[name]) == as_expected(expected)
 
 
-@settings(max_examples=100, suppress_health_check=QUIET)
+@pytest.mark.parametrize("seed", range(60))
+def test_every_range_is_complete_and_in_order(seed: int) -> None:
+    check(dense(seed))
+
+
+@settings(max_examples=60, suppress_health_check=QUIET)
 @given(moving())
-def test_every_range_is_complete_and_in_order(case: Moving) -> None:
+def test_any_rules_in_any_city(case: Moving) -> None:
     check(case)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_strong_queries_agree_where_they_overlap(seed: int) -> None:
+    agreeing(dense(seed, queries=2, same=True, strong=True))
+
+
+def test_seeded_cases_are_of_all_kinds() -> None:
+    several = [dense(seed) for seed in range(60)]
+    delivered = [sum(len(one.delivered) for one in case.expected()["qMe"]) for case in several]
+    assert sum(count > 5 for count in delivered) > 30
+    kinds = {(type(c.interests[0].shape), type(c.interests[0].update), c.interests[0].semantics) for c in several}
+    assert len(kinds) > 14
+    assert len({case.interests[0].space for case in several}) == 2
+
+
 @pytest.mark.slow
-@settings(max_examples=1000, suppress_health_check=QUIET)
+@pytest.mark.parametrize("first", range(100, 1100, 100))
+def test_a_thousand_seeds(first: int) -> None:
+    for seed in range(first, first + 100):
+        check(dense(seed, queries=2))
+
+
+@pytest.mark.slow
+@settings(max_examples=400, suppress_health_check=QUIET)
 @given(moving(queries=2))
-def test_every_range_of_two_queries_is_complete_and_in_order(case: Moving) -> None:
+def test_any_rules_of_two_queries_in_any_city(case: Moving) -> None:
     check(case)
 
 
-@settings(max_examples=30, suppress_health_check=QUIET)
-@given(moving(queries=2, same=True, strong=True))
-def test_strong_queries_agree_where_they_overlap(case: Moving) -> None:
-    agreeing(case)
-
-
 @pytest.mark.slow
-@settings(max_examples=300, suppress_health_check=QUIET)
-@given(moving(queries=2, same=True, strong=True))
-def test_strong_queries_agree_where_they_overlap_in_many_cases(case: Moving) -> None:
-    agreeing(case)
+@pytest.mark.parametrize("first", range(100, 500, 100))
+def test_strong_queries_agree_in_many_cases(first: int) -> None:
+    for seed in range(first, first + 100):
+        agreeing(dense(seed, queries=2, same=True, strong=True))
 
 
 def agreeing(case: Moving) -> None:

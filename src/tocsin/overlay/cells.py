@@ -65,6 +65,8 @@ class Wanted:
     """Of which region it has been sent events, up to what the broker has."""
     next: Region | None = None
     """The region of the range for which the Collect has not come yet."""
+    upto: float = -math.inf
+    """Up to which time it has been sent events."""
 
 
 @dataclass
@@ -179,10 +181,12 @@ class Cells:
         rows = self._rows(wanted, region, collect.points)
         if keeps:
             assert old is not None
-            rows = tuple(row for row in rows if not old.contains(row.places[0]))
+            # What came since the question was answered has not been sent.
+            rows = tuple(row for row in rows if row.event.ts > wanted.upto or not old.contains(row.places[0]))
         self._stream(collect.query, collect.operator, wanted, rows)
 
     def _stream(self, query: str, key: str, wanted: Wanted, rows: tuple[Row, ...]) -> None:
+        wanted.upto = self.progress
         self.outbox.append((wanted.site, Events(query, key, self.site, rows, int(self.progress))))
 
     def _rows(self, wanted: Wanted, region: Region, points: Mapping[str, float]) -> tuple[Row, ...]:

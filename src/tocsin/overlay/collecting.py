@@ -308,7 +308,9 @@ class Processor:
         for row in self._correlation.found(rows, int(upto)):
             if row.name in self._sent or row.event.ts <= self._point:
                 continue
-            if row.name in self._before:
+            # An aggregate can change what an event says without changing what it is made of.
+            before = self._before.get(row.name)
+            if before is not None and before.event == row.event:
                 kept.append(row.name)
             else:
                 fresh.append(row)

@@ -7,6 +7,7 @@ stretches of event time, each with the word that it is complete. Everything foll
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,7 +170,8 @@ class Simulation:
             self._carry(now)
             if names[order][0] == "site":
                 site = self.sites[name]
-                site.cells.publish([event for event in held.get(name, ()) if begin < event.ts <= end], end)
+                times, mine = held.get(name, ([], []))
+                site.cells.publish(mine[bisect_right(times, begin) : bisect_right(times, end)], end)
                 self._send(name, now)
             else:
                 self._move(name, *focals[name], begin, end, now)
@@ -188,12 +190,15 @@ class Simulation:
         found.append((begin, last + 10 * self.city.epoch_us[1] + 10))
         return [(low, high) for low, high in found if low < high]
 
-    def _by_site(self, events: Sequence[Event]) -> dict[Site, list[Event]]:
-        held: dict[Site, list[Event]] = {}
+    def _by_site(self, events: Sequence[Event]) -> dict[Site, tuple[list[int], list[Event]]]:
+        """What each broker will get: times, and the events."""
+        held: dict[Site, tuple[list[int], list[Event]]] = {}
         for event in events:
             place = place_of(event.attributes, self.space)
             if place is not None:
-                held.setdefault(self.city.holder(self.city.grid.cell(place)), []).append(event)
+                times, mine = held.setdefault(self.city.holder(self.city.grid.cell(place)), ([], []))
+                times.append(event.ts)
+                mine.append(event)
         return held
 
     def _updates(self, interest: Interest, events: Sequence[Event]) -> list[Event]:
