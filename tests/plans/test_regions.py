@@ -42,6 +42,18 @@ def test_a_rectangle_on_the_earth_is_in_metres() -> None:
     assert not region.contains((9.18, 48.78 + north * 1.001))
 
 
+@pytest.mark.parametrize(("far_m", "error_m"), [(500, 0.01), (10_000, 4.0)])
+def test_the_flat_map_is_as_good_as_it_says(far_m: float, error_m: float) -> None:
+    region = Region(Circle(1), (9.0, 50.0), Space.WGS84)
+    for number in range(72):
+        turn = math.tau * number / 72
+        east = far_m * math.cos(turn) / DEGREE_M / math.cos(math.radians(50))
+        place = (9.0 + east, 50.0 + far_m * math.sin(turn) / DEGREE_M)
+        assert math.hypot(*region.offset(place)) == pytest.approx(
+            distance_m(region.centre, place, Space.WGS84), abs=error_m
+        )
+
+
 def test_a_region_across_the_date_line() -> None:
     region = Region(Rectangle(40_000, 40_000), (179.95, 10), Space.WGS84)
     assert region.contains((-179.95, 10))

@@ -1,8 +1,8 @@
 """Where is a range, and what lies in it? Shapes laid around a place, on a plane or on the Earth.
 
 On the Earth a shape is laid on a flat map of the surroundings of its focal object: degrees times the length of a degree
-there. At 500 m from the object this is right to a centimetre at 50° north, at 10 km to some ten metres. Distances,
-and so circles, are great circles (haversine) on a sphere of the Earth's mean radius. Borders belong to a region.
+there. At 50° north, distances from the object on that map are right to a centimetre at 500 m, to 4 m at 10 km. Circles
+are great circles (haversine) on a sphere of the Earth's mean radius. Borders belong to a region.
 """
 
 from __future__ import annotations
