@@ -86,7 +86,7 @@ def dense(seed: int, *, queries: int = 1, same: bool = False, strong: bool | Non
     """Many events of few types, and rules that find something among them."""
     chance = Random(seed)
     rules = parse(chance.choice(RULES)).rules
-    rows = [Event(chance.choice("ABC"), chance.randint(0, 60)) for _ in range(chance.randint(20, 160))]
+    rows = [Event(chance.choice("ABC"), chance.randint(0, 60)) for _ in range(chance.randint(60, 240))]
     return settled(Case(tuple(rules), tuple(rows)), chance, queries, same, strong)
 
 
