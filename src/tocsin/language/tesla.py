@@ -76,7 +76,7 @@ def _read(text: str, start: str) -> Any:
 
 @cache
 def _automaton() -> Automaton:
-    return Automaton(grammar("tesla"), _Reader(), ("program", "role", "expression"))
+    return Automaton(grammar("tesla"), TeslaReader(), ("program", "role", "expression"))
 
 
 class _Defined(NamedTuple):
@@ -101,7 +101,7 @@ class _Call(NamedTuple):
     span: Span
 
 
-class _Reader(Reader):
+class TeslaReader(Reader):
     """One method for each production that only TESLA has; each gets what its parts became."""
 
     def program(self, items: list[Declared | _Defined]) -> tuple[tuple[EventType, ...], tuple[Rule, ...]]:

@@ -1,0 +1,179 @@
+"""Hypothesis strategies for queries that move: rules and events of `tests.strategies`, with places, and a city."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from hypothesis import strategies as st
+
+from tests.strategies import TYPES, Case, cases
+from tocsin.engine.reference_ranges import Covering, coverings
+from tocsin.events.types import Event, EventType, Kind
+from tocsin.language.interests import (
+    Circle,
+    Each,
+    Interest,
+    Polygon,
+    Rectangle,
+    Semantics,
+    Space,
+    Spatial,
+    Timed,
+    needed,
+)
+from tocsin.language.printing_interests import print_interest
+from tocsin.language.rules import Pattern
+from tocsin.language.tesla import parse
+from tocsin.overlay.delivery import Delivery
+from tocsin.plans.regions import DEGREE_M, Grid
+from tocsin.simulation.mobility import City, Simulation
+
+SIDE = 20
+SHAPES = [
+    Rectangle(10.0, 10.0),
+    Rectangle(14.0, 12.0),
+    Circle(6.0),
+    Circle(9.0),
+    Polygon(((-2.0, -6.0), (8.0, 0.0), (0.0, 1.0), (-2.0, 9.0))),
+    Rectangle(40.0, 4.0),
+    Circle(30.0),
+    Rectangle(2.0, 2.0),
+]
+UPDATES = [Each(), Timed(4), Timed(9), Spatial(4.0), Spatial(9.0)]
+
+
+@dataclass(frozen=True, repr=False)
+class Moving:
+    """Queries, a city, and what happens in it."""
+
+    interests: tuple[Interest, ...]
+    case: Case
+    city: City
+
+    def __repr__(self) -> str:
+        return f"{self.case!r}\n" + "\n".join(print_interest(one) for one in self.interests) + f"\n{self.city}"
+
+    @property
+    def types(self) -> dict[str, EventType]:
+        places = tuple((name, Kind.DOUBLE) for name in self.interests[0].space.coordinates)
+        known = {type.name: replace(type, attributes=type.attributes + places) for type in TYPES}
+        return known | {name: EventType(name, places) for name in ("Me", "You")}
+
+    def expected(self) -> dict[str, list[Covering]]:
+        return {one.name: coverings(one, self.case.events, self.city.history_us) for one in self.interests}
+
+    def simulation(self) -> Simulation:
+        return Simulation(self.city, self.interests, self.types, self.interests[0].space)
+
+
+RULES = [
+    "define P() from A() and each B() within 9 us from A",
+    "define P() from A() and last B() within 9 us from A",
+    "define P() from A() and each B() within 9 us from A and not C() between B and A",
+    "define P(n: long) from A() and $n = Count(B() within 9 us from A) where n = $n",
+    "define P() from A() and first B() within 9 us from A consuming B",
+    "define Q() from A() and each B() within 6 us from A define P() from C() and each Q() within 6 us from C",
+    "define Q() from A() and last B() within 6 us from A define P() from Q() and each C() within 6 us from Q",
+    "define Q() from A() and first B() within 6 us from A consuming B"
+    " define P() from C() and each Q() within 6 us from C",
+    "define Q() from A() and not B() within 3 us from A"
+    " define P() from C() and last Q() within 9 us from C consuming Q",
+]
+
+
+def dense(seed: int, *, queries: int = 1, same: bool = False, strong: bool | None = None) -> Moving:
+    """Many events of few types, and rules that find something among them."""
+    chance = Random(seed)
+    rules = parse(chance.choice(RULES)).rules
+    rows = [Event(chance.choice("ABC"), chance.randint(0, 60)) for _ in range(chance.randint(60, 240))]
+    return settled(Case(tuple(rules), tuple(rows)), chance, queries, same, strong)
+
+
+@st.composite
+def moving(draw: st.DrawFn, *, queries: int = 1, same: bool = False, strong: bool | None = None) -> Moving:
+    """Any rules, which seldom match; the rest is by chance from a drawn seed."""
+    case = draw(cases(events_max=30))
+    return settled(case, Random(draw(st.integers(0, 2**32))), queries, same, strong)
+
+
+def settled(case: Case, chance: Random, queries: int, same: bool, strong: bool | None) -> Moving:
+    """Rules and events in a city, with queries; `same`: of the same types and shape; `strong`: None is by chance."""
+    space = chance.choice([Space.PLANE, Space.PLANE, Space.WGS84])
+    scale = 1.0 if space is Space.PLANE else 1 / DEGREE_M
+    east, north = space.coordinates
+    last = max([event.ts for event in case.events], default=30)
+
+    def place() -> tuple[int, int]:
+        return chance.randint(0, SIDE), chance.randint(0, SIDE)
+
+    def located(event: Event, at: tuple[int, int], number: int) -> Event:
+        where = {east: at[0] * scale, north: at[1] * scale}
+        return replace(event, attributes={**event.attributes, **where}, id=f"e{number:03}")
+
+    events = [located(event, place(), number) for number, event in enumerate(case.events)]
+    names = ("Me", "You")[:queries]
+    for name in names:
+        at = place()
+        for ts in sorted(chance.randint(0, last + 2) for _ in range(chance.choice([1, 4, 8, 12]))):
+            events.append(located(Event(name, ts), at, len(events)))
+            at = (at[0] + chance.randint(-2, 2), at[1] + chance.randint(-2, 2)) if chance.random() < 0.9 else place()
+    emitted = sorted({rule.emits.name for rule in case.rules})
+    interests = []
+    shape = chance.choice(SHAPES)
+    for name in names:
+        delivers = emitted if same else chance.sample(emitted, chance.randint(1, len(emitted)))
+        semantics = chance.choice(list(Semantics)) if strong is None else (Semantics.WEAK, Semantics.STRONG)[strong]
+        interests.append(
+            Interest(
+                f"q{name}",
+                tuple(delivers),
+                Pattern(name),
+                shape if same else chance.choice(SHAPES),
+                needed(delivers, case.rules),
+                space,
+                chance.choice([0, 1, 3, 8, 20]),
+                chance.choice(UPDATES),
+                semantics,
+            )
+        )
+    side = SIDE * scale
+    cells = (chance.choice([1, 2, 4]), chance.choice([1, 2, 4]))
+    city = City(
+        Grid((0.0, 0.0, side, side), *cells),
+        chance.randint(1, cells[0]),
+        chance.randint(1, cells[1]),
+        history_us=chance.choice([10_000, 10_000, 10_000, 60, 120]),
+        delay_us=(0, chance.choice([0, 2, 4, 8, 40])),
+        epoch_us=(1, chance.choice([1, 1, 3, 8])),
+        incremental=chance.random() < 0.75,
+        seed=chance.randint(0, 99),
+    )
+    return Moving(tuple(interests), Case(case.rules, tuple(events)), city)
+
+
+def as_ranges(delivered: list[Delivery]) -> list[list[object]]:
+    """What was delivered, range by range: number, start and error, then the matches."""
+    found: list[list[object]] = []
+    for one in delivered:
+        if one.match is None:
+            found.append([(one.number, one.start, one.error)])
+        else:
+            found[-1].append((one.number, one.id, whole(one.match)))
+    return found
+
+
+def whole(match: object) -> object:
+    """A match with its nulls left out."""
+    attributes = {name: value for name, value in match.attributes.items() if value is not None}  # type: ignore[attr-defined]
+    return replace(match, attributes=attributes)  # type: ignore[type-var]
+
+
+def as_expected(expected: list[Covering]) -> list[list[object]]:
+    return [
+        [
+            (covering.range.number, covering.range.start, covering.error),
+            *((covering.range.number, one.id, whole(one.match)) for one in covering.delivered),
+        ]
+        for covering in expected
+    ]

@@ -1,0 +1,86 @@
+"""Do moving queries in a city of brokers deliver what the reference says, for every range and in order?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.simulation.moving import Moving, as_expected, as_ranges, dense, moving, whole
+from tocsin.language.interests import Semantics
+
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+
+def check(case: Moving) -> None:
+    delivered = case.simulation().run(case.case.events)
+    for name, expected in case.expected().items():
+        assert as_ranges(delivered[name]) == as_expected(expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_range_is_complete_and_in_order(seed: int) -> None:
+    check(dense(seed))
+
+
+@settings(max_examples=60, suppress_health_check=QUIET)
+@given(moving())
+def test_any_rules_in_any_city(case: Moving) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_strong_queries_agree_where_they_overlap(seed: int) -> None:
+    agreeing(dense(seed, queries=2, same=True, strong=True))
+
+
+def test_seeded_cases_are_of_all_kinds() -> None:
+    several = [dense(seed) for seed in range(60)]
+    delivered = [sum(len(one.delivered) for one in case.expected()["qMe"]) for case in several]
+    assert sum(count > 5 for count in delivered) > 30
+    kinds = {(type(c.interests[0].shape), type(c.interests[0].update), c.interests[0].semantics) for c in several}
+    assert len(kinds) > 14
+    assert len({case.interests[0].space for case in several}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 1100, 100))
+def test_a_thousand_seeds(first: int) -> None:
+    for seed in range(first, first + 100):
+        check(dense(seed, queries=2))
+
+
+@pytest.mark.slow
+@settings(max_examples=400, suppress_health_check=QUIET)
+@given(moving(queries=2))
+def test_any_rules_of_two_queries_in_any_city(case: Moving) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 500, 100))
+def test_strong_queries_agree_in_many_cases(first: int) -> None:
+    for seed in range(first, first + 100):
+        agreeing(dense(seed, queries=2, same=True, strong=True))
+
+
+def agreeing(case: Moving) -> None:
+    """Definition 2 of the paper's Section 3, for ranges over one region; both queries at the first one's places."""
+    one, two = case.interests
+    assert one.semantics is two.semantics is Semantics.STRONG
+    events = []
+    for event in case.case.events:
+        events.append(event)
+        if event.type == "Me":
+            events.append(type(event)("You", event.ts + 3, event.attributes, event.seq, f"{event.id}y"))
+    delivered = Moving(case.interests, type(case.case)(case.case.rules, tuple(events)), case.city)
+    expected = delivered.expected()
+    found = delivered.simulation().run(events)
+    for name in found:
+        assert as_ranges(found[name]) == as_expected(expected[name])
+    for mine in expected[one.name]:
+        for other in expected[two.name]:
+            if mine.range.region != other.range.region or mine.error or other.error:
+                continue
+            begin, end = max(mine.range.start, other.range.start), min(mine.range.end, other.range.end)
+            seen = [[whole(d.match) for d in c.delivered if begin <= d.match.ts <= end] for c in (mine, other)]
+            assert seen[0] == seen[1]

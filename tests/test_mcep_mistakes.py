@@ -1,0 +1,29 @@
+"""What does a user read whose dynamic interest query is wrong? Every message is a golden file.
+
+A file of tests/golden/mcep_mistakes holds what the user wrote, a line `---`, and what Tocsin answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import GOLDEN
+from tocsin.errors import RuleError
+from tocsin.language.mcep import parse
+
+NAMES = sorted(path.stem for path in (GOLDEN / "mcep_mistakes").glob("*.txt"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistake(name: str, golden: Callable[[str, str], None]) -> None:
+    written = (GOLDEN / "mcep_mistakes" / f"{name}.txt").read_text(encoding="utf-8").partition("\n---\n")[0]
+    with pytest.raises(RuleError) as caught:
+        parse(written)
+    assert caught.value.line is not None
+    golden(f"mcep_mistakes/{name}.txt", f"{written}\n---\n{caught.value}\n")
+
+
+def test_there_are_many_mistakes() -> None:
+    assert len(NAMES) >= 30
