@@ -11,8 +11,8 @@ A failure that a random schedule found is written down as a script and becomes a
       - {at_ms: 50, suspect: 2#0, by: 2#1}
       - {at_ms: 95, gone: 2#0}          # it will never come back, and everybody is told
 
-`cut: [2#1, "*"]` cuts a replica off from all others. What is sent over a cut link arrives after it has healed; what is
-on its way to a replica that crashes is lost.
+`cut: [2#1, "*"]` cuts a replica off from all others. What is sent over a cut link is lost, as when a connection breaks,
+or with `kept: true` arrives after it has healed. What is on its way to a replica that crashes is lost.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ def drawn(groups: Mapping[str, Sequence[str]], duration_us: int, seed: int) -> S
         until_us = at_us + chance.randrange(duration_us // 20, duration_us // 2)
         kind = chance.choice(["cut", "cut", "slow"])
         by_us = chance.randrange(duration_us // 10) if kind == "slow" else 0
-        faults.append(Fault(at_us, kind, here, chance.choice([there, ALL]), until_us, by_us))
+        kept = kind == "cut" and chance.random() < 0.5
+        faults.append(Fault(at_us, kind, here, chance.choice([there, ALL]), until_us, by_us, kept))
     for _ in range(chance.randint(0, 2)):
         group = chance.choice([replicas for replicas in groups.values() if len(replicas) > 1] or [["", ""]])
         accused, accuser = chance.sample(list(group), 2)
@@ -133,7 +134,7 @@ def drawn(groups: Mapping[str, Sequence[str]], duration_us: int, seed: int) -> S
         chance.shuffle(replicas)
         at_us = chance.randrange(duration_us // 2)
         until_us = at_us + chance.randrange(duration_us // 5, duration_us // 2)
-        faults.append(Fault(at_us, "cut", replicas[0], ALL, until_us))
+        faults.append(Fault(at_us, "cut", replicas[0], ALL, until_us, kept=chance.random() < 0.3))
         together_us = at_us + chance.randrange(duration_us // 20, duration_us // 5)
         for name in replicas[1:]:
             crash(name, together_us + chance.randrange(duration_us // 50))

@@ -69,7 +69,7 @@ def violations(
         add(0, sink, [id for id in mine if id not in place])
         known = [id for id in mine if id in place]
         latest = max((place[id] for id in known), default=-1)
-        add(1, sink, [id for id in should[:latest] if id not in have])
+        add(1, sink, [id for id in should[: max(latest, 0)] if id not in have])
         add(2, sink, [id for id, count in Counter(mine).items() if count > 1])
         first = list(dict.fromkeys(known))
         add(3, sink, [later for before, later in zip(first, first[1:], strict=False) if place[later] < place[before]])

@@ -2,7 +2,7 @@
 
 The sites are deployed without replicas first; every replica begins with the state its processor then has. Links
 between replicas are as long as those between their sites, and a little longer by chance, the same in each run. What
-is on its way to a replica that crashes is lost; what meets a cut link waits until it has healed.
+is on its way to a replica that crashes is lost; what meets a cut link is lost too, or waits until it has healed.
 """
 
 from __future__ import annotations
@@ -101,20 +101,21 @@ class ReplicatedNetwork:
         self._enough: Callable[[], bool] = lambda: False
         self._over = False
         self._gone: set[str] = set()
+        self._recovering: set[str] = set()
         self._floors: dict[tuple[str, str], int] = defaultdict(lambda: -1)
         self._delays = dict(sites.delays_us)
         self._extra: dict[str, int] = {}
         self._kind = type("Run", (SharedReplica if shared else Replica,), {**FLAWS[flaw], "states": []})
         self._build(sites, strategy, types, rules)
 
-    def _build(
-        self, sites: Sites, strategy: Strategy, types: Mapping[str, EventType], rules: Sequence[Rule]
-    ) -> None:
+    def _build(self, sites: Sites, strategy: Strategy, types: Mapping[str, EventType], rules: Sequence[Rule]) -> None:
         plain = deployed(sites, strategy, types, rules)
         sinks: dict[str, list[str]] = {name: [] for name in self.groups}
         for sink in sites.sinks:
             sinks[place(sink)].append(SINK + sink)
-        drain = type("RunDrain", (Drain,), {name: kind for name, kind in FLAWS[self.flaw].items() if name == "Incoming"})
+        drain = type(
+            "RunDrain", (Drain,), {name: kind for name, kind in FLAWS[self.flaw].items() if name == "Incoming"}
+        )
         for group, replicas in self.groups.items():
             links = {there: delay for (here, there), delay in sites.delays_us.items() if here == group}
             data = snapshot(plain.processors[group])
@@ -172,6 +173,7 @@ class ReplicatedNetwork:
     def _look(self) -> None:
         for replicas in self.groups.values():
             self.counts.leaders[sum(self.leads(name) for name in replicas)] += 1
+        self._recover()
         self._over = self._enough()
         self._at(self.now_us + self.settings.beat_us, self._look)
 
@@ -197,8 +199,10 @@ class ReplicatedNetwork:
         delay_us += self._extra.get(sender, 0) + self._extra.get(receiver, 0)
         at_us = self.now_us + delay_us
         for fault in self._cuts:
-            if fault.until_us > self.now_us and fault.at_us <= self.now_us and _touches(fault, sender, receiver):
-                at_us = fault.until_us + delay_us if fault.kind == "cut" else at_us + fault.by_us
+            if fault.until_us > self.now_us and _touches(fault, sender, receiver):
+                if fault.kind == "cut" and not fault.kept:
+                    return
+                at_us = max(at_us, fault.until_us + delay_us) if fault.kind == "cut" else at_us + fault.by_us
         at_us = max(at_us, self._latest.get((sender, receiver), 0))
         self._latest[sender, receiver] = at_us
         self._at(at_us, lambda: self._arrive(sender, receiver, message))
@@ -251,6 +255,7 @@ class ReplicatedNetwork:
         if replica.ready:
             self._kept[name] = replica.snapshot()
         self.down.add(name)
+        self._recovering.add(name)
 
     def restart(self, name: str, *, kept: bool = False) -> None:
         """A replica comes back: with nothing, or with what it had."""
@@ -268,20 +273,24 @@ class ReplicatedNetwork:
             self._arrive("", name, Gone(gone))
 
     def _bearable(self, name: str) -> bool:
-        """Whether a group has another correct replica: one that is up, and whose incarnation and position all that send
-        to it know."""
-        return any(self.correct(peer) for peer in self.groups[group_of(name)] if peer != name)
+        """Whether a group has another correct replica: one that never failed, or has recovered."""
+        self._recover()
+        peers = [peer for peer in self.groups[group_of(name)] if peer != name and peer not in self.down]
+        return any(peer not in self._recovering for peer in peers)
 
-    def correct(self, name: str) -> bool:
-        """Whether it is up, has its state, and can get all that it lacks from those that send to it."""
+    def _recover(self) -> None:
+        self._recovering = {name for name in self._recovering if not self.recovered(name)}
+
+    def recovered(self, name: str) -> bool:
+        """Whether a restarted replica has its state, all correct replicas that send to it know its incarnation, and
+        none that ever was has pruned what it lacks."""
         if name in self.down or not self.replica(name).ready:
             return False
         replica, group = self.replica(name), group_of(name)
         for source, incoming in replica.incoming.items():
             if self._floors[incoming.stream] > incoming.upto:
                 return False
-            senders = [source] if source.startswith(FEED) else self.groups[source]
-            for sender in senders:
+            for sender in [source] if source.startswith(FEED) else self.groups[source]:
                 node = self.nodes[sender]
                 if sender in self.down or isinstance(node, Drain):
                     continue

@@ -133,19 +133,7 @@ class Gone:
 
 
 Replicated = (
-    Bundle
-    | Delivered
-    | Gap
-    | Heartbeat
-    | LeaderDead
-    | Election
-    | Vote
-    | Elected
-    | Probe
-    | Echo
-    | Rejoin
-    | State
-    | Gone
+    Bundle | Delivered | Gap | Heartbeat | LeaderDead | Election | Vote | Elected | Probe | Echo | Rejoin | State | Gone
 )
 ELECTIONS = (LeaderDead, Election, Vote, Elected)
 """What is said for the sake of elections."""

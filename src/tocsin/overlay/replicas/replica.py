@@ -38,7 +38,14 @@ class Replica:
     Outgoing = Outgoing
 
     def __init__(
-        self, name: str, place: Place, machine: Machine, settings: Settings, *, incarnation: int = 0, begins: bool = True
+        self,
+        name: str,
+        place: Place,
+        machine: Machine,
+        settings: Settings,
+        *,
+        incarnation: int = 0,
+        begins: bool = True,
     ) -> None:
         self.name, self.place, self.machine, self.settings = name, place, machine, settings
         self.incarnation, self.ready = incarnation, begins
@@ -113,7 +120,9 @@ class Replica:
             self.sending.tick(now)
             self.sending.flush(now)
         if self._previous:
-            self._send(self._previous[min(self._previous, key=lambda group: (group == self._feed, group))], r.Probe(now))
+            self._send(
+                self._previous[min(self._previous, key=lambda group: (group == self._feed, group))], r.Probe(now)
+            )
 
     # ---- rounds
 
@@ -271,7 +280,9 @@ class Replica:
         self.round = state["round"]
         self.machine.load(state["machine"])
         for group, (done, bundles) in state["incoming"].items():
-            self.incoming[group] = incoming = self.Incoming((group, self.place.group), self.settings.inbox_max, done=done)
+            self.incoming[group] = incoming = self.Incoming(
+                (group, self.place.group), self.settings.inbox_max, done=done
+            )
             incoming.bundles = {bundle.number: bundle for bundle in bundles}
             incoming.upto = done + len(bundles)
         for target, (floor, last, kept, gone) in state["outgoing"].items():
