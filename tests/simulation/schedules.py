@@ -124,7 +124,8 @@ def main() -> int:
         faults.update(fault.kind for fault in network.applied)
         totals.update(
             events=network.counts.events, duplicates=network.counts.duplicates, elections=network.counts.elections,
-            notices=network.notices_count(), gaps=network.counts.messages["Gap"], states=network.counts.messages["State"],
+            notices=network.notices_count(), gaps=network.counts.messages["Gap"],
+            states=network.counts.messages["State"],
             several=sum(seen for count, seen in network.counts.leaders.items() if count > 1),
         )  # fmt: skip
         if wrong:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -72,7 +73,7 @@ def violations(
         add(1, sink, [id for id in should[: max(latest, 0)] if id not in have])
         add(2, sink, [id for id, count in Counter(mine).items() if count > 1])
         first = list(dict.fromkeys(known))
-        add(3, sink, [later for before, later in zip(first, first[1:], strict=False) if place[later] < place[before]])
+        add(3, sink, [later for before, later in pairwise(first) if place[later] < place[before]])
         if ended:
             add(4, sink, [id for id in should if id not in have])
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,7 @@ from tocsin.simulation.flaws import FLAWS
 from tocsin.simulation.sharing import History, Shared, SharedReplica
 
 Node = Replica | Feed | Drain
+USUAL = Settings()
 WITHIN_US = 500
 """The delay between replicas of one group, and to feeds and drains."""
 RETRY_US = 10_000
@@ -74,7 +75,7 @@ class ReplicatedNetwork:
         rules: Sequence[Rule],
         script: Script,
         *,
-        settings: Settings = Settings(),
+        settings: Settings = USUAL,
         seed: int = 0,
         shared: bool = False,
         flaw: str = "none",
@@ -100,6 +101,8 @@ class ReplicatedNetwork:
         self._cuts: list[Fault] = []
         self._enough: Callable[[], bool] = lambda: False
         self._over = False
+        self._waiting: dict[str, deque[tuple[pa.Table, int]]] = defaultdict(deque)
+        """Batches for feeds that are full."""
         self._gone: set[str] = set()
         self._recovering: set[str] = set()
         self._floors: dict[tuple[str, str], int] = defaultdict(lambda: -1)
@@ -310,9 +313,18 @@ class ReplicatedNetwork:
     def _publish(self, group: str, batch: pa.Table, upto: int) -> None:
         feed = self.nodes[FEED + group]
         assert isinstance(feed, Feed)
-        if not feed.publish(batch, upto, self.now_us):
-            self._at(self.now_us + RETRY_US, lambda: self._publish(group, batch, upto))
+        waiting = self._waiting[group]
+        waiting.append((batch, upto))
+        while waiting and feed.publish(*waiting[0], self.now_us):
+            waiting.popleft()
         self._collect(feed)
+        if waiting:
+            self._at(self.now_us + RETRY_US, lambda: self._publish_again(group))
+
+    def _publish_again(self, group: str) -> None:
+        if self._waiting[group]:
+            batch, upto = self._waiting[group].pop()
+            self._publish(group, batch, upto)
 
     def notices(self) -> dict[str, list[tuple[Notice, int]]]:
         """What each sink got, and when."""

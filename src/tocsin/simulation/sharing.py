@@ -1,8 +1,8 @@
 """Can f+1 replicas be simulated for the price of one? Those that have had the same inputs are in the same state.
 
-The processor of a group runs once. Each replica is at a point of a tree of histories; one that takes inputs which another
-took at the same point gets what came out then. A replica whose history differs, which only flawed replicas have, gets a
-processor that is run again from the beginning. Nothing else is shared, and tests run both ways.
+The processor of a group runs once. Each replica is at a point of a tree of histories; one that takes inputs which
+another took at the same point gets what came out then. A replica whose history differs, which only flawed replicas
+have, gets a processor that is run again from the beginning. Nothing else is shared, and tests run both ways.
 """
 
 from __future__ import annotations

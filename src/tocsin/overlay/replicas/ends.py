@@ -1,7 +1,7 @@
 """Where do a group's events come from, where do its notices go? Two ends that are taken to be reliable.
 
-A feed stands for the sources of one processor: it keeps a batch until every replica has it. A drain stands for one sink:
-it takes each bundle of notices once, in order.
+A feed stands for the sources of one processor: it keeps a batch until every replica has it. A drain stands for one
+sink: it takes each bundle of notices once, in order.
 """
 
 from __future__ import annotations

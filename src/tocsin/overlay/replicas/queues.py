@@ -50,7 +50,7 @@ class Outgoing:
         return [self.kept[number] for number in range(since + 1, self.last + 1)]
 
     def acknowledged(self, receiver: str, incarnation: int, upto: int) -> bool:
-        """Takes an acknowledgement. One of a new incarnation voids all before it, and sending begins anew: then True."""
+        """Takes an acknowledgement. One of a new incarnation voids all before it, and sending begins anew: True."""
         before, known = self.acked.get(receiver, (-1, -1))
         if incarnation < before:
             return False

@@ -2,7 +2,7 @@
 
     bundles in ─► Incoming, by stream ─► rounds ─► machine ─► Outgoing, by stream ─► sent by leaders, kept by all
 
-Nothing here reads a clock: `now` is the host's, and decides only when something is said, never what follows from events.
+Nothing here reads a clock: `now` is the host's, and decides only when something is said, never what follows from it.
 A replica that starts with nothing asks its peers for their state, one after another, and says nothing else until then.
 """
 
@@ -32,7 +32,7 @@ class Place:
 
 
 class Replica:
-    """A replica. `incarnation`: how often it has been started before; `begins`: it has the state that all begin with."""
+    """A replica. `incarnation`: how often it was started before; `begins`: it has the state that all begin with."""
 
     Incoming = Incoming
     Outgoing = Outgoing

@@ -1,4 +1,4 @@
-"""How does a leader, or a feed, get its bundles to every replica of a group? Sends, sends again, and says who is silent."""
+"""How does a leader, or a feed, get its bundles to every replica of a group? Sends, and sends again."""
 
 from __future__ import annotations
 
