@@ -25,7 +25,7 @@ from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation.deployment import Sites
 from tocsin.simulation.faults import Script, drawn, written
 from tocsin.simulation.properties import Violation, right, violations
-from tocsin.simulation.replicated import ReplicatedNetwork, played
+from tocsin.simulation.replicated import ReplicatedNetwork, begun, epochs, played
 
 TYPES = {name: EventType(name, (("v", Kind.INT),)) for name in "ABC"}
 RULES = (
@@ -95,12 +95,13 @@ def play(
     script = script or drawn(groups, EPOCH_US * EPOCHS, seed)
     settings = options.pop("settings", Settings(rounds=ROUNDS))
     network = ReplicatedNetwork(
-        case.sites, STRATEGIES[case.strategy], TYPES, case.rules, script,
+        begun(case.sites, STRATEGIES[case.strategy], TYPES, case.rules), script,
         seed=seed, flaw=flaw, shared=shared, settings=settings, **options,  # type: ignore[arg-type]
     )  # fmt: skip
     expected = right(case.rules, TYPES, case.sites.sinks, case.events, 2**60)
     total = sum(map(len, expected.values()))
-    played(network, case.events, case.where, epoch_us=EPOCH_US, epochs=EPOCHS, limit_us=LIMIT_US, expected=total)
+    cut = epochs(network.groups, case.events, case.where, epoch_us=EPOCH_US, count=EPOCHS)
+    played(network, cut, epoch_us=EPOCH_US, limit_us=LIMIT_US, expected=total)
     return network, violations(network.got(), expected)
 
 

@@ -139,3 +139,27 @@ def drawn(groups: Mapping[str, Sequence[str]], duration_us: int, seed: int) -> S
         for name in replicas[1:]:
             crash(name, together_us + chance.randrange(duration_us // 50))
     return Script(count, tuple(sorted(faults, key=lambda fault: fault.at_us)))
+
+
+def failing(
+    groups: Mapping[str, Sequence[str]],
+    p_fail: float,
+    *,
+    step_us: int,
+    steps: int,
+    recovery_us: int,
+    kept: bool,
+    seed: int,
+) -> Script:
+    """In each step every replica that is up fails with a probability, and comes back after a time (Section VI)."""
+    chance = random.Random(f"failing {seed} {p_fail}")
+    faults: list[Fault] = []
+    for name in [name for replicas in groups.values() for name in replicas]:
+        back_us = 0
+        for step in range(steps):
+            at_us = step * step_us + chance.randrange(step_us)
+            if at_us >= back_us and chance.random() < p_fail:
+                back_us = at_us + recovery_us
+                faults += [Fault(at_us, "crash", name), Fault(back_us, "restart", name, kept=kept)]
+    count = max(len(replicas) for replicas in groups.values())
+    return Script(count, tuple(sorted(faults, key=lambda fault: fault.at_us)))

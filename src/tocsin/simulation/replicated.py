@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from tocsin.language.rules import Rule
 from tocsin.overlay.messages import Answer, Events, Matches
 from tocsin.overlay.replicas.ends import FEED, Drain, Feed
 from tocsin.overlay.replicas.machines import SINK, Machine, Own
-from tocsin.overlay.replicas.messages import ELECTIONS, Bundle, Gone, LeaderDead, Notice
+from tocsin.overlay.replicas.messages import ELECTIONS, Bundle, Gone, LeaderDead, Notice, Publication
 from tocsin.overlay.replicas.replica import Place, Replica, group_of, named
 from tocsin.overlay.replicas.sending import Settings
 from tocsin.overlay.snapshots import restore, snapshot
@@ -47,11 +47,13 @@ class Counts:
 
     messages: Counter[str] = field(default_factory=Counter)
     events: int = 0
-    """Rows of events and matches, times receivers."""
+    """Rows of events and matches that replicas were sent by other groups."""
     links: int = 0
     """The same, without replicas: each row once for each link it crosses."""
     duplicates: int = 0
     """Rows that a receiver had already."""
+    notices: int = 0
+    """Rows that drains were sent."""
     leaders: Counter[int] = field(default_factory=Counter)
     """How often a group was seen with so many leaders."""
 
@@ -64,15 +66,44 @@ class Counts:
         return sum(count * seen for count, seen in self.leaders.items()) / max(1, self.leaders.total())
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """Sites that are deployed: the state with which each group's replicas begin. Runs can share one."""
+
+    sites: Sites
+    strategy: Strategy
+    types: Mapping[str, EventType]
+    rules: Sequence[Rule]
+    states: Mapping[str, bytes]
+    _histories: dict[str, History] = field(default_factory=dict)
+
+    def links(self, group: str) -> dict[str, int]:
+        return {there: delay for (here, there), delay in self.sites.delays_us.items() if here == group}
+
+    def given(self, group: str) -> tuple[Any, ...]:
+        """What a processor is restored from."""
+        return (self.states[group], self.links(group), self.strategy, self.types, self.rules)
+
+    def history(self, group: str) -> History:
+        """The group's processor for all replicas that share one."""
+        if group not in self._histories:
+            self._histories[group] = History(lambda: restore(*self.given(group)))
+        return self._histories[group]
+
+
+def begun(sites: Sites, strategy: Strategy, types: Mapping[str, EventType], rules: Sequence[Rule]) -> Beginning:
+    """Deploys rules at sites."""
+    plain = deployed(sites, strategy, types, rules)
+    states = {name: snapshot(processor) for name, processor in plain.processors.items()}
+    return Beginning(sites, strategy, types, rules, states)
+
+
 class ReplicatedNetwork:
     """Replicas, feeds and drains, and the links between them."""
 
     def __init__(
         self,
-        sites: Sites,
-        strategy: Strategy,
-        types: Mapping[str, EventType],
-        rules: Sequence[Rule],
+        beginning: Beginning,
         script: Script,
         *,
         settings: Settings = USUAL,
@@ -81,11 +112,14 @@ class ReplicatedNetwork:
         flaw: str = "none",
         within_limit: bool = True,
     ) -> None:
+        sites = beginning.sites
         self.script, self.settings, self.shared, self.flaw = script, settings, shared, flaw
         self.within_limit = within_limit
         """Whether crashes that would leave a group without enough correct replicas are put off."""
         self.now_us = 0
         self.counts = Counts()
+        self.counted: dict[tuple[str, str], int] = defaultdict(lambda: -1)
+        """The last bundle that was counted, of each stream and of each receiver."""
         self.applied: list[Fault] = []
         self.nodes: dict[str, Node] = {}
         self.down: set[str] = set()
@@ -101,7 +135,7 @@ class ReplicatedNetwork:
         self._cuts: list[Fault] = []
         self._enough: Callable[[], bool] = lambda: False
         self._over = False
-        self._waiting: dict[str, deque[tuple[pa.Table, int]]] = defaultdict(deque)
+        self._waiting: dict[str, deque[Publication]] = defaultdict(deque)
         """Batches for feeds that are full."""
         self._gone: set[str] = set()
         self._recovering: set[str] = set()
@@ -109,10 +143,10 @@ class ReplicatedNetwork:
         self._delays = dict(sites.delays_us)
         self._extra: dict[str, int] = {}
         self._kind = type("Run", (SharedReplica if shared else Replica,), {**FLAWS[flaw], "states": []})
-        self._build(sites, strategy, types, rules)
+        self._build(beginning)
 
-    def _build(self, sites: Sites, strategy: Strategy, types: Mapping[str, EventType], rules: Sequence[Rule]) -> None:
-        plain = deployed(sites, strategy, types, rules)
+    def _build(self, beginning: Beginning) -> None:
+        sites = beginning.sites
         sinks: dict[str, list[str]] = {name: [] for name in self.groups}
         for sink in sites.sinks:
             sinks[place(sink)].append(SINK + sink)
@@ -120,13 +154,12 @@ class ReplicatedNetwork:
             "RunDrain", (Drain,), {name: kind for name, kind in FLAWS[self.flaw].items() if name == "Incoming"}
         )
         for group, replicas in self.groups.items():
-            links = {there: delay for (here, there), delay in sites.delays_us.items() if here == group}
-            data = snapshot(plain.processors[group])
-            given = (data, links, strategy, types, rules)
+            links = beginning.links(group)
             if self.shared:
-                history = History(lambda given=given: restore(*given))  # type: ignore[misc]
+                history = beginning.history(group)
                 self._machines[group] = lambda history=history: Shared(history)  # type: ignore[misc]
             else:
+                given = beginning.given(group)
                 self._machines[group] = lambda given=given: Own(*given)  # type: ignore[misc]
             neighbours = {there: self.groups[there] for there in links}
             self._places[group] = Place(group, replicas, neighbours, tuple(sinks[group]))
@@ -216,12 +249,17 @@ class ReplicatedNetwork:
         node = self.nodes[receiver]
         if isinstance(message, Bundle) and message.parts and not sender.startswith(FEED):
             rows = rows_in(message)
-            self.counts.events += rows
-            incoming = node.incoming if isinstance(node, Drain) else node.incoming[message.stream[0]]  # type: ignore[union-attr]
-            if message.number <= incoming.upto:
-                self.counts.duplicates += rows
-            elif receiver.endswith("#0") or isinstance(node, Drain):
-                self.counts.links += rows
+            if isinstance(node, Drain):
+                self.counts.notices += rows
+            elif isinstance(node, Replica):
+                self.counts.events += rows
+                had = self.counted[receiver, message.stream[0]]
+                self.counted[receiver, message.stream[0]] = max(had, message.number)
+                if message.number <= had:
+                    self.counts.duplicates += rows
+                if message.number > self.counted[message.stream]:
+                    self.counted[message.stream] = message.number
+                    self.counts.links += rows
         node.receive(sender, message, self.now_us)
         self._collect(node)
 
@@ -305,17 +343,17 @@ class ReplicatedNetwork:
 
     # ---- sources and sinks
 
-    def publish(self, batches: Mapping[str, pa.Table], empty: pa.Table, upto: int, at_us: int) -> None:
+    def publish(self, publications: Mapping[str, Publication], at_us: int) -> None:
         """Has all sources hand over a batch at a time; one whose feed is full waits."""
         for group in self.groups:
-            self._at(at_us, lambda group=group: self._publish(group, batches.get(group, empty), upto))  # type: ignore[misc]
+            self._at(at_us, lambda group=group: self._publish(group, publications[group]))  # type: ignore[misc]
 
-    def _publish(self, group: str, batch: pa.Table, upto: int) -> None:
+    def _publish(self, group: str, publication: Publication) -> None:
         feed = self.nodes[FEED + group]
         assert isinstance(feed, Feed)
         waiting = self._waiting[group]
-        waiting.append((batch, upto))
-        while waiting and feed.publish(*waiting[0], self.now_us):
+        waiting.append(publication)
+        while waiting and feed.publish(waiting[0], self.now_us):
             waiting.popleft()
         self._collect(feed)
         if waiting:
@@ -323,8 +361,7 @@ class ReplicatedNetwork:
 
     def _publish_again(self, group: str) -> None:
         if self._waiting[group]:
-            batch, upto = self._waiting[group].pop()
-            self._publish(group, batch, upto)
+            self._publish(group, self._waiting[group].pop())
 
     def notices(self) -> dict[str, list[tuple[Notice, int]]]:
         """What each sink got, and when."""
@@ -362,31 +399,35 @@ def rows_in(bundle: Bundle) -> int:
     return sum(part.batch.num_rows for part in bundle.parts if isinstance(part, Events | Matches | Answer | Notice))
 
 
+def epochs(
+    groups: Iterable[str], events: pa.Table, where: Sequence[str], *, epoch_us: int, count: int, spare: int = 4
+) -> list[dict[str, Publication]]:
+    """Events, in order of time and `where` they happen, cut into epochs; then some that are empty."""
+    ts, homes = events["ts"].to_numpy(), np.asarray(where)
+    found = []
+    for number in range(count + spare):
+        upto = (number + 1) * epoch_us
+        first, last = np.searchsorted(ts, [number * epoch_us, upto])
+        rows, mine = events.slice(first, last - first), homes[first:last]
+        found.append({group: Publication(rows.filter(pa.array(mine == group)), upto) for group in groups})
+    return found
+
+
 def played(
     network: ReplicatedNetwork,
-    events: pa.Table,
-    where: Sequence[str],
+    publications: Sequence[Mapping[str, Publication]],
     *,
     epoch_us: int,
-    epochs: int,
-    spare: int = 4,
     limit_us: int,
     expected: int | None = None,
 ) -> None:
-    """Publishes events, in order of time and `where` they happen, in epochs, then some that are empty; until sinks have
-    as many notices as expected and no more faults come, and a little longer."""
-    last_us = max([(epochs + spare) * epoch_us, *(max(one.at_us, one.until_us) for one in network.script.faults)])
+    """Publishes epochs, until sinks have as many notices as expected and no more faults come, and a little longer."""
+    last_us = max([len(publications) * epoch_us, *(max(one.at_us, one.until_us) for one in network.script.faults)])
     last_us += 10 * network.settings.beat_us
 
     def enough() -> bool:
         return expected is not None and network.now_us > last_us and network.notices_count() >= expected
 
-    ts = events["ts"].to_numpy()
-    homes = np.asarray(where)
-    for number in range(epochs + spare):
-        upto = (number + 1) * epoch_us
-        first, last = np.searchsorted(ts, [number * epoch_us, upto])
-        rows, mine = events.slice(first, last - first), homes[first:last]
-        batches = {home: rows.filter(pa.array(mine == home)) for home in sorted(set(mine.tolist()))}
-        network.publish(batches, events.slice(0, 0), upto, upto)
+    for number, publication in enumerate(publications):
+        network.publish(publication, (number + 1) * epoch_us)
     network.run(limit_us, enough)

@@ -12,7 +12,7 @@ from importlib import import_module
 from tocsin.errors import TocsinError, nearest
 from tocsin.studies.study import Study
 
-NAMES = ("eps", "trex")
+NAMES = ("eps", "reliability", "trex")
 """The studies there are, in the order in which `all` runs them."""
 
 

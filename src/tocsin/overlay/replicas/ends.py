@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from tocsin.overlay.replicas.messages import Bundle, Delivered, Echo, Gone, Notice, Probe, Publication, Replicated
 from tocsin.overlay.replicas.queues import Incoming, Outgoing
 from tocsin.overlay.replicas.sending import Sending, Settings
@@ -27,11 +25,11 @@ class Feed:
         self.sending = Sending({group: self.queue}, lambda to, message: self.outbox.append((to, message)), settings)
         self._next_us = 0
 
-    def publish(self, batch: pa.Table, upto: int, now: int) -> bool:
+    def publish(self, publication: Publication, now: int) -> bool:
         """Takes a batch, unless the queue is full: then the source has to wait."""
         if self.sending.full:
             return False
-        self.queue.enqueue(Bundle(self.queue.stream, self.queue.last + 1, (Publication(batch, upto),)))
+        self.queue.enqueue(Bundle(self.queue.stream, self.queue.last + 1, (publication,)))
         self.sending.flush(now)
         return True
 
