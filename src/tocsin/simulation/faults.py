@@ -151,14 +151,17 @@ def failing(
     kept: bool,
     seed: int,
 ) -> Script:
-    """In each step every replica that is up fails with a probability, and comes back after a time (Section VI)."""
-    chance = random.Random(f"failing {seed} {p_fail}")
+    """In each step every replica that is up fails with a probability, and comes back after a time (Section VI).
+
+    What fails at some probability fails at a higher one too, however many replicas there are, so that runs compare."""
     faults: list[Fault] = []
     for name in [name for replicas in groups.values() for name in replicas]:
+        chance = random.Random(f"failing {seed} {name}")
         back_us = 0
         for step in range(steps):
             at_us = step * step_us + chance.randrange(step_us)
-            if at_us >= back_us and chance.random() < p_fail:
+            fails = chance.random() < p_fail
+            if fails and at_us >= back_us:
                 back_us = at_us + recovery_us
                 faults += [Fault(at_us, "crash", name), Fault(back_us, "restart", name, kept=kept)]
     count = max(len(replicas) for replicas in groups.values())

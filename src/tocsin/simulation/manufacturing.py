@@ -33,7 +33,7 @@ RATES = {"Produced": 0.8, "Consumed": 0.8, "Stored": 0.5, "Delivered": 0.5, "Pri
 """Events a second at each facility."""
 BRANCHES = 4
 DELAY_US = 5_000
-EPOCH_US = 500_000
+EPOCH_US = 1_000_000
 
 
 @dataclass(frozen=True)
