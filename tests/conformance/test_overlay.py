@@ -16,7 +16,7 @@ SMALL = cases(events_max=24)
 
 
 @pytest.mark.parametrize("strategy", ALL)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(case=SMALL, seed=st.integers(0, 99999))
 def test_sites_give_the_answer_of_the_reference(strategy: str, case: Case, seed: int) -> None:
     check(case.rules, case.events, strategy, seed)
@@ -32,6 +32,12 @@ def test_sequences_at_different_rates(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["MT", "STpp", "MTpp", "STpp eager", "MTpp eager"])
 def test_sequences_at_different_rates_in_a_long_sweep(strategy: str) -> None:
     sequences_checked(strategy, range(100, 220))
+
+
+@pytest.mark.xfail(strict=True, reason="matches are lost after a change of masters while messages are delayed")
+def test_a_change_of_masters_while_messages_are_delayed() -> None:
+    """The one of 300 seeds that failed; the cause is not known yet."""
+    sequences_checked("MTpp eager", range(2137, 2138))
 
 
 def sequences_checked(strategy: str, seeds: range) -> Counter[str]:

@@ -55,12 +55,14 @@ class Uplink:
     ) -> list[Asked]:
         """The father asks for something else; returns what was pulled and is pushed now, or the other way round.
 
-        `elsewhere`: partial rules that somebody else decides.
+        `elsewhere`: partial rules that somebody else decides. What is pulled from now on comes first: what it sent must
+        be known before anything else is sent.
         """
         before, others = {request.partial: request.pushed for request in self.asked}, set(elsewhere)
         self.asked, self.simple = asked, tuple(simple)
         changed = [request for request in asked if before.get(request.partial, request.pushed) != request.pushed]
-        return [request for request in changed if request.partial not in others]
+        here = [request for request in changed if request.partial not in others]
+        return sorted(here, key=lambda request: request.pushed)
 
     def keep_pulled(self, elsewhere: Iterable[Partial]) -> None:
         """Keeps events for what is pulled, and no other."""

@@ -25,7 +25,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from tocsin.events.types import EventType
-from tocsin.language.printing import print_rule
+from tocsin.language.printing import print_rule, print_window
 from tocsin.language.rules import (
     Aggregate,
     Clause,
@@ -76,7 +76,7 @@ class Partial:
         if self.blocks_us >= FOREVER_US:
             text.append(f"-- and every {roles[0]}")
         elif self.blocks_us:
-            text.append(f"-- and every {roles[0]} less than {self.blocks_us} us after")
+            text.append(f"-- and every {roles[0]} less than {print_window(self.blocks_us)} after")
         return "\n".join(text)
 
 
