@@ -131,6 +131,17 @@ def test_one_that_has_gone_for_ever_is_not_waited_for() -> None:
     assert network.now_us < 500_000
 
 
+def test_rare_acknowledgements_change_only_how_much_is_sent_again() -> None:
+    case = draw(1, 1)
+    crash = Script(2, (Fault(75_000, "crash", "0#0"), Fault(76_000, "crash", "1#0")))
+    often, wrong = play(case, crash, 1)
+    rare, also_wrong = play(case, crash, 1, settings=Settings(rounds=ROUNDS, prune_us=60_000, resend_us=200_000))
+    assert not wrong
+    assert not also_wrong
+    assert rare.counts.messages["Delivered"] < often.counts.messages["Delivered"]
+    assert rare.counts.duplicates > often.counts.duplicates
+
+
 def test_scripts_are_written_as_they_are_read() -> None:
     script = drawn({"0": ("0#0", "0#1"), "1": ("1#0", "1#1")}, 100_000, 3)
     again = read(written(script))

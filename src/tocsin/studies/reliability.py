@@ -42,7 +42,8 @@ def measure(settings: Settings) -> list[Row]:
         recovery_us=RECOVERY_STEPS * STEP_US, kept=kept, seed=int(settings["seed"]),
     )  # fmt: skip
     times = Times(
-        rounds=5, beat_us=STEP_US, suspect_us=35 * STEP_US // 10, vote_us=STEP_US, resend_us=8 * STEP_US
+        rounds=5, beat_us=STEP_US, prune_us=10 * STEP_US, suspect_us=35 * STEP_US // 10, vote_us=STEP_US,
+        resend_us=25 * STEP_US,
     )  # fmt: skip
     network = ReplicatedNetwork(
         works.beginning, script, settings=times, seed=int(settings["seed"]), shared=True,
@@ -82,7 +83,7 @@ def measure(settings: Settings) -> list[Row]:
 def _runs(
     scale: Scale, fs: Sequence[int], ps: Sequence[float], *, kept: bool, seeds: int, flaws: Sequence[str] = ("none",)
 ) -> list[Settings]:
-    size = {"facilities": scale.pick(13, 30, 70), "seconds": scale.pick(30, 60, 190)}
+    size = {"facilities": scale.pick(9, 30, 70), "seconds": scale.pick(20, 60, 190)}
     if flaws != ("none",):
         size = {"facilities": 5, "seconds": 15}
     return [

@@ -73,6 +73,7 @@ class Replica:
         self._led = False
         self._lacking = False
         self._next_us = 0
+        self._prunes_us = 0
         self._behind_us: int | None = None
         if not begins:
             self._announce()
@@ -113,8 +114,11 @@ class Replica:
             return
         self.elections.tick(now)
         self._go_on(now)
-        self._acknowledge()
-        self._beat()
+        prunes = now >= self._prunes_us
+        if prunes:
+            self._prunes_us = now + self.settings.prune_us
+            self._acknowledge()
+        self._beat(prunes)
         self._complain(now)
         if self.leading:
             self.sending.tick(now)
@@ -196,8 +200,9 @@ class Replica:
 
     # ---- peers
 
-    def _beat(self) -> None:
-        floors = tuple((target, queue.floor) for target, queue in self.outgoing.items()) if self.leading else ()
+    def _beat(self, prunes: bool) -> None:
+        told = self.outgoing.items() if prunes and self.leading else ()
+        floors = tuple((target, queue.floor) for target, queue in told)
         beat = r.Heartbeat(self.incarnation, self.leading, self.round, self.elections.latency_us, floors)
         for peer in self.peers:
             self._send(peer, beat)

@@ -18,7 +18,10 @@ class Settings:
 
     rounds: int = 8
     beat_us: int = 10_000
-    """Between heartbeats and acknowledgements."""
+    """Between heartbeats."""
+    prune_us: int = 0
+    """Between acknowledgements, and between heartbeats that tell frontiers; 0: with each heartbeat. The longer, the
+    fewer acknowledgements, and the more a new leader sends again."""
     suspect_us: int = 40_000
     """A leader that is silent for so long is thought dead."""
     vote_us: int = 15_000
