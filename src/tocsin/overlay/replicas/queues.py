@@ -57,7 +57,7 @@ class Outgoing:
         self.gone.discard(receiver)
         new = incarnation > before
         self.acked[receiver] = (incarnation, upto if new else max(upto, known))
-        again = new and before >= 0
+        again = incarnation > max(before, 0)
         if again:
             self.sent[receiver] = upto
         self.prune(self.frontier())
