@@ -42,6 +42,11 @@ _CLASSES: dict[str, Any] = {
 }
 
 
+def known(*kinds: type) -> None:
+    """Makes further dataclasses known."""
+    _CLASSES.update((kind.__name__, kind) for kind in kinds)
+
+
 def encode(value: Any) -> bytes:
     """A message, or what a snapshot is made of, as bytes."""
     streams: list[bytes] = []

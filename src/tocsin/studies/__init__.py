@@ -12,7 +12,7 @@ from importlib import import_module
 from tocsin.errors import TocsinError, nearest
 from tocsin.studies.study import Study
 
-NAMES = ("trex", "eps", "visiri", "mobility")
+NAMES = ("trex", "reliability", "eps", "visiri", "mobility")
 """The studies there are, in the order in which `all` runs them."""
 
 

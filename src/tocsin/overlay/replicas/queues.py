@@ -1,0 +1,112 @@
+"""Which bundles of a stream are kept, sent, acknowledged, taken? One queue at each end.
+
+    Outgoing   pruned … floor | floor + 1 … last          sent and acknowledged up to: one number for each receiver
+    Incoming   taken … | done + 1 … upto                  `upto`: the last one without a gap before it
+
+The pruning frontier (`floor`) is one number: the least that all receivers have acknowledged, those left out that have
+failed for ever, and never beyond what at least one has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tocsin.overlay.replicas.messages import Bundle, Stream
+
+
+class Outgoing:
+    """What a group has to say to another."""
+
+    def __init__(self, stream: Stream, receivers: Sequence[str], *, floor: int = -1) -> None:
+        self.stream, self.receivers = stream, tuple(receivers)
+        self.floor = floor
+        self.kept: dict[int, Bundle] = {}
+        """Bundles above the floor, in order."""
+        self.last = floor
+        self.acked: dict[str, tuple[int, int]] = {}
+        """(incarnation, up to where) of each receiver."""
+        self.sent: dict[str, int] = {}
+        self.gone: set[str] = set()
+
+    def enqueue(self, bundle: Bundle) -> None:
+        """Keeps a bundle, unless it has been delivered by all already."""
+        self.last = max(self.last, bundle.number)
+        if bundle.number > self.floor:
+            self.kept[bundle.number] = bundle
+
+    def prune(self, floor: int) -> None:
+        """All up to here has been delivered by all."""
+        if floor > self.floor:
+            for number in [number for number in self.kept if number <= floor]:
+                del self.kept[number]
+            self.floor = floor
+
+    def due(self, receiver: str) -> list[Bundle]:
+        """What has not been sent to a receiver yet; it now counts as sent."""
+        since = max(self.sent.get(receiver, -1), self.floor)
+        if self.last <= since:
+            return []
+        self.sent[receiver] = self.last
+        return [self.kept[number] for number in range(since + 1, self.last + 1)]
+
+    def acknowledged(self, receiver: str, incarnation: int, upto: int) -> bool:
+        """Takes an acknowledgement. One of a new incarnation voids all before it, and sending begins anew: True."""
+        before, known = self.acked.get(receiver, (-1, -1))
+        if incarnation < before:
+            return False
+        self.gone.discard(receiver)
+        new = incarnation > before
+        self.acked[receiver] = (incarnation, upto if new else max(upto, known))
+        again = incarnation > max(before, 0)
+        if again:
+            self.sent[receiver] = upto
+        self.prune(self.frontier())
+        return again
+
+    def frontier(self) -> int:
+        """Up to where all have it."""
+        heard = [self.acked.get(name, (0, self.floor))[1] for name in self.receivers if name not in self.gone]
+        return min(heard, default=self.floor)
+
+    def leave_out(self, receiver: str) -> None:
+        """This receiver has failed for ever."""
+        if receiver in self.receivers:
+            self.gone.add(receiver)
+            self.prune(self.frontier())
+
+    def resend(self, receiver: str) -> None:
+        """Begins again after what was acknowledged."""
+        self.sent[receiver] = max(self.acked.get(receiver, (0, -1))[1], self.floor)
+
+    def waiting(self, receiver: str) -> bool:
+        """Whether something was sent that is not acknowledged."""
+        return self.sent.get(receiver, -1) > max(self.acked.get(receiver, (0, -1))[1], self.floor)
+
+
+class Incoming:
+    """What a replica has from a group."""
+
+    def __init__(self, stream: Stream, limit: int, *, done: int = -1) -> None:
+        self.stream, self.limit = stream, limit
+        self.done = self.upto = done
+        self.bundles: dict[int, Bundle] = {}
+        self.late: list[Bundle] = []
+        """Taken a second time; always empty, as the filter sees to it."""
+        self.duplicates = 0
+
+    def accept(self, bundle: Bundle) -> bool:
+        """Takes the next bundle if there is room; drops what it has, and what comes after a gap."""
+        if bundle.number <= self.upto:
+            self.duplicates += 1
+            return False
+        if bundle.number != self.upto + 1 or len(self.bundles) >= self.limit:
+            return False
+        self.upto = bundle.number
+        self.bundles[bundle.number] = bundle
+        return True
+
+    def take(self) -> Iterable[Bundle]:
+        """The next bundle, for good."""
+        self.done += 1
+        late, self.late = self.late, []
+        return (*late, self.bundles.pop(self.done))

@@ -1,0 +1,144 @@
+"""Random sites, rules, events and faults, for groups of f+1 replicas; and what is wrong with what their sinks got.
+
+    python -m tests.simulation.schedules --count 5000
+
+runs many schedules, prints the script of each that violates a property, and what was injected in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tocsin.events.types import EventType, Kind
+from tocsin.language import parse
+from tocsin.language.rules import Pattern
+from tocsin.overlay.replicas.replica import named
+from tocsin.overlay.replicas.sending import Settings
+from tocsin.overlay.strategies import STRATEGIES
+from tocsin.simulation.deployment import Sites
+from tocsin.simulation.faults import Script, drawn, written
+from tocsin.simulation.properties import Violation, right, violations
+from tocsin.simulation.replicated import ReplicatedNetwork, begun, epochs, played
+
+TYPES = {name: EventType(name, (("v", Kind.INT),)) for name in "ABC"}
+RULES = (
+    "define P() from C() and last B() within 60 ms from C and each A() within 60 ms from B",
+    "define Q() from B(v=1) and last C() within 40 ms from B and not A() between C and B",
+    "define R() from A() and first B() within 50 ms from A",
+    "define S() from B() and last A() within 60 ms from B consuming A",
+)
+EPOCH_US, EPOCHS = 10_000, 10
+ROUNDS = 6
+LIMIT_US = 4_000_000
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What is run for a seed."""
+
+    sites: Sites
+    rules: tuple  # type: ignore[type-arg]
+    events: pa.Table
+    where: list[str]
+    strategy: str
+    f: int
+
+
+def draw(seed: int, f: int | None = None) -> Drawn:
+    """A case from a seed."""
+    chance = random.Random(f"schedule {seed}")
+    f = f or 1 + seed % 3
+    count = chance.choice([2, 3, 3, 4])
+    names = [str(number) for number in range(count)]
+    delays = {}
+    for number in range(1, count):
+        here, there = names[number], names[chance.randrange(number)]
+        delays[here, there] = delays[there, here] = chance.choice([500, 1000, 2000, 4000])
+    homes = {type: chance.choice(names) for type in TYPES}
+    sources: dict[str, frozenset[str]] = {}
+    for type, name in homes.items():
+        sources[name] = sources.get(name, frozenset()) | {type}
+    rules = parse(" ".join(chance.sample(RULES, chance.choice([1, 2])))).rules
+    composite = [rule.emits.name for rule in rules]
+    sinks = {}
+    for number in range(chance.choice([1, 2])):
+        wanted = chance.sample(composite, chance.randint(1, len(composite)))
+        sinks[f"{chance.choice(names)}/{number}"] = tuple(Pattern(name) for name in wanted)
+    amount = chance.choice([15, 30, 45])
+    ts = sorted(chance.sample(range(EPOCH_US * EPOCHS), amount))
+    types = [chance.choice("ABC") for _ in ts]
+    events = pa.table(
+        {
+            "type": pa.array(types, pa.string()),
+            "ts": pa.array(ts, pa.int64()),
+            "seq": pa.array([0] * amount, pa.int64()),
+            "id": pa.array([f"e{number}" for number in range(amount)], pa.string()),
+            "v": pa.array([chance.randrange(2) for _ in ts], pa.int32()),
+        }
+    )
+    strategy = chance.choice([*STRATEGIES])
+    return Drawn(Sites(delays, sources, sinks), rules, events, [homes[type] for type in types], strategy, f)
+
+
+def play(
+    case: Drawn, script: Script | None, seed: int, *, flaw: str = "none", shared: bool = True, **options: object
+) -> tuple[ReplicatedNetwork, list[Violation]]:
+    """Runs a case under a script, or under one drawn from the seed, and judges it."""
+    groups = {name: named(name, case.f + 1) for name in case.sites.processors}
+    script = script or drawn(groups, EPOCH_US * EPOCHS, seed)
+    settings = options.pop("settings", Settings(rounds=ROUNDS))
+    network = ReplicatedNetwork(
+        begun(case.sites, STRATEGIES[case.strategy], TYPES, case.rules), script,
+        seed=seed, flaw=flaw, shared=shared, settings=settings, **options,  # type: ignore[arg-type]
+    )  # fmt: skip
+    expected = right(case.rules, TYPES, case.sites.sinks, case.events, 2**60)
+    total = sum(map(len, expected.values()))
+    cut = epochs(network.groups, case.events, case.where, epoch_us=EPOCH_US, count=EPOCHS)
+    played(network, cut, epoch_us=EPOCH_US, limit_us=LIMIT_US, expected=total)
+    return network, violations(network.got(), expected)
+
+
+def scheduled(seed: int, *, flaw: str = "none", f: int | None = None) -> tuple[ReplicatedNetwork, list[Violation]]:
+    """One schedule. Every tenth runs a processor for each replica, with states as bytes; the others share them."""
+    return play(draw(seed, f), None, seed, flaw=flaw, shared=flaw != "none" or seed % 10 != 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--flaw", default="none")
+    parser.add_argument("--f", type=int)
+    options = parser.parse_args()
+    began, bad = time.monotonic(), 0
+    faults: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for seed in range(options.first, options.first + options.count):
+        network, wrong = scheduled(seed, flaw=options.flaw, f=options.f)
+        faults.update(fault.kind for fault in network.applied)
+        totals.update(
+            events=network.counts.events, duplicates=network.counts.duplicates, elections=network.counts.elections,
+            notices=network.notices_count(), gaps=network.counts.messages["Gap"],
+            states=network.counts.messages["State"],
+            several=sum(seen for count, seen in network.counts.leaders.items() if count > 1),
+        )  # fmt: skip
+        if wrong:
+            bad += 1
+            print(f"seed {seed}:", *map(str, wrong), network.lost, sep="\n  ")
+            if options.flaw == "none":
+                print(written(network.script))
+    print(f"{options.count} schedules, {bad} with violations, {time.monotonic() - began:.0f} s")
+    print("faults", dict(faults))
+    print("counts", dict(totals))
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
