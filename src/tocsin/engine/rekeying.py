@@ -93,8 +93,10 @@ def joined(states: Iterable[bytes]) -> bytes:
             state.left[owner] = np.zeros(0, np.int64)
     for owner in dict.fromkeys(owner for part in parts for owner in part.state.used):
         type = _type(header["rules"], owner)
-        found = [places[type][n][part.state.used[owner]] for n, part in enumerate(parts) if owner in part.state.used]
-        state.used[owner] = np.unique(np.concatenate(found))
+        here = [(places[type][n], part.state.used.get(owner)) for n, part in enumerate(parts) if type in places]
+        gone = [place[used] for place, used in here if used is not None and len(used)]
+        if gone:
+            state.used[owner] = np.unique(np.concatenate(gone))
     for n, part in enumerate(parts):
         for user, table in part.state.kept.items():
             pairs = zip(table["type"].to_pylist(), table["row"].to_pylist(), strict=True)
