@@ -18,7 +18,7 @@ LANGUAGES: dict[str, Callable[[str], Program]] = {"tesla": tesla.parse, "eps": e
 """What reads a text of each language."""
 
 _REQUEST = re.compile(r"^[ \t]*request\s+[A-Za-z_]", re.IGNORECASE | re.MULTILINE)
-_SKIP = r"(?:\s++|--[^\n]*+|/\*[^*]*+\*++(?:[^/*][^*]*+\*++)*+/)*+"
+_SKIP = r"(?>(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*\*/)*)"
 _QUERY = re.compile(
     rf"{_SKIP}(?:@|from\b|partition\b|define\s+(?:stream|table|window|trigger|function)\s+\w)", re.IGNORECASE
 )

@@ -21,7 +21,7 @@ UNITS_OF_QUERIES: Mapping[str, int] = {
 
 KINDS_OF_QUERIES = ("int", "long", "float", "double", "string", "bool")
 
-_SKIP = r"(?:[\s\ufeff]++|--[^\n]*+|/\*[^*]*+\*++(?:[^/*][^*]*+\*++)*+/)*+"
+_SKIP = r"(?>(?:[\s\ufeff]|--[^\n]*+|/\*(?:[^*]|\*(?!/))*\*/)*)"
 _FRACTION = r"(?:[0-9]+\.[0-9]+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+"
 _LETTER_ENDS = r"(?![A-Za-z0-9_])"
 
