@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 import tocsin
 from tocsin.engine.reference import identified
 from tocsin.engine.reference_requests import derived, notifications
@@ -12,21 +14,7 @@ from tocsin.engine.trees import Tree
 from tocsin.events.notation import read_events
 from tocsin.language import parse
 from tocsin.language.requests import Mode
-
-CYCLE = """\
-request   Cycle
-on        st as s ; rt as r
-if        s.proc = r.proc and s.msg = r.msg
-notify    "a message came back"
-"""
-INSTANCES = """\
-st@1(proc=1, msg=2)
-st@2(proc=2, msg=1)
-rt@3(proc=3, msg=1)
-rt@4(proc=2, msg=2)
-st@5(proc=3, msg=1)
-rt@6(proc=2, msg=1)
-"""
+from tocsin.studies.eps.modes import CYCLE, INSTANCES, PRINTED
 
 
 def test_figure_6(golden: Callable[[str, str], None]) -> None:
@@ -51,3 +39,12 @@ def test_the_engine_and_the_four_phases_notify_the_same() -> None:
     tree = Tree(parse(CYCLE).rules)
     notified = [parts for fact in identified(read_events(INSTANCES)) for _, parts in tree.arrive(fact)]
     assert [[fact.ts for _, fact in parts] for parts in notified] == [[2, 6]]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode != Mode.GENERIC])
+def test_the_engine_derives_what_the_figure_prints(mode: Mode) -> None:
+    """In one of Snoop's contexts a request without a condition is told of every composite."""
+    (cycle,) = parse(CYCLE).rules
+    found = tocsin.rules([replace(cycle, condition=(), mode=mode)]).detect(list(read_events(INSTANCES))).to_pylist()
+    built = ["+".join(f"{part['type']}{part['ts']}" for part in match["parts"]) for match in found]
+    assert sorted(built) == sorted(PRINTED[mode].split())

@@ -14,6 +14,7 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.reference import Match
 from tocsin.events.ids import content_words, hexadecimal
 from tocsin.events.types import Event, EventType
+from tocsin.language.queries import Output, Query
 from tocsin.language.rules import Rule
 
 Host = Callable[[Sequence[Rule], dict[str, EventType], list[Event], random.Random], list[dict[str, object]]]
@@ -71,12 +72,14 @@ HOSTS: dict[str, Host] = {"whole": whole, "cut": cut, "ordered": ordered}
 def expected(matches: list[Match], rules: Sequence[Rule]) -> list[dict[str, object]]:
     """The reference's matches as rows of the engine's table."""
     names = dict.fromkeys(name for rule in rules for name, _ in rule.emits.attributes)
+    told = {rule.name for rule in rules if isinstance(rule, Query) and rule.output != Output.CURRENT}
     return [
         {
             "rule": match.rule,
             "type": match.type,
             "ts": match.ts,
             "id": match.id,
+            **({"expired": match.expired if match.rule in told else None} if told else {}),
             **{name: dict(match.attributes).get(name) for name in names},
             "parts": [{"role": p.role, "type": p.type, "ts": p.ts, "id": p.id} for p in match.parts],
         }

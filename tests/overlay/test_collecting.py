@@ -7,7 +7,7 @@ from tocsin.events.types import Event
 from tocsin.language.interests import Rectangle, Space
 from tocsin.language.mcep import parse
 from tocsin.overlay.cells import Cells, Find, Found
-from tocsin.overlay.collecting import Collect, CollectCells, Events, Marker, Processor, Row
+from tocsin.overlay.collecting import Collect, CollectCells, Collector, Events, Marker, Row
 from tocsin.overlay.delivery import Consumer, LocationUpdate, Still
 from tocsin.overlay.ranges import tree
 from tocsin.plans.regions import Grid, Region
@@ -109,7 +109,7 @@ def collect(number: int, start: int, region: Region) -> Collect:
 
 def test_an_operator_finishes_a_range_before_it_turns() -> None:
     (operator,) = tree(interest()).children
-    processor = Processor("I", operator, "root", "I", {}, incremental=True)
+    processor = Collector("I", operator, "root", "I", {}, incremental=True)
     processor.receive(collect(1, 10, OLD), 0)
     asked, marker = sent(processor)
     assert isinstance(asked, CollectCells)
@@ -141,7 +141,7 @@ def test_nothing_is_delivered_before_the_object_is_known_to_have_stayed() -> Non
     (told,) = sent(consumer)
     assert isinstance(told, Collect)
     (operator,) = consumer.root.children
-    processor = Processor("I", operator, "root", "I", {}, incremental=True)
+    processor = Collector("I", operator, "root", "I", {}, incremental=True)
     processor.receive(told, 0)
     processor.receive(Marker("I", "I/P", "b", 1, OLD, False), 0)
     processor.receive(Events("I", "I/P", "b", (row(at("A", 12, 1.0)),), 20), 0)

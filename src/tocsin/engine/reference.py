@@ -107,7 +107,7 @@ def detect(
 
             found = composed(rule, visible, last_ts)
         else:
-            found = _found(rule, visible)
+            found = matches_of(rule, visible)
         for composite, match in found:
             facts.append(composite)
             matches.append(match)
@@ -231,7 +231,7 @@ def _parameters(*expressions: Expression) -> list[str]:
     return names
 
 
-def _found(rule: Rule, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Match]]:
+def matches_of(rule: Rule, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Match]]:
     """The composite events of one rule over the events it sees, which are in canonical order."""
     search = _Search(rule, facts, _conditions(rule), set())
     for fact in facts:

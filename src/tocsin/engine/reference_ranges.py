@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tocsin.engine.reference import Fact, Match, holds, identified
-from tocsin.engine.reference import _found as found_by
+from tocsin.engine.reference import matches_of as found_by
 from tocsin.errors import EventError
 from tocsin.events.ids import Words, fold, hexadecimal, text_words
 from tocsin.events.types import Event

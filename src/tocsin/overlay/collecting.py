@@ -198,7 +198,7 @@ def _plain(table: pa.Table) -> pa.Table:
     return table
 
 
-class Processor:
+class Collector:
     """One operator of a query: `receive` messages, then `work`; what is to be sent stands in the outbox."""
 
     def __init__(

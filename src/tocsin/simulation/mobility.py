@@ -18,7 +18,7 @@ from tocsin.events.ids import text_words
 from tocsin.events.types import Event, EventType
 from tocsin.language.interests import Interest, Space
 from tocsin.overlay.cells import Cells, Find, Found
-from tocsin.overlay.collecting import Collect, CollectCells, Events, Marker, Processor, Site
+from tocsin.overlay.collecting import Collect, CollectCells, Collector, Events, Marker, Site
 from tocsin.overlay.delivery import Consumer, Delivery, LocationUpdate, Still
 from tocsin.overlay.ranges import Focal, is_strong, tree
 from tocsin.plans.regions import Cell, Grid, place_of
@@ -87,7 +87,7 @@ class Hosted:
     """A broker with the operators and roots of queries that are placed there."""
 
     cells: Cells
-    processors: dict[str, Processor] = field(default_factory=dict)
+    processors: dict[str, Collector] = field(default_factory=dict)
     consumers: dict[str, Consumer] = field(default_factory=dict)
 
     def receive(self, message: object, now: int) -> None:
@@ -102,7 +102,7 @@ class Hosted:
 
     def sent(self) -> list[tuple[Site, object]]:
         taken: list[tuple[Site, object]] = []
-        machines: list[Cells | Processor | Consumer] = [self.cells, *self.processors.values(), *self.consumers.values()]
+        machines: list[Cells | Collector | Consumer] = [self.cells, *self.processors.values(), *self.consumers.values()]
         for machine in machines:
             taken += machine.outbox
             machine.outbox = []
@@ -142,7 +142,7 @@ class Simulation:
         for operator in root.walk():
             for child in operator.children:
                 used = {name: type for name, type in known.items() if child.rule and name in child.rule.uses}
-                self.sites[places[child.key]].processors[child.key] = Processor(
+                self.sites[places[child.key]].processors[child.key] = Collector(
                     interest.name, child, places[operator.key], operator.key, used, incremental
                 )
 
