@@ -14,7 +14,7 @@ with compiled_kernels():
     from tocsin.engine.kernels import groups, joins, windows
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
     from tocsin.engine.kernels.combinations import use
-    from tocsin.engine.kernels.contexts import COMB_WORDS, SIZE, adopt, arrive, compact, held
+    from tocsin.engine.kernels.contexts import arrive
     from tocsin.engine.kernels.detection import detect, project
     from tocsin.engine.kernels.hashing import (
         fold_start,
@@ -25,6 +25,7 @@ with compiled_kernels():
         text_identities,
     )
     from tocsin.engine.kernels.intake import classify, fill_axis, load_column
+    from tocsin.engine.kernels.kept import COMB_WORDS, SIZE, adopt, compact, held
     from tocsin.engine.kernels.memory import Array, Scratch, environment
     from tocsin.engine.kernels.notifications import notify
 
