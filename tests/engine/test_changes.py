@@ -74,6 +74,35 @@ def check_change(case: Case, chance: random.Random) -> None:
     assert plain(found) == plain(right)
 
 
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(case=cases() | request_cases((Mode.GENERIC,), events_max=12), seed=st.integers(0, 9999))
+def test_rules_that_are_silenced_are_gone(case: Case, seed: int) -> None:
+    """A detector that lays out its rules anew after each removal says the same, and has the same state."""
+    chance = random.Random(seed)
+    detectors = [Detector(case.rules, DECLARED, delay_us=2) for _ in range(2)]
+    cuts = sorted({0, len(case.events), *(chance.randint(0, len(case.events)) for _ in range(6))})
+    for number, following in zip(cuts, [*cuts[1:], len(case.events)], strict=True):
+        present = {rule.name for rule in detectors[0].plan.sources}
+        absent = [rule for rule in case.rules if rule.name not in present]
+        used = {type for rule in case.rules for type in rule.uses}
+        free = sorted(rule.name for rule in case.rules if rule.name in present and rule.emits.name not in used)
+        fate = chance.random()
+        for detector, thorough in zip(detectors, (False, True), strict=True):
+            if fate < 0.4 and free:
+                detector.remove(free[int(fate * 100) % len(free)])
+            elif fate < 0.6 and absent:
+                detector.add([absent[0]])
+            if thorough:
+                detector._forget()
+        one, other = (rows_of(detector.push(case.events[number:following])) for detector in detectors)
+        assert one == other
+        if chance.random() < 0.2:
+            assert detectors[0].snapshot() == detectors[1].snapshot()
+    one, other = (rows_of(detector.finish()) for detector in detectors)
+    assert one == other
+    assert detectors[0].snapshot() == detectors[1].snapshot()
+
+
 FIRE = """
 define Fire(area: string)
 from Smoke(area=$a) and last Temp(area=$a, value>45) within 5 s from Smoke

@@ -77,6 +77,8 @@ class Detector:
         self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
         self._check_order(self._plan, ordered)
         self._since: dict[str, int] = {}
+        self._silenced: frozenset[str] = frozenset()
+        """Rules that are gone, of which the machine still has the tables."""
         self._coming: tuple[Change, ...] = ()
         """Changes of the rules whose time has not come yet."""
         self._ordered = ordered
@@ -179,6 +181,8 @@ class Detector:
             text = rules
             rules = tuple(replace(rule, source=text) for rule in parse(text).rules)
         rules = tuple(rules)
+        if not self._silenced.isdisjoint(rule.name for rule in rules):
+            self._forget()
         earliest = self._scheduler.largest + 1 if self._scheduler.largest > BEGINNING else BEGINNING
         since = earliest if at is None else _moment(at)
         if since < earliest:
@@ -198,15 +202,30 @@ class Detector:
         return since
 
     def remove(self, names: Iterable[str] | str) -> None:
-        """Removes rules by name; what only they needed is forgotten. Takes time in proportion to the state."""
+        """Removes rules by name; what only they needed is forgotten.
+
+        A rule or request that is by itself is only silenced: the others go on as they are. When the state is written
+        down, or half of the rules are gone, the rest is laid out anew, in time in proportion to the state.
+        """
         gone = {names} if isinstance(names, str) else set(names)
         known = {rule.name for rule in self._plan.sources}
         if gone - known:
             unknown = min(gone - known)
             raise RuleError(f"there is no rule {unknown}", hint=nearest(unknown, known))
-        rules = [rule for rule in self._plan.sources if rule.name not in gone]
-        self._rebuild(rules, self._plan.given)
+        started = "_machine" in self.__dict__
+        rest = self._plan.without(gone) if started and self._machine.can_silence(gone) else None
+        silenced = self._silenced | gone
+        if rest is None or len(silenced) > len(rest.sources):
+            self._rebuild([rule for rule in self._plan.sources if rule.name not in gone], self._plan.given)
+        else:
+            self._machine.silence(gone)
+            self._plan, self._silenced = rest, silenced
         self._since = {name: since for name, since in self._since.items() if name not in gone}
+
+    def _forget(self) -> None:
+        """Lets go of what rules needed that are gone."""
+        if self._silenced:
+            self._rebuild(self._plan.sources, self._plan.given)
 
     def change(
         self,
@@ -267,6 +286,7 @@ class Detector:
 
     def snapshot(self) -> bytes:
         """All that is remembered, in a versioned encoding; `RuleSet.restore` goes on from it."""
+        self._forget()
         state = extract(self._machine, self._scheduler.watermark)
         waiting = self._scheduler.waiting
         if waiting is not None:
@@ -442,16 +462,17 @@ class Detector:
         `reading`: how types were numbered so far. `now`: up to where events were detected (default: the watermark).
         `kept`: the rules that are still the same (default: all of a known name).
         """
-        bound = self._plan.bound_to(catalog) if rules == self._plan.sources else plan(rules, catalog)
+        same = not self._silenced and rules == self._plan.sources
+        bound = self._plan.bound_to(catalog) if same else plan(rules, catalog)
         started = "_machine" in self.__dict__
         names = self._reading if reading is None else reading
         if started and state is None:
-            if bound.rules == self._plan.rules:
+            if bound.rules == self._plan.rules and not self._silenced:
                 self._plan = bound
                 return
             state = extract(self._machine, self._scheduler.watermark if now is None else now)
             state = state if kept is None else state.known_to(kept)
-        self._plan = bound
+        self._plan, self._silenced = bound, frozenset()
         if started:
             del self._machine
         if state is not None:

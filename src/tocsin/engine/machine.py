@@ -8,7 +8,7 @@ when its instant is closed, so that composites of one instant are seen in canoni
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -152,6 +152,18 @@ class Machine:
         for name in self.emits.keys() & self.tables.types.keys():
             self._handed[plan.complete[name]].append(name)
         self.levels = max(plan.complete.values(), default=0)
+
+    def can_silence(self, names: Collection[str]) -> bool:
+        """Whether nothing comes of these rules any more if they see no more events, and nothing of it is written."""
+        mine = [loaded.plan for loaded in self.tables.rules if loaded.plan.rule.name in names]
+        waits = any(plan.clock is not None or plan.clocks or plan.context or plan.windowed for plan in mine)
+        return self.journal is None and not waits
+
+    def silence(self, names: Collection[str]) -> None:
+        """Lets rules see no more events."""
+        for loaded in self.tables.rules:
+            if loaded.plan.rule.name in names:
+                self.tables.silence(loaded)
 
     # ---- one batch
 

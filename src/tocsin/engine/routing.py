@@ -1,20 +1,21 @@
 """Who needs this event? Cuts a batch into one for each slot, before anything is remembered.
 
 Filters are tried where the events are, so that an event that no rule wants goes nowhere and one that two slots want
-goes twice. Only the columns that rules read go on; where others are left behind, the identity of events without ids is
+goes twice. Events that somebody else has sifted, all of which go to the same place, are not tried again here: their
+slot does. Only the columns that rules read go on; where others are left behind, the identity of events without ids is
 computed here, while all of their columns are at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
-from tocsin.engine.intake import Intake, identities, load, text_buffers, whole, words_of
+from tocsin.engine.intake import Intake, Passed, identities, load, text_buffers, whole, words_of
 from tocsin.engine.kernels import Array
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
@@ -27,22 +28,47 @@ from tocsin.plans.layout import Forward
 Needed = Mapping[str, Mapping[str, Kind | None]]
 """The attributes that are needed of each type, with their kinds."""
 
+Columns = Mapping[str, tuple[Array, Array]]
+"""Columns as words, and whether there is a value."""
+
 
 class Router:
-    """The forwarding table at work: `types` are what the numbers in batches stand for."""
+    """The forwarding table at work.
 
-    def __init__(self, types: Sequence[str], columns: Needed, forwards: Mapping[Filter, Forward], slots: int) -> None:
+    `types` are what the numbers in batches stand for; of those that are `sifted`, only events that some filter wants
+    are in the batches.
+    """
+
+    def __init__(
+        self,
+        types: Sequence[str],
+        columns: Needed,
+        forwards: Mapping[Filter, Forward],
+        slots: int,
+        sifted: Container[str] = (),
+    ) -> None:
         self._types, self._needed, self.slots = types, columns, slots
         self._texts = Texts()
         self._tables = Tables(self._texts)
         by_filter: dict[int, list[tuple[str, Forward]]] = {}
+        tried_on: dict[str, list[tuple[int, bool]]] = {}
+        places: dict[str, set[Forward]] = {}
         for filter, forward in forwards.items():
-            bare = replace(filter, conditions=tuple(c for c in filter.conditions if not _reads_id(c)))
+            places.setdefault(filter.type, set()).add(forward)
+        for filter, forward in forwards.items():
+            alike = filter.type in sifted and len(places[filter.type]) == 1
+            tried = () if alike else tuple(c for c in filter.conditions if not _reads_id(c))
             self._tables.enter(filter.type, columns[filter.type])
-            by_filter.setdefault(self._tables.filter(bare), []).append((filter.type, forward))
+            number = self._tables.filter(replace(filter, conditions=tried))
+            by_filter.setdefault(number, []).append((filter.type, forward))
+            tried_on.setdefault(filter.type, []).append((number, bool(tried)))
         self._keyed: dict[tuple[str, Kind], Array] = {}
         """For (attribute, kind): whether events that pass a filter go where its hash says."""
         self._set_forwards(by_filter)
+        plain = not any(tried for filters in tried_on.values() for _, tried in filters)
+        takes_all = [tried_on[type][0][0] if type in tried_on else kernels.NONE for type in types]
+        self._filter_of = np.array([*takes_all, kernels.NONE], np.int64) if plain else None
+        """For each type the filter that takes all of its events, where no event need be tried."""
         self._columns = {f"{name}:{kind}" for mine in columns.values() for name, kind in mine.items()}
 
     def _set_forwards(self, forwards: Mapping[int, list[tuple[str, Forward]]]) -> None:
@@ -61,15 +87,11 @@ class Router:
 
     def route(self, batch: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The batches for the slots that need any of these events."""
-        store = Store()
         batch = _coded(batch, self.slots)
         numbers = [self._tables.types.get(name, kernels.NONE) for name in self._types]
         types = np.array([*numbers, kernels.NONE], np.int32)[batch["type"].to_numpy()]
         local = batch.set_column(0, "type", pa.array(types))
-        _, columns = load(local, self._tables, self._texts, store)
-        intake = Intake(self._tables, self._texts, store)
-        passed, source = intake.classify(0, batch.num_rows)
-        store.size = len(source)
+        passed, source, columns = self._tried(local) if self._filter_of is None else self._by_type(batch)
         if not len(source):
             return
         rows, slots = self._destinations(batch, passed.filters, passed.rows, source)
@@ -87,6 +109,20 @@ class Router:
                 table = table.append_column("first", pa.array(content[0][mine]))
                 table = table.append_column("second", pa.array(content[1][mine]))
             yield slot, table
+
+    def _by_type(self, batch: pa.Table) -> tuple[Passed, Array, Columns]:
+        """What passes where filters take all events of their types."""
+        assert self._filter_of is not None
+        filters = self._filter_of[batch["type"].to_numpy()]
+        source = np.flatnonzero(filters >= 0)
+        return Passed(filters[source], np.arange(len(source))), source, {}
+
+    def _tried(self, batch: pa.Table) -> tuple[Passed, Array, Columns]:
+        """What passes the filters, where in the batch, and the words of the columns that were needed for that."""
+        store = Store()
+        _, columns = load(batch, self._tables, self._texts, store)
+        passed, source = Intake(self._tables, self._texts, store).classify(0, batch.num_rows)
+        return passed, source, columns
 
     def _destinations(self, batch: pa.Table, filters: Array, rows: Array, source: Array) -> tuple[Array, Array]:
         """Pairs (row, slot), each once; rows are places in `source`."""

@@ -92,6 +92,7 @@ class Ledger:
 
         Takes time in proportion to what is new since the last call, on the average.
         """
+        self._detector._forget()
         detector, machine = self._detector, self._detector._machine
         before = self._live
         put: dict[int, bytes] = {}

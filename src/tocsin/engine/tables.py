@@ -27,7 +27,7 @@ from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, mo
 from tocsin.plans.graph import Absence, Buffer, Combining, Context, Filter, Guard, Joined, Lookup, RulePlan, Windowed
 from tocsin.plans.plan import needed_columns
 
-FOREVER = -(2**62)
+FOREVER, NEVER = -(2**62), 2**62
 """The `since` of a rule that sees everything."""
 
 _INTEGER = {
@@ -326,6 +326,10 @@ class Tables:
         self._is_anchor.data[loaded.anchor] = 1
         self.computed = max(self.computed, computed)
         return loaded
+
+    def silence(self, loaded: Loaded) -> None:
+        """Lets a rule, or one way in which a request can be met, see no more events."""
+        self.code.data[loaded.offset] = NEVER
 
     def _loaded(self, plan: RulePlan, offset: int, level: int) -> Loaded:
         """Notes a rule whose record is written."""

@@ -7,7 +7,7 @@ rules that define its types.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -130,6 +130,22 @@ class Plan:
         numbers = _numbered(self.numbers, bound)
         plan = Plan(self.given, (*self.rules, *bound), levels)
         return _remembering(plan, emitted, (*self.sources, *rules), complete=complete, numbers=numbers)
+
+    def without(self, names: Collection[str]) -> Plan | None:
+        """This plan with fewer rules, the others as they are; None if some rule uses what those define.
+
+        Types keep their numbers. Time linear in the rules, of which none is bound again.
+        """
+        rest = tuple(rule for rule in self.sources if rule.name not in names)
+        defined = {rule.emits.name for rule in self.sources if rule.name in names}
+        if any(not defined.isdisjoint(rule.uses) for rule in self.sources):
+            return None
+        plan = Plan(
+            self.given,
+            tuple(rule for rule in self.rules if rule.rule.name not in names),
+            {name: level for name, level in self.levels.items() if name not in names},
+        )
+        return _remembering(plan, Emitted().with_rules(rest), rest, numbers=dict(self.numbers))
 
 
 @dataclass(frozen=True, slots=True)

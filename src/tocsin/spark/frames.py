@@ -28,13 +28,16 @@ from tocsin.plans.layout import forwarding, lay_out, lay_out_live
 from tocsin.plans.plan import Plan, plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, send
-from tocsin.spark.packing import PARCELS_DDL, TICK, UNREADABLE, packer
-from tocsin.spark.pushdown import col, needed, needed_of_type
+from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
+from tocsin.spark.pushdown import col, needed, needed_of_type, tests_by_type
 from tocsin.spark.slots import batch_detector
 
 Events: TypeAlias = DataFrame | Mapping[str, DataFrame]
 
 AT, WANTED = "_tocsin_at", "_tocsin_wanted"
+
+TYPES_NUMBERED_MAX = 16
+"""With more types, Spark sends their names."""
 
 SLOTS_MAX = 32
 """How many slots there are at most if nobody says a number."""
@@ -59,7 +62,7 @@ def detect(
         from tocsin.spark.streaming import detect_stream
 
         return detect_stream(source, sent, control)
-    parcels = source.needed().mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+    parcels = source.needed(job).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
     if source.plan.is_timed:
         parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
@@ -86,7 +89,10 @@ def prepare(
     if select is not None:
         select = output.checked(select, output.schema(source.plan, times=source.times).names)
     layout = lay_out(source.plan, slots) if kept is None else lay_out_live(source.plan, kept, slots)
-    return source, Job(rules, source.catalog, columns, layout, delay_us, source.times, source.tables, select, kept)
+    sifted = source.sifted() if kept is None else ()
+    return source, Job(
+        rules, source.catalog, columns, layout, delay_us, source.times, source.tables, select, kept, sifted
+    )
 
 
 def explain_frames(
@@ -193,11 +199,12 @@ class Source:
         """Any of the DataFrames."""
         return self._events if isinstance(self._events, DataFrame) else next(iter(self._events.values()))
 
-    def needed(self) -> DataFrame:
+    def needed(self, job: Job) -> DataFrame:
         """The rows and columns that the rules need."""
-        return self._together([rows if test is None else rows.where(test) for rows, test in self._parts()])
+        parts = [rows if test is None else rows.where(test) for rows, test in self._parts()]
+        return self._numbered(self._together(parts), job)
 
-    def ticking(self) -> DataFrame:
+    def ticking(self, job: Job) -> DataFrame:
         """The same of a stream, where every row moves Spark's watermark, needed or not."""
         parts = []
         for rows, test in self._parts():
@@ -205,7 +212,7 @@ class Source:
             parts.append(rows.select("*", moment(self._columns, self._held).alias(AT), wanted.alias(WANTED)))
         rows = self._together(parts).withWatermark(AT, "0 seconds")
         # A condition that names the event time is not pushed below the watermark.
-        return rows.where(col(WANTED) | col(AT).isNull()).drop(AT, WANTED)
+        return self._numbered(rows.where(col(WANTED) | col(AT).isNull()).drop(AT, WANTED), job)
 
     def last_tick(self, job: Job) -> DataFrame:
         """A parcel for every slot with the largest time of all rows, needed or not: up to there timers run."""
@@ -219,12 +226,30 @@ class Source:
             slots.alias("slot"), F.lit(TICK).alias("what"), none.alias("least"), "largest", nothing.alias("payload")
         )
 
+    def sifted(self) -> tuple[str, ...]:
+        """The types of which only rows that some filter wants are among the needed ones."""
+        if not isinstance(self._events, DataFrame):
+            return ()
+        found = tests_by_type(self.plan, self._events.schema)
+        return tuple(name for name, test in found.items() if test is not None)
+
     def conditions(self) -> list[tuple[list[str], str]]:
         """For each DataFrame the columns that are read of it and the condition for its rows, as text."""
         found = []
         for rows, test in self._parts():
             found.append((rows.columns, "all rows" if test is None else str(test).removeprefix("Column<'")[:-2]))
         return found
+
+    def _numbered(self, rows: DataFrame, job: Job) -> DataFrame:
+        """The rows with numbers for the types that rules need, and the names of others: strings are dear in Arrow."""
+        name = self._columns.type
+        if not 0 < len(job.types) <= TYPES_NUMBERED_MAX or rows.schema[name].dataType != T.StringType():
+            return rows
+        others = [col(other) for other in rows.columns if other != name]
+        of_type = [F.when(col(name) == F.lit(type), F.lit(number)) for number, type in enumerate(job.types)]
+        number = F.coalesce(*of_type).cast("tinyint")
+        stranger = F.when(~F.coalesce(col(name).isin(*job.types), F.lit(False)), col(name))
+        return rows.select(number.alias(name), stranger.alias(TYPE_NAME), *others)
 
     def _together(self, parts: list[DataFrame]) -> DataFrame:
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)

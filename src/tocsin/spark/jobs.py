@@ -48,6 +48,8 @@ class Job:
     """The columns that matches have, if not all."""
     kept: tuple[str, ...] | None = None
     """The types that are kept for rules that come and go while it runs; None if there are none such."""
+    sifted: tuple[str, ...] = ()
+    """The types of which Spark itself lets through only what some filter wants."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -64,7 +66,7 @@ class Job:
         """What cuts batches into slots."""
         slots = self.layout.slots
         if self.kept is None:
-            return Router(self.types, self.plan.columns, forwarding(self.plan, self.layout), slots)
+            return Router(self.types, self.plan.columns, forwarding(self.plan, self.layout), slots, self.sifted)
         columns = {type: self._attributes(type) for type in self.kept}
         return Router(self.types, columns, live_forwarding(self.layout, self.kept), slots)
 

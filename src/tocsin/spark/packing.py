@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.engine.intake import identities
+from tocsin.engine.intake import identities, whole
 from tocsin.events.batches import Data, letters, read
 from tocsin.events.ids import text_words
 from tocsin.spark.jobs import Job, Sent
@@ -33,6 +33,9 @@ PARCELS_DDL = "slot int, what string, least bigint, largest bigint, payload bina
 EVENTS, TICK, LETTERS, CONTROL, SEED = "events", "tick", "letters", "control", "seed"
 UNREADABLE = "_unreadable"
 """A column of sources that cannot read every row: the reason why not, and the row's text; null for an event."""
+
+TYPE_NAME = "_tocsin_type"
+"""A column of rows whose types came as numbers: the names of those that have none."""
 
 CHUNK_ROWS = 1 << 18
 """How many rows are packed at once."""
@@ -82,6 +85,7 @@ def chunks(batches: Batches) -> Iterator[pa.Table]:
 
 def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
     """The parcels of a chunk, and a tick with its largest ts."""
+    table = _named(table, job)
     if UNREADABLE in table.column_names:
         strange = table[UNREADABLE].filter(table[UNREADABLE].is_valid()).to_pylist()
         if strange:
@@ -100,6 +104,18 @@ def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
     for slot, part in job.router.route(batch):
         ts = part["ts"].to_numpy()
         yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(_short(part, types)))
+
+
+def _named(table: pa.Table, job: Job) -> pa.Table:
+    """The rows with the names of their types."""
+    if TYPE_NAME not in table.column_names:
+        return table
+    place = table.column_names.index(job.columns.type)
+    numbers, strangers = whole(table[job.columns.type]), table[TYPE_NAME]
+    types: Any = pa.DictionaryArray.from_arrays(numbers, pa.array(job.types, pa.string()))
+    if strangers.null_count < len(strangers):
+        types = pc.coalesce(types.cast(pa.string()), strangers)
+    return table.set_column(place, job.columns.type, types).drop_columns([TYPE_NAME])
 
 
 def _by_type(table: pa.Table, job: Job) -> Data:

@@ -63,11 +63,9 @@ def col(name: str) -> Column:
 
 def needed(plan: Plan, columns: Columns, schema: T.StructType, kept: Iterable[str] = ()) -> Column:
     """The condition that a row must meet to be looked at. Of the types that are `kept`, all rows do."""
-    by_type = filters_by_type(plan)
     type, plain, tests = col(columns.type), {*plan.defined, *kept}, []
-    for name, filters in by_type.items():
-        test = _any(filters, schema) if name not in plain and len(plan.filters) <= FILTERS_TOTAL_MAX else None
-        if test is None:
+    for name, test in tests_by_type(plan, schema).items():
+        if test is None or name in plain:
             plain.add(name)
         else:
             tests.append((type == F.lit(name)) & test)
@@ -84,6 +82,12 @@ def needed_of_type(
     filters = filters_by_type(plan).get(name)
     test = _any(filters, schema, held) if filters else F.lit(name in plan.defined)
     return None if test is None else reduce(or_, [*broken(columns, schema), test])
+
+
+def tests_by_type(plan: Plan, schema: T.StructType) -> dict[str, Column | None]:
+    """For each type from outside, what a row must meet beyond being of that type; None if that cannot be told."""
+    few = len(plan.filters) <= FILTERS_TOTAL_MAX
+    return {name: _any(filters, schema) if few else None for name, filters in filters_by_type(plan).items()}
 
 
 def broken(columns: Columns, schema: T.StructType) -> list[Column]:

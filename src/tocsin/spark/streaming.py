@@ -218,7 +218,7 @@ def detect_stream(source: Source, sent: Sent, changes: DataFrame | None) -> Data
     from tocsin.spark.frames import report_schema
 
     job = sent.job
-    parcels = source.ticking().mapInArrow(packer(sent, ticks=True), PARCELS_DDL)
+    parcels = source.ticking(sent.job).mapInArrow(packer(sent, ticks=True), PARCELS_DDL)
     if changes is not None:
         parcels = parcels.unionByName(control.parcels(changes, job))
     payloads = parcels.groupBy("slot").transformWithStateInPandas(
