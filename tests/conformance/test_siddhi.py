@@ -14,14 +14,14 @@ from tests.conformance.hosts import HOSTS, expected, rows_of
 from tests.conformance.packs import settled
 from tests.conformance.slots import SLOTS
 from tests.conftest import GOLDEN
-from tests.strategies_queries import definitions, events, filters, joins, selections, single, windows
+from tests.strategies_queries import chains, definitions, events, filters, joins, selections, single, windows
 from tocsin.engine import reference
 from tocsin.engine.detector import Detector
 from tocsin.errors import RuleError
 from tocsin.events.notation import read_events
 from tocsin.events.types import Event
 from tocsin.language import parse
-from tocsin.language.queries import Chain, Join, Query, Summary
+from tocsin.language.queries import Join, Query, Summary
 from tocsin.language.requests import Statement
 
 EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "25"))
@@ -110,6 +110,16 @@ def test_host_gives_the_rows_of_the_reference_for_joins(
     check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
 
 
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=2 * EXAMPLES, suppress_health_check=QUIET)
+@given(query=chains(), drawn=events(), seed=st.integers(0, 999))
+def test_host_gives_the_rows_of_the_reference_for_chains(
+    host: str, query: str, drawn: tuple[Event, ...], seed: int
+) -> None:
+    program = parse(f"{definitions()}{query} insert into O;", "siddhi")
+    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ALL)
 @settings(max_examples=20 * EXAMPLES, suppress_health_check=QUIET)
@@ -124,11 +134,8 @@ def test_host_gives_the_rows_of_the_reference_in_a_long_sweep(
 def runs(query: Query) -> bool:
     """Whether the engine runs it already; what it does not is refused."""
     match query.input:
-        case Chain():
-            return False
-        case Join(left, right):
-            extremes = any(call.function in (Summary.MIN, Summary.MAX) for call in query.aggregates)
-            return not (left.after or right.after or extremes)
+        case Join():
+            return not any(call.function in (Summary.MIN, Summary.MAX) for call in query.aggregates)
     return True
 
 

@@ -62,6 +62,7 @@ from tocsin.engine.kernels.memory import (
     get,
     get_byte,
     jit,
+    keep_apart,
     put,
     put_byte,
     put_double,
@@ -82,12 +83,13 @@ from tocsin.engine.kernels.sums import (
 )
 
 # The table of addresses: the records and how many words of them are taken, the buckets of the hash, the states of the
-# queries, the entries of windows with the queues through them, what comes out.
+# queries, the entries of windows with the queues through them, what comes out, what is known of rules and events, and
+# how many attempts an automaton may have.
 MEMORY, TAKEN, BUCKETS, BUCKET_MASK, STATES, COUNTS = range(6)
 ENTRY_ROW, ENTRY_NEXT, ENTRY_GROUP, QUEUE_WORD, QUEUE_NEXT, QUEUE_BEFORE, ENTRIES = range(6, 13)
 OUT_RULE, OUT_TS, OUT_SEQ, OUT_EXPIRED, OUT_FIRST, OUT_SECOND, OUT_WORDS, OUT_KNOWN, OUT_ROOM = range(13, 22)
-RULE_WORDS, STORE_FIRST, STORE_SECOND = range(22, 25)
-ADDRESSES = 25
+RULE_WORDS, STORE_FIRST, STORE_SECOND, STORE_TYPE, ATTEMPTS_MAX = range(22, 27)
+ADDRESSES = 27
 
 # What is counted: words of memory in use, groups, the first free entry and the number of them, rows that came out.
 C_MEMORY, C_GROUPS, C_FREE, C_FREE_COUNT, C_ROWS = range(5)
@@ -137,6 +139,7 @@ def clear(env, memory, query, group):
 @jit
 def group_of(env, place, query):
     """The group of the event in the frame, made if there is none yet. There is room for one."""
+    keep_apart()
     code, memory = get(env, CODE), get(place, MEMORY)
     keys, slots = get(code, query + Q_KEY_COUNT), get(code, query + Q_KEYS)
     if keys == 0:
@@ -156,6 +159,7 @@ def group_of(env, place, query):
 @jit
 def keyed(env, place, query, known):
     """The group of the key in the scratch memory."""
+    keep_apart()
     code, memory = get(env, CODE), get(place, MEMORY)
     keys = get(code, query + Q_KEY_COUNT)
     state = get(place, STATES) + 8 * get(code, query + Q_STATE)
@@ -210,6 +214,7 @@ def _made(env, place, query, state):
 @jit
 def drop(place, state, group):
     """Forgets a group."""
+    keep_apart()
     memory, counts = get(place, MEMORY), get(place, COUNTS)
     put(counts, C_GROUPS, get(counts, C_GROUPS) - 1)
     following, before = get(memory, group + G_NEXT), get(memory, group + G_BEFORE)
@@ -242,6 +247,7 @@ def note_empty(memory, state, group):
 @jit
 def apply(env, place, query, group, entry, sign):
     """Adds the event in the frame to its group, or takes it away."""
+    keep_apart()
     code, memory, stack = get(env, CODE), get(place, MEMORY), get(env, STACK)
     rows = get(memory, group + G_ROWS) + sign
     put(memory, group + G_ROWS, rows)
@@ -306,6 +312,7 @@ def _queue(place, memory, at, queue, entry, word, double, least, sign):
 @jit
 def results(env, place, query, group):
     """Computes the aggregates of a group."""
+    keep_apart()
     code, memory = get(env, CODE), get(place, MEMORY)
     out, known = get(env, COMPUTED), get(env, COMPUTED_KNOWN)
     call = get(code, query + Q_CALLS)

@@ -1,6 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""How do the events of two windows meet? One join after another, each over the new events of both of its sides in
-canonical order.
+"""How do the events of two windows meet?
 
 An event that comes into, or leaves, the window of one side meets all that the other side's window holds: a chunk for
 each. An event first enters its own window. Timers of one moment run left before right.
@@ -23,8 +22,6 @@ from tocsin.engine.kernels.groups import (
     MEMORY,
     OUT_ROOM,
     STATES,
-    STORE_FIRST,
-    STORE_SECOND,
     TAKEN,
     apply,
     group_of,
@@ -51,21 +48,18 @@ from tocsin.engine.kernels.layout import (
     Q_GROUPED,
     Q_KEY_COUNT,
     Q_RECORD,
-    Q_SINCE,
-    Q_STATE,
     S_BEGUN,
     S_CHUNK,
     S_COMING,
     S_COMING_COUNT,
     S_COUNT,
-    S_DUE,
     S_FIRST,
     S_HEAD,
     S_NEXT,
     TIME,
     TIME_BATCH,
 )
-from tocsin.engine.kernels.memory import CODE, FRAME, SEQ, TS, get, jit, put, small
+from tocsin.engine.kernels.memory import CODE, FRAME, TS, get, jit, keep_apart, put, small
 from tocsin.engine.kernels.windows import (
     CURRENT,
     DONE,
@@ -75,56 +69,11 @@ from tocsin.engine.kernels.windows import (
     MORE_MEMORY,
     MORE_ROWS,
     NEVER,
-    TIMER_SEQ,
-    begin_chunk,
-    end_chunks,
     enter,
     free_first,
     put_out,
     reset,
-    timer_words,
 )
-
-
-@jit
-def run(env, place, jobs, arrivals, sides, first_job, first_arrival, fire_to):
-    """Lets each job (query, first arrival, last arrival) see its events, and timers up to the time `fire_to`.
-
-    `sides` are those that each arrival comes to, as bits. Returns as `windows.run` does.
-    """
-    code = get(env, CODE)
-    for job in range(first_job, jobs.shape[0]):
-        query = jobs[job, 0]
-        state = get(place, STATES) + 8 * get(code, query + Q_STATE)
-        since = get(code, query + Q_SINCE)
-        at = first_arrival if job == first_job else jobs[job, 1]
-        while True:
-            while at < jobs[job, 2] and get(get(env, TS), arrivals[at]) < since:
-                at += 1
-            ts = get(get(env, TS), arrivals[at]) if at < jobs[job, 2] else fire_to
-            due = next_due(env, place, query)
-            if due > ts and at == jobs[job, 2]:
-                put(state, S_DUE, due)
-                break
-            missing = _missing(env, place, query)
-            if missing != DONE:
-                return job, at, missing
-            begin = begin_chunk(place, state)
-            if due <= ts:
-                for side in range(2):
-                    if _due(env, place, query + J_SIDES + side * J_SIDE_WORDS) == due:
-                        _fire(env, place, query, state, side, due)
-                first, second = timer_words(due)
-                end_chunks(env, place, query, state, begin, due, TIMER_SEQ, np.int64(first), np.int64(second))
-                continue
-            row = arrivals[at]
-            for side in range(2):
-                if sides[at] >> side & 1:
-                    _arrive(env, place, query, state, side, row)
-            first, second = get(get(place, STORE_FIRST), row), get(get(place, STORE_SECOND), row)
-            end_chunks(env, place, query, state, begin, ts, get(get(env, SEQ), row), first, second)
-            at += 1
-    return jobs.shape[0], 0, DONE
 
 
 @small
@@ -145,14 +94,16 @@ def _due(env, place, side):
 
 
 @jit
-def next_due(env, place, query):
+def join_due(env, place, query):
     """When the next timer of a join is to run."""
+    keep_apart()
     return min(_due(env, place, query + J_SIDES), _due(env, place, query + J_SIDES + J_SIDE_WORDS))
 
 
 @jit
-def _missing(env, place, query):
+def join_missing(env, place, query):
     """What there is too little of for one event or moment, or DONE."""
+    keep_apart()
     code, counts = get(env, CODE), get(place, COUNTS)
     looks, rows = np.int64(0), np.int64(0)
     for k in range(2):
@@ -182,8 +133,27 @@ def _missing(env, place, query):
 
 
 @jit
+def join_fire(env, place, query, state, due):
+    """The timers of a moment run, left before right."""
+    keep_apart()
+    for side in range(2):
+        if _due(env, place, query + J_SIDES + side * J_SIDE_WORDS) == due:
+            _fire(env, place, query, state, side, due)
+
+
+@jit
+def join_arrive(env, place, query, state, row, sides):
+    """An event comes to one side, or both: `sides` are bits."""
+    keep_apart()
+    for side in range(2):
+        if sides >> side & 1:
+            _arrive(env, place, query, state, side, row)
+
+
+@jit
 def _arrive(env, place, query, state, number, row):
     """An event comes to one side."""
+    keep_apart()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
     window, extent, size = _window(env, place, side), get(code, side + J_EXTENT), get(code, side + J_SIZE)
     if extent == NO_WINDOW:
@@ -217,6 +187,7 @@ def _arrive(env, place, query, state, number, row):
 @jit
 def _fire(env, place, query, state, number, due):
     """The timer of one side runs."""
+    keep_apart()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
     window = _window(env, place, side)
     if get(code, side + J_EXTENT) == TIME_BATCH:
@@ -232,6 +203,7 @@ def _fire(env, place, query, state, number, due):
 @jit
 def _turn(env, place, query, state, number):
     """One batch of a side goes, the next one comes."""
+    keep_apart()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
     window = _window(env, place, side)
     while get(window, S_COUNT) > 0:
@@ -254,6 +226,7 @@ def _turn(env, place, query, state, number):
 @jit
 def _look(env, place, query, state, number, row, sign):
     """An event of one side meets what the other side holds."""
+    keep_apart()
     code, frame, side = get(env, CODE), get(env, FRAME), query + J_SIDES + number * J_SIDE_WORDS
     if not get(code, side + J_LOOKS):
         return
@@ -275,6 +248,7 @@ def _look(env, place, query, state, number, row, sign):
 @jit
 def _pair(env, place, query, state, sign):
     """The events in the frame come together, or leave each other."""
+    keep_apart()
     code, group = get(env, CODE), np.int64(NONE)
     if get(code, query + Q_GROUPED):
         group = group_of(env, place, query)
