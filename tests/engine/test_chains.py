@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.conformance.hosts import expected, rows_of
 
+import tocsin
 from tocsin.engine import reference, windows
 from tocsin.engine.detector import Detector
 from tocsin.engine.segments import Ledger
