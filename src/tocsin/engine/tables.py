@@ -458,13 +458,20 @@ class Tables:
         """The words of a join's sides, whose states stand behind its own."""
         on = self.code.extend([self._program(types, test) for test in joined.on])
         words = [int(joined.balanced), len(joined.on), on]
-        for place, side in enumerate(joined.sides, 1):
+        for place, side in enumerate(joined.sides):
             window, filter = side.window, self.filter(side.filter)
-            bits[filter] = bits.get(filter, 0) | place
+            bits[filter] = bits.get(filter, 0) | 1 << place
             self._is_held.data[filter] = max(int(self._is_held.data[filter]), int(window is not None))
-            words += [(number + place) * layout.STATE_WORDS]
-            words += [_EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
-            words += [int(side.looks), int(side.outer)]
+            slots = [self.slots[types[place]][key[place].attribute][0] for key in joined.keys]
+            own = [0] * layout.J_SIDE_WORDS
+            own[layout.Q_STATE] = (number + 1 + place) * layout.STATE_WORDS
+            own[layout.Q_EXTENT] = _EXTENTS[window.extent] if window else layout.NO_WINDOW
+            own[layout.Q_SIZE] = window.size if window else 0
+            own[layout.Q_KEY_COUNT] = len(slots)
+            own[layout.Q_KEYS] = self.code.extend([n for slot in slots for n in (place, slot)])
+            own[layout.Q_RECORD] = layout.G_KEY + 1 + len(slots) + 2  # the first and the last entry of a key
+            own[layout.J_LOOKS], own[layout.J_OUTER] = int(side.looks), int(side.outer)
+            words += own
         return words
 
     def _stages(self, types: Sequence[str], chained: Chained, bits: dict[int, int]) -> list[int]:

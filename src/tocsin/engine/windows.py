@@ -18,7 +18,7 @@ import pyarrow as pa
 from tocsin.engine import kernels
 from tocsin.engine.chains import Attempts
 from tocsin.engine.intake import Passed
-from tocsin.engine.kernels import Array, groups, layout, queries, windows
+from tocsin.engine.kernels import Array, groups, joins, layout, queries, windows
 from tocsin.engine.levels import Level
 from tocsin.errors import StateError
 from tocsin.events.types import Kind
@@ -321,7 +321,7 @@ class Windows:
             adopted = np.nonzero(what == GROUP)[0]
             chained = loaded.windowed.chained is not None
             more = Attempts.room(loaded, table) if chained else 0
-            self._reserve(len(what), len(what) * loaded.record + more, out)
+            self._reserve(len(what), len(what) * (loaded.record + layout.J_SIDE_WORDS) + more, out)
             env, addresses = self._machine.intake.environment(None), self._addresses(out)
             for place, window in self._windows_of(loaded):
                 type = loaded.rule.plan.types[place]
@@ -336,6 +336,8 @@ class Windows:
                 state = layout.STATE_WORDS * (loaded.number + place + (loaded.windowed.joined is not None))
                 grouped = loaded.windowed.joined is None
                 windows.restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, state, grouped, *lists)
+            if loaded.windowed.joined is not None:
+                joins.link_sides(env.ctypes.data, addresses.ctypes.data, loaded.offset)
             if chained:
                 self._attempts(loaded).take(env, addresses, table, numbers)
             queries.set_due(env.ctypes.data, addresses.ctypes.data, loaded.offset)

@@ -90,7 +90,7 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
         # An event comes, and leaves again if there is a window.
         work = rate * (1 + len(plan.windowed.calls)) * (2 if any(plan.windowed.windows) else 1)
         if plan.windowed.joined is not None:
-            work *= 1 + rows
+            work *= 1 + rows * KEY ** len(plan.windowed.joined.keys)
         elif plan.windowed.chained is not None:  # an event is shown to what waits at its stages
             stages = plan.windowed.chained.stages
             work = sum(statistics.rate(stage.filter) for stage in stages) * (1 + rows / len(stages))

@@ -149,7 +149,9 @@ def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
             size = print_window(window.size) if window.extent.timed else f"{window.size:,}"
             yield f"    through {window.extent}({size})" + "".join(f", if {show(test)}" for test in windowed.after)
     if windowed.joined is not None:
-        yield "    joined" + "".join(f", if {show(test, rule.names)}" for test in windowed.joined.on)
+        keys = [f"{show(left, rule.names)} = {show(right, rule.names)}" for left, right in windowed.joined.keys]
+        on = (f", if {show(test, rule.names)}" for test in windowed.joined.on)
+        yield "    joined" + (f" by {', '.join(keys)}" if keys else "") + "".join(on)
     for number, call in enumerate(windowed.calls, start=1):
         yield f"      aggregate {number}: {call.function}({'' if call.argument is None else show(call.argument)})"
     if windowed.group_by:

@@ -172,6 +172,9 @@ class Joined:
 
     sides: tuple[Side, Side]
     on: tuple[Typed, ...]
+    """What must hold of a pair, besides the keys."""
+    keys: tuple[tuple[Field, Field], ...]
+    """Attributes of the left and the right event that must be equal."""
 
     @property
     def balanced(self) -> bool:

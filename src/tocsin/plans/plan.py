@@ -292,7 +292,7 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
     if rule.windowed is not None:
         read((*rule.windowed.after, *rule.windowed.group_by))
         if rule.windowed.joined is not None:
-            read(rule.windowed.joined.on)
+            read((*rule.windowed.joined.on, *(field for key in rule.windowed.joined.keys for field in key)))
         if rule.windowed.chained is not None:
             read(test for stage in rule.windowed.chained.stages for test in stage.tests)
         for filter in rule.windowed.filters:

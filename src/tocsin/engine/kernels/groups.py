@@ -146,29 +146,37 @@ def group_of(env, place, query):
         first = get(get(place, STATES) + 8 * get(code, query + Q_STATE), S_GROUPS)
         if first >= 0:
             return first
+    return keyed(env, place, query, key_words(env, memory, keys, slots))
+
+
+@small
+def key_words(env, memory, keys, slots):
+    """Puts the key of the events in the frame into the scratch memory; returns which of its values there are."""
     stride, known = get(env, STRIDE), np.int64(0)
     for k in range(keys):
-        row = get(get(env, FRAME), get(code, slots + 2 * k))
-        at = get(code, slots + 2 * k + 1) * stride + max(row, 0)
+        row = get(get(env, FRAME), get(get(env, CODE), slots + 2 * k))
+        at = get(get(env, CODE), slots + 2 * k + 1) * stride + max(row, 0)
         there = row >= 0 and get_byte(get(env, PRESENT), at) != 0
         known |= np.int64(there) << k
         put(memory, _KEY + k, get(get(env, WORDS), at) if there else np.int64(0))
-    return keyed(env, place, query, known)
+    return known
 
 
-@jit
-def keyed(env, place, query, known):
-    """The group of the key in the scratch memory."""
-    keep_apart()
-    code, memory = get(env, CODE), get(place, MEMORY)
-    keys = get(code, query + Q_KEY_COUNT)
-    state = get(place, STATES) + 8 * get(code, query + Q_STATE)
+@small
+def _hashed(memory, query, keys, known):
     hashed = mix(np.uint64(query)) ^ np.uint64(known)
     for k in range(keys):
         hashed = mix(hashed ^ np.uint64(get(memory, _KEY + k)))
-    mark = np.int64(hashed)
-    bucket = mark & get(place, BUCKET_MASK)
-    group = get(get(place, BUCKETS), bucket)
+    return np.int64(hashed)
+
+
+@jit
+def found(env, place, query, known):
+    """The group of the key in the scratch memory, NONE if there is none."""
+    keep_apart()
+    memory, keys = get(place, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
+    mark = _hashed(memory, query, keys, known)
+    group = get(get(place, BUCKETS), mark & get(place, BUCKET_MASK))
     while group >= 0:
         if get(memory, group + G_HASH) == mark and get(memory, group + G_QUERY) == query:
             same = get(memory, group + G_KEY) == known
@@ -177,7 +185,20 @@ def keyed(env, place, query, known):
             if same:
                 return group
         group = get(memory, group + G_CHAIN)
-    group = _made(env, place, query, state)
+    return np.int64(NONE)
+
+
+@jit
+def keyed(env, place, query, known):
+    """The group of the key in the scratch memory, made if there is none yet."""
+    keep_apart()
+    memory, keys = get(place, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
+    group = found(env, place, query, known)
+    if group >= 0:
+        return group
+    group = _made(env, place, query, get(place, STATES) + 8 * get(get(env, CODE), query + Q_STATE))
+    mark = _hashed(memory, query, keys, known)
+    bucket = mark & get(place, BUCKET_MASK)
     put(memory, group + G_HASH, mark)
     put(memory, group + G_CHAIN, get(get(place, BUCKETS), bucket))
     put(get(place, BUCKETS), bucket, group)

@@ -1,6 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """How do the events of two windows meet?
 
+Where `on` asks for equal attributes, an event meets only those of its key; without, it looks at all.
+
 An event that comes into, or leaves, the window of one side meets all that the other side's window holds: a chunk for
 each. An event first enters its own window. Timers of one moment run left before right.
 """
@@ -17,6 +19,7 @@ from tocsin.engine.kernels.groups import (
     C_MEMORY,
     C_ROWS,
     COUNTS,
+    ENTRY_GROUP,
     ENTRY_NEXT,
     ENTRY_ROW,
     MEMORY,
@@ -24,30 +27,36 @@ from tocsin.engine.kernels.groups import (
     STATES,
     TAKEN,
     apply,
+    drop,
+    found,
     group_of,
+    key_words,
+    keyed,
     note_empty,
 )
 from tocsin.engine.kernels.layout import (
+    G_KEY,
     G_ROWS,
     J_DROPS,
-    J_EXTENT,
     J_LOOKS,
     J_ON,
     J_ON_COUNT,
     J_OUTER,
     J_SIDE_WORDS,
     J_SIDES,
-    J_SIZE,
-    J_STATE,
     LENGTH,
     LENGTH_BATCH,
     NO_WINDOW,
     NONE,
     Q_CURRENT,
     Q_EXPIRED,
+    Q_EXTENT,
     Q_GROUPED,
     Q_KEY_COUNT,
+    Q_KEYS,
     Q_RECORD,
+    Q_SIZE,
+    Q_STATE,
     S_BEGUN,
     S_CHUNK,
     S_COMING,
@@ -79,15 +88,15 @@ from tocsin.engine.kernels.windows import (
 @small
 def _window(env, place, side):
     """The state of a side's window."""
-    return get(place, STATES) + 8 * get(get(env, CODE), side + J_STATE)
+    return get(place, STATES) + 8 * get(get(env, CODE), side + Q_STATE)
 
 
 @jit
 def _due(env, place, side):
     code, window = get(env, CODE), _window(env, place, side)
-    extent = get(code, side + J_EXTENT)
+    extent = get(code, side + Q_EXTENT)
     if extent == TIME and get(window, S_HEAD) >= 0:
-        return get(get(env, TS), get(get(place, ENTRY_ROW), get(window, S_HEAD))) + get(code, side + J_SIZE)
+        return get(get(env, TS), get(get(place, ENTRY_ROW), get(window, S_HEAD))) + get(code, side + Q_SIZE)
     if extent == TIME_BATCH and get(window, S_COUNT) + get(window, S_COMING_COUNT) > 0:
         return get(window, S_NEXT)
     return NEVER
@@ -105,16 +114,20 @@ def join_missing(env, place, query):
     """What there is too little of for one event or moment, or DONE."""
     keep_apart()
     code, counts = get(env, CODE), get(place, COUNTS)
-    looks, rows = np.int64(0), np.int64(0)
+    looks, rows, words, keys = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for k in range(2):
         side, other = query + J_SIDES + k * J_SIDE_WORDS, query + J_SIDES + (1 - k) * J_SIDE_WORDS
-        extent, window, facing = get(code, side + J_EXTENT), _window(env, place, side), _window(env, place, other)
+        extent, window, facing = get(code, side + Q_EXTENT), _window(env, place, side), _window(env, place, other)
         most = np.int64(2)
         if extent == TIME:
             most += get(window, S_COUNT)
         elif extent not in (NO_WINDOW, LENGTH):
             most += get(window, S_COUNT) + get(window, S_COMING_COUNT)
         looks += most
+        if get(code, side + Q_KEY_COUNT) > 0:
+            new = get(window, S_COMING_COUNT) + 1
+            keys += new
+            words += new * get(code, side + Q_RECORD)
         rows += most * (get(facing, S_COUNT) + get(facing, S_COMING_COUNT) + 2)
     grouped = get(code, query + Q_GROUPED) != 0
     if grouped and get(code, query + Q_KEY_COUNT) == 0:
@@ -125,10 +138,12 @@ def join_missing(env, place, query):
         return MORE_ENTRIES
     if grouped:
         groups = rows if get(code, query + Q_KEY_COUNT) > 0 else np.int64(1)
-        if get(counts, C_MEMORY) + groups * get(code, query + Q_RECORD) > get(place, TAKEN):
-            return MORE_MEMORY
-        if get(counts, C_GROUPS) + groups > get(place, BUCKET_MASK):
-            return MORE_BUCKETS
+        keys += groups
+        words += groups * get(code, query + Q_RECORD)
+    if get(counts, C_MEMORY) + words > get(place, TAKEN):
+        return MORE_MEMORY
+    if get(counts, C_GROUPS) + keys > get(place, BUCKET_MASK):
+        return MORE_BUCKETS
     return DONE
 
 
@@ -155,7 +170,7 @@ def _arrive(env, place, query, state, number, row):
     """An event comes to one side."""
     keep_apart()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
-    window, extent, size = _window(env, place, side), get(code, side + J_EXTENT), get(code, side + J_SIZE)
+    window, extent, size = _window(env, place, side), get(code, side + Q_EXTENT), get(code, side + Q_SIZE)
     if extent == NO_WINDOW:
         _look(env, place, query, state, number, row, CURRENT)
         _look(env, place, query, state, number, row, EXPIRED)
@@ -164,9 +179,8 @@ def _arrive(env, place, query, state, number, row):
     elif extent in (LENGTH, TIME):
         gone = np.int64(NONE)
         if extent == LENGTH and get(window, S_COUNT) == size:
-            gone = get(get(place, ENTRY_ROW), get(window, S_HEAD))
-            free_first(place, window)
-        enter(place, window, S_HEAD, row)
+            gone = _leave(env, place, side, number)
+        _link(env, place, side, number, enter(place, window, S_HEAD, row))
         if gone >= 0:
             _look(env, place, query, state, number, gone, EXPIRED)
         _look(env, place, query, state, number, row, CURRENT)
@@ -190,13 +204,12 @@ def _fire(env, place, query, state, number, due):
     keep_apart()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
     window = _window(env, place, side)
-    if get(code, side + J_EXTENT) == TIME_BATCH:
-        put(window, S_NEXT, due + get(code, side + J_SIZE))
+    if get(code, side + Q_EXTENT) == TIME_BATCH:
+        put(window, S_NEXT, due + get(code, side + Q_SIZE))
         _turn(env, place, query, state, number)
         return
     while _due(env, place, side) <= due:
-        row = get(get(place, ENTRY_ROW), get(window, S_HEAD))
-        free_first(place, window)
+        row = _leave(env, place, side, number)
         _look(env, place, query, state, number, row, EXPIRED)
 
 
@@ -207,20 +220,94 @@ def _turn(env, place, query, state, number):
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
     window = _window(env, place, side)
     while get(window, S_COUNT) > 0:
-        row = get(get(place, ENTRY_ROW), get(window, S_HEAD))
-        free_first(place, window)
+        row = _leave(env, place, side, number)
         _look(env, place, query, state, number, row, EXPIRED)
     for k in range(3):
         put(window, S_HEAD + k, get(window, S_COMING + k))
         put(window, S_COMING + k, np.int64(NONE if k < 2 else 0))
     if get(window, S_COUNT) == 0:
         return
+    link_all(env, place, side, number)
     if get(code, side + J_LOOKS):
         reset(env, place, query, state)
     entry = get(window, S_HEAD)
     while entry >= 0:
         _look(env, place, query, state, number, get(get(place, ENTRY_ROW), entry), CURRENT)
         entry = get(get(place, ENTRY_NEXT), entry)
+
+
+# ---- the entries of one key stand behind each other, in the order in which they came
+
+
+@jit
+def _first(env, place, side, keys, slots):
+    """The first entry of a side whose key is that of the event in the frame."""
+    keep_apart()
+    memory = get(place, MEMORY)
+    known = key_words(env, memory, keys, slots)
+    if known != (np.int64(1) << keys) - 1:
+        return np.int64(NONE)
+    group = found(env, place, side, known)
+    return get(memory, group + G_KEY + 1 + keys) if group >= 0 else np.int64(NONE)
+
+
+@jit
+def _link(env, place, side, number, entry):
+    """Puts an entry behind those of its key; what has no key is never found."""
+    keep_apart()
+    code, memory, keys = get(env, CODE), get(place, MEMORY), get(get(env, CODE), side + Q_KEY_COUNT)
+    put(get(env, FRAME), number, get(get(place, ENTRY_ROW), entry))
+    known = key_words(env, memory, keys, get(code, side + Q_KEYS))
+    if keys == 0 or known != (np.int64(1) << keys) - 1:
+        return
+    group = keyed(env, place, side, known)
+    ends = group + G_KEY + 1 + keys
+    if get(memory, group + G_ROWS) == 0:
+        put(memory, ends, np.int64(entry))
+    else:
+        put(get(place, ENTRY_GROUP), get(memory, ends + 1), np.int64(entry))
+    put(memory, ends + 1, np.int64(entry))
+    put(memory, group + G_ROWS, get(memory, group + G_ROWS) + 1)
+
+
+@jit
+def link_all(env, place, side, number):
+    """Puts all that a side holds behind those of their keys."""
+    keep_apart()
+    entry = get(_window(env, place, side), S_HEAD)
+    while entry >= 0:
+        _link(env, place, side, number, entry)
+        entry = get(get(place, ENTRY_NEXT), entry)
+
+
+@jit
+def _leave(env, place, side, number):
+    """Takes the first entry out of a side's window; returns its row."""
+    keep_apart()
+    code, memory, keys = get(env, CODE), get(place, MEMORY), get(get(env, CODE), side + Q_KEY_COUNT)
+    window = _window(env, place, side)
+    entry = get(window, S_HEAD)
+    row = get(get(place, ENTRY_ROW), entry)
+    put(get(env, FRAME), number, row)
+    known = key_words(env, memory, keys, get(code, side + Q_KEYS))
+    if keys > 0 and known == (np.int64(1) << keys) - 1:
+        group = found(env, place, side, known)
+        put(memory, group + G_KEY + 1 + keys, get(get(place, ENTRY_GROUP), entry))
+        put(memory, group + G_ROWS, get(memory, group + G_ROWS) - 1)
+        if get(memory, group + G_ROWS) == 0:
+            drop(place, window, group)
+    free_first(place, window)
+    return row
+
+
+@jit
+def link_sides(env, place, query):
+    """Links what both sides of a join hold, when that was given to them."""
+    for number in range(2):
+        link_all(env, place, query + J_SIDES + number * J_SIDE_WORDS, number)
+
+
+# ---- who meets whom
 
 
 @jit
@@ -231,14 +318,19 @@ def _look(env, place, query, state, number, row, sign):
     if not get(code, side + J_LOOKS):
         return
     put(state, S_CHUNK, get(state, S_CHUNK) + 1)
-    entry, met = get(_window(env, place, query + J_SIDES + (1 - number) * J_SIDE_WORDS), S_HEAD), False
+    other, keys = query + J_SIDES + (1 - number) * J_SIDE_WORDS, get(code, side + Q_KEY_COUNT)
+    following, met = get(place, ENTRY_NEXT if keys == 0 else ENTRY_GROUP), False
+    entry = get(_window(env, place, other), S_HEAD)
+    if keys > 0:
+        put(frame, number, np.int64(row))
+        entry = _first(env, place, other, keys, get(code, side + Q_KEYS))
     while entry >= 0:
         put(frame, number, np.int64(row))
         put(frame, 1 - number, get(get(place, ENTRY_ROW), entry))
         if all_hold(env, get(code, query + J_ON), get(code, query + J_ON_COUNT)):
             met = True
             _pair(env, place, query, state, sign)
-        entry = get(get(place, ENTRY_NEXT), entry)
+        entry = get(following, entry)
     if not met and get(code, side + J_OUTER):
         put(frame, number, np.int64(row))
         put(frame, 1 - number, np.int64(NONE))

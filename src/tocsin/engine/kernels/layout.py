@@ -86,10 +86,10 @@ is an AUTOMATON."""
 WINDOW, JOIN, AUTOMATON = range(3)
 J_DROPS, J_ON_COUNT, J_ON, J_SIDES = range(20, 24)
 """Of a join besides: whether groups without events are dropped, the tests of a pair, then its two sides."""
-J_STATE, J_EXTENT, J_SIZE, J_LOOKS, J_OUTER = range(5)
-"""A side: where its words among the states stand, its window, whether its events look for partners, and come out
-alone if they find none."""
-J_SIDE_WORDS = 5
+J_LOOKS, J_OUTER = range(20, 22)
+"""A side is like a query, whose groups are the events that it holds with one key; and whether its events look for
+partners, and come out alone if they find none."""
+J_SIDE_WORDS = 22
 NO_WINDOW, LENGTH, LENGTH_BATCH, TIME, TIME_BATCH = range(5)
 X_SEQUENCE, X_WITHIN, X_BEGINS, X_RECORD, X_ROOM, X_PLACES, X_ORDER, X_STAGE_COUNT, X_STAGES = range(20, 29)
 """Of an automaton besides: whether it is a sequence; how old an attempt can be, or NONE; whether another attempt begins
