@@ -194,6 +194,8 @@ class LoadedWindow:
     """How long that is."""
     bits: Mapping[int, int]
     """For a filter, the sides or stages that an event which passes it comes to, as bits; none for a window."""
+    lanes: tuple[int, ...]
+    """Where in the record of a group lists of values begin."""
 
     @property
     def following(self) -> int:
@@ -407,19 +409,24 @@ class Tables:
     def _load_window(self, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
         """Takes a query."""
         window, types, code = windowed.window, plan.types, self.code
-        keys = [n for key in windowed.group_by for n in (key.place, self.slots[types[key.place]][key.attribute][0])]
+        keys = [n for key in windowed.group_by for n in (key.place, self._slot(types[key.place], key.attribute))]
         start = at = layout.G_KEY + 1 + len(windowed.group_by)
         calls: list[int] = []
+        lanes: list[int] = []
         queues = 0
         for call in windowed.calls:
             function = _SUMMARIES[call.function]
             double = call.argument is not None and call.argument.kind == Kind.DOUBLE
             queue = layout.NONE
-            if window is not None and call.function in (Summary.MIN, Summary.MAX):
-                queue, queues = queues, queues + 1
+            if call.function in (Summary.MIN, Summary.MAX):
+                if window is not None:
+                    queue, queues = queues, queues + 1
+                elif windowed.joined is not None:
+                    queue = layout.IN_LANES
+                    lanes.append(at)
             argument = layout.NONE if call.argument is None else self._program(types, call.argument)
             calls += [function, argument, int(double), at, queue]
-            at += call_words(function, double=double)
+            at += call_words(function, double=double, ordered=queue != layout.IN_LANES)
         self.queues = max(self.queues, queues)
         loaded = self._loaded(plan, code.size, level)
         first, last = self._program_starts.data[loaded.number], self._program_starts.data[loaded.number + 1]
@@ -451,8 +458,12 @@ class Tables:
         self.tells_expired = self.tells_expired or windowed.expired
         if window is not None:
             self._is_held.data[loaded.anchor] = 1
-        self.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits))
+        self.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits, tuple(lanes)))
         return loaded
+
+    def _slot(self, type: str, attribute: str) -> int:
+        """Where a value of an event stands; its time has no slot."""
+        return _NO_SLOT[attribute] if attribute in _NO_SLOT else self.slots[type][attribute][0]
 
     def _sides(self, types: Sequence[str], joined: Joined, number: int, bits: dict[int, int]) -> list[int]:
         """The words of a join's sides, whose states stand behind its own."""
@@ -668,7 +679,7 @@ class Tables:
             if isinstance(guard.argument, Field):
                 name, double = guard.argument.attribute, guard.argument.kind == Kind.DOUBLE
                 type = plan.types[guard.argument.place]
-                argument = _NO_SLOT[name] if name in _NO_SLOT else self.slots[type][name][0]
+                argument = self._slot(type, name)
             test = layout.NONE if guard.test is None else self._program(plan.types, guard.test)
             words += [layout.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
         return self.code.extend(words)

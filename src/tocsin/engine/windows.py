@@ -18,7 +18,7 @@ import pyarrow as pa
 from tocsin.engine import kernels
 from tocsin.engine.chains import Attempts
 from tocsin.engine.intake import Passed
-from tocsin.engine.kernels import Array, groups, joins, layout, queries, windows
+from tocsin.engine.kernels import Array, groups, joins, layout, queries, values, windows
 from tocsin.engine.levels import Level
 from tocsin.errors import StateError
 from tocsin.events.types import Kind
@@ -61,8 +61,9 @@ class Windows:
         self._states: Array = np.zeros((0, layout.STATE_WORDS), np.int64)
         self._memory: Array = np.zeros(4096, np.int64)
         self._buckets: Array = np.full(64, kernels.NONE, np.int64)
-        self._counts: Array = np.zeros(groups.COUNT_WORDS, np.int64)
-        self._counts[[groups.C_MEMORY, groups.C_FREE]] = 1024, kernels.NONE
+        self._counts: Array = np.zeros(layout.COUNT_WORDS, np.int64)
+        self._counts[layout.C_NODES :] = kernels.NONE
+        self._counts[[layout.C_MEMORY, layout.C_FREE]] = 1024, kernels.NONE
         self._row: Array = np.zeros(0, np.int64)
         self._next: Array = np.zeros(0, np.int64)
         self._group: Array = np.zeros(0, np.int64)
@@ -117,11 +118,11 @@ class Windows:
         job, at, room = 0, int(jobs[0, 1]), max(1024, 2 * len(rows))
         while job < len(jobs):
             out = _Out(room, max(1, self._machine.tables.outputs))
-            self._counts[groups.C_ROWS] = 0
+            self._counts[layout.C_ROWS] = 0
             env = self._machine.intake.environment(None)
             place = self._addresses(out)
             job, at, why = queries.run(env.ctypes.data, place.ctypes.data, jobs, rows, bits, job, at, fire_to)
-            count = int(self._counts[groups.C_ROWS])
+            count = int(self._counts[layout.C_ROWS])
             if count:
                 yield out.rows(count)
             elif why == windows.MORE_ROWS:
@@ -178,12 +179,12 @@ class Windows:
         row, following, group = (np.full(size, kernels.NONE, np.int64) for _ in range(3))
         row[:old], following[:old], group[:old] = self._row, self._next, self._group
         following[old:-1] = np.arange(old + 1, size)
-        following[-1] = self._counts[groups.C_FREE]
+        following[-1] = self._counts[layout.C_FREE]
         queues = np.zeros((3, self._machine.tables.queues, size), np.int64)
         queues[:, : self._queues.shape[1], :old] = self._queues
         self._row, self._next, self._group, self._queues = row, following, group, queues
-        self._counts[groups.C_FREE] = old
-        self._counts[groups.C_FREE_COUNT] += size - old
+        self._counts[layout.C_FREE] = old
+        self._counts[layout.C_FREE_COUNT] += size - old
 
     def _more_memory(self, more: int) -> None:
         self._memory = np.concatenate([self._memory, np.zeros(more, np.int64)])
@@ -270,6 +271,9 @@ class Windows:
                     key, strings = self._key(loaded, group)
                     what.append(GROUP)
                     rest = self._memory[group + loaded.start : group + loaded.record].tolist()
+                    for lane in loaded.lanes:
+                        held = values.values_of(self._memory, group + lane).tolist()
+                        rest += [len(held) // 2, *held]
                     words.append([*key, int(self._memory[group + layout.G_ROWS]), *rest])
                     texts.append(strings)
             if what:
@@ -321,6 +325,8 @@ class Windows:
             adopted = np.nonzero(what == GROUP)[0]
             chained = loaded.windowed.chained is not None
             more = Attempts.room(loaded, table) if chained else 0
+            if loaded.lanes:
+                more += (3 + layout.LANES) * len(table["words"].combine_chunks().flatten())
             self._reserve(len(what), len(what) * (loaded.record + layout.J_SIDE_WORDS) + more, out)
             env, addresses = self._machine.intake.environment(None), self._addresses(out)
             for place, window in self._windows_of(loaded):
@@ -345,11 +351,11 @@ class Windows:
                 self._adopt(loaded, table["words"][row].as_py(), table["texts"][row].as_py(), env, addresses)
 
     def _reserve(self, entries: int, words: int, out: _Out) -> None:
-        if self._counts[groups.C_FREE_COUNT] < entries:
+        if self._counts[layout.C_FREE_COUNT] < entries:
             self._more_entries(entries)
-        if (missing := int(self._counts[groups.C_MEMORY]) + words - len(self._memory)) > 0:
+        if (missing := int(self._counts[layout.C_MEMORY]) + words - len(self._memory)) > 0:
             self._more_memory(missing + len(self._memory))
-        count = int(self._counts[groups.C_GROUPS]) + (words > 0) * entries + 2
+        count = int(self._counts[layout.C_GROUPS]) + (words > 0) * entries + 2
         if count >= len(self._buckets):
             self._more_buckets(2 * count, out)
 

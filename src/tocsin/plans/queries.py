@@ -62,9 +62,6 @@ class _Binding:
         for source, own in ((join.left, Outer.LEFT), (join.right, Outer.RIGHT)):
             looks, outer = join.triggers in (own, Outer.BOTH), join.outer in (own, Outer.BOTH)
             sides.append(Side(self._filter(source), source.window, looks, outer))
-        for call in self.query.aggregates:
-            if call.function in (Summary.MIN, Summary.MAX):
-                raise RuleError(f"'{call.function}' in a join does not run yet", span=call.span or join.span)
         resolve = self._resolve_roles(patterns)
         on = {truth(test, resolve): None for test in join.on}
         keys = {test: key for test in on if (key := _key_of(test)) is not None}
@@ -140,8 +137,6 @@ class _Binding:
     def _key(self, attribute: Attribute, resolve: Resolve) -> Field:
         key = resolve(attribute)
         assert isinstance(key, Field)
-        if key.attribute in ("ts", "seq"):
-            raise RuleError(f"events cannot be grouped by {key.attribute}", span=attribute.span)
         return key
 
     def _call(self, call: Called, resolve: Resolve) -> Call:

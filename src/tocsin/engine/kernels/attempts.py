@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.groups import C_MEMORY, COUNTS, MEMORY, STATES
+from tocsin.engine.kernels.groups import COUNTS, MEMORY, STATES
 from tocsin.engine.kernels.layout import (
+    C_MEMORY,
     E_ATTEMPT,
     E_BEFORE,
     E_DUE_BEFORE,

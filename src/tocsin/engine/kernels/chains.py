@@ -27,9 +27,6 @@ from tocsin.engine.kernels.attempts import (
 from tocsin.engine.kernels.groups import (
     ATTEMPTS_MAX,
     BUCKET_MASK,
-    C_GROUPS,
-    C_MEMORY,
-    C_ROWS,
     COUNTS,
     MEMORY,
     OUT_ROOM,
@@ -39,6 +36,9 @@ from tocsin.engine.kernels.groups import (
     group_of,
 )
 from tocsin.engine.kernels.layout import (
+    C_GROUPS,
+    C_MEMORY,
+    C_ROWS,
     COUNTING,
     E_ATTEMPT,
     E_NEXT,

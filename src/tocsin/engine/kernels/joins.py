@@ -14,10 +14,6 @@ import numpy as np
 from tocsin.engine.kernels.expressions import all_hold
 from tocsin.engine.kernels.groups import (
     BUCKET_MASK,
-    C_FREE_COUNT,
-    C_GROUPS,
-    C_MEMORY,
-    C_ROWS,
     COUNTS,
     ENTRY_GROUP,
     ENTRY_NEXT,
@@ -35,8 +31,15 @@ from tocsin.engine.kernels.groups import (
     note_empty,
 )
 from tocsin.engine.kernels.layout import (
+    A_QUEUE,
+    C_FREE_COUNT,
+    C_GROUPS,
+    C_MEMORY,
+    C_ROWS,
+    CALL_WORDS,
     G_KEY,
     G_ROWS,
+    IN_LANES,
     J_DROPS,
     J_LOOKS,
     J_ON,
@@ -44,10 +47,13 @@ from tocsin.engine.kernels.layout import (
     J_OUTER,
     J_SIDE_WORDS,
     J_SIDES,
+    LANES,
     LENGTH,
     LENGTH_BATCH,
     NO_WINDOW,
     NONE,
+    Q_CALL_COUNT,
+    Q_CALLS,
     Q_CURRENT,
     Q_EXPIRED,
     Q_EXTENT,
@@ -69,6 +75,7 @@ from tocsin.engine.kernels.layout import (
     TIME_BATCH,
 )
 from tocsin.engine.kernels.memory import CODE, FRAME, TS, get, jit, keep_apart, put, small
+from tocsin.engine.kernels.values import V_NEXT
 from tocsin.engine.kernels.windows import (
     CURRENT,
     DONE,
@@ -129,7 +136,7 @@ def join_missing(env, place, query):
             keys += new
             words += new * get(code, side + Q_RECORD)
         rows += most * (get(facing, S_COUNT) + get(facing, S_COMING_COUNT) + 2)
-    grouped = get(code, query + Q_GROUPED) != 0
+    grouped, pairs = get(code, query + Q_GROUPED) != 0, rows
     if grouped and get(code, query + Q_KEY_COUNT) == 0:
         rows = looks
     if get(counts, C_ROWS) + rows > get(place, OUT_ROOM):
@@ -140,6 +147,10 @@ def join_missing(env, place, query):
         groups = rows if get(code, query + Q_KEY_COUNT) > 0 else np.int64(1)
         keys += groups
         words += groups * get(code, query + Q_RECORD)
+        call = get(code, query + Q_CALLS)
+        for n in range(get(code, query + Q_CALL_COUNT)):
+            if get(code, call + n * CALL_WORDS + A_QUEUE) == IN_LANES:
+                words += pairs * (V_NEXT + LANES)
     if get(counts, C_MEMORY) + words > get(place, TAKEN):
         return MORE_MEMORY
     if get(counts, C_GROUPS) + keys > get(place, BUCKET_MASK):

@@ -108,6 +108,14 @@ STAGE_WORDS = 18
 A_FUNCTION, A_ARGUMENT, A_DOUBLE, A_AT, A_QUEUE = range(5)
 CALL_WORDS = 5
 STD_DEV = 5
+IN_LANES = -2
+"""In the place of a queue: values leave in any order, and are in a list with so many lanes."""
+LANES = 12
+
+# What is counted: words of memory in use, groups, the first free entry and the number of them, rows that came out, and
+# free nodes of lists of values, by the number of their lanes.
+C_MEMORY, C_GROUPS, C_FREE, C_FREE_COUNT, C_ROWS, C_NODES = range(6)
+COUNT_WORDS = C_NODES + LANES
 
 # What is kept of a query: the first and last entry and the number of entries of its window, then of the batch that is
 # coming; when its first event came and the batch ends; its groups; the number of its chunks.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from tocsin.engine.kernels.chains import chain_arrive, chain_due, chain_fire, chain_missing
-from tocsin.engine.kernels.groups import C_ROWS, COUNTS, STATES, STORE_FIRST, STORE_SECOND
+from tocsin.engine.kernels.groups import COUNTS, STATES, STORE_FIRST, STORE_SECOND
 from tocsin.engine.kernels.joins import join_arrive, join_due, join_fire, join_missing
-from tocsin.engine.kernels.layout import JOIN, NONE, Q_KIND, Q_SINCE, Q_STATE, S_DUE, WINDOW
+from tocsin.engine.kernels.layout import C_ROWS, JOIN, NONE, Q_KIND, Q_SINCE, Q_STATE, S_DUE, WINDOW
 from tocsin.engine.kernels.memory import CODE, SEQ, TS, get, jit, put, small
 from tocsin.engine.kernels.windows import (
     DONE,

@@ -14,11 +14,6 @@ import numpy as np
 from tocsin.engine.kernels.expressions import all_hold, evaluate
 from tocsin.engine.kernels.groups import (
     BUCKET_MASK,
-    C_FREE,
-    C_FREE_COUNT,
-    C_GROUPS,
-    C_MEMORY,
-    C_ROWS,
     COUNTS,
     ENTRY_GROUP,
     ENTRY_NEXT,
@@ -46,6 +41,11 @@ from tocsin.engine.kernels.groups import (
 )
 from tocsin.engine.kernels.hashing import FIRST_SEED, SECOND_SEED, fold
 from tocsin.engine.kernels.layout import (
+    C_FREE,
+    C_FREE_COUNT,
+    C_GROUPS,
+    C_MEMORY,
+    C_ROWS,
     G_CHUNK,
     G_EMPTY,
     G_LAST,
@@ -234,7 +234,7 @@ def reset(env, place, query, state):
     memory = get(place, MEMORY)
     group = get(state, S_GROUPS)
     while group >= 0:
-        clear(env, memory, query, group)
+        clear(env, place, query, group)
         note_empty(memory, state, group)
         group = get(memory, group + G_NEXT)
 
