@@ -74,7 +74,7 @@ def selections(draw: st.DrawFn, number: str, role: str = "") -> str:
     )
     text = f"select {', '.join(plain + called)}"
     if draw(st.booleans()):
-        text += f" group by {role}k"
+        text += " group by " + draw(st.sampled_from([f"{role}k", f"{role}k", f"{role}ts", f"{role}k, {role}seq"]))
     if called and draw(st.booleans()):
         text += f" having {called[0].rpartition(' ')[2]} > 1"
     return text

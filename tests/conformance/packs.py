@@ -19,13 +19,14 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 
 from tests.conformance.hosts import expected
+from tests.conformance.packed_queries import drawn_queries, moved
 from tests.conftest import GOLDEN
 from tests.strategies import KINDS, MATCHES_MAX, Case, cases, matches_max, rule_sets
 from tests.strategies_requests import request_cases
 from tocsin.engine import reference
 from tocsin.events.notation import read_events, write_event
 from tocsin.events.types import HEADER, Event, EventType, Kind, Value
-from tocsin.language import parse
+from tocsin.language import parse, queries
 from tocsin.language.printing import print_program
 from tocsin.language.requests import After, All, Either, Mode, Moment, Occurs, Period, Request, Then, Times
 from tocsin.language.rules import (
@@ -159,7 +160,8 @@ def packed(query: Query) -> Pack:
     """The tenants of a query."""
     tenants = {}
     for number, case in enumerate(drawn(query.tenants, query.seed, named=query.named), 1):
-        move = Move(f"t{number}_", query.tick_us, query.start_us)
+        asked = any(isinstance(rule, queries.Query) for rule in case.rules)
+        move = Move(f"t{number}_", query.tick_us, query.start_us, attributes=asked)
         tenants[f"t{number}"] = move.case(case)
     if query.golden:
         for path in sorted((GOLDEN / "paper").glob("*.txt")):
@@ -189,8 +191,8 @@ def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
     # Hypothesis itself would come back to what it drew before, with small changes.
     while len(found) < count - count // 6 or len(idle) < count // 6:
         collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
-    requests = _requests(count // 4, chance)
-    mixed = [*requests, *found[: count - count // 6 - len(requests)], *idle[: count // 6]]
+    others = [*_requests(count // 4, chance), *drawn_queries(count // 3, chance)]
+    mixed = [*others, *found[: count - count // 6 - len(others)], *idle[: count // 6]]
     return [replace(case, events=tuple(_with_ids(case.events, named, chance))) for case in mixed]
 
 
@@ -323,6 +325,8 @@ class Move:
                     tuple((self.attribute(name), self.node(value)) for name, value in node.where),
                     tuple(map(self.name, node.consuming)),
                 )
+            case queries.Query():
+                return moved(node, self)
             case Request(name, expression, condition, window_us, mode, text):
                 tests, window_us = self.node(condition), window_us * self.tick_us
                 return Request(self.name(name), self.node(expression), tests, window_us, mode, text)

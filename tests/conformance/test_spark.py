@@ -24,14 +24,14 @@ SHOWN = 3
 slow = pytest.mark.slow
 
 BATCHES = [
-    Query("few", seed=1, slots=3, tenants=8, golden=True, tick_us=HOUR),
+    Query("few", seed=1, slots=3, tenants=12, golden=True, tick_us=HOUR),
     pytest.param(Query("1-slot", seed=2, slots=1, tenants=60, named=True), marks=slow),
     pytest.param(Query("2-slots", seed=3, slots=2, tenants=50, golden=True, tick_us=HOUR, timestamps=True), marks=slow),
     pytest.param(Query("3-slots", seed=4, slots=3, tenants=6, named=True, by_type=True, partitions=3), marks=slow),
     pytest.param(Query("7-slots", seed=5, slots=7, tenants=60, tick_us=MS, partitions=7), marks=slow),
 ]
 STREAMS = [
-    Query("few", seed=11, slots=2, tenants=8, named=True, golden=True, tick_us=HOUR),
+    Query("few", seed=11, slots=2, tenants=12, named=True, golden=True, tick_us=HOUR),
     pytest.param(Query("1-slot", seed=12, slots=1, tenants=50, named=True, delay_ticks=0, batches=4), marks=slow),
     pytest.param(
         Query(

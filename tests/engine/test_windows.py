@@ -82,15 +82,8 @@ def test_groups_without_events_are_forgotten() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "from S#window.length(1) as a join S#window.length(1) as b select max(a.x) as v insert into O;",
-            "in a join does",
-        ),
-        ("from every e1=S -> e2=S select e1.x as v insert into O;", "patterns do not run yet"),
-        ("from e1=S, e2=S select e1.x as v insert into O;", "sequences do not run yet"),
         ("from S select x as rule insert into O;", "cannot have a value called rule"),
         ("from S select x as expired insert all events into O;", "cannot have a value called expired"),
-        ("from S select k group by ts insert into O;", "cannot be grouped by ts"),
     ],
 )
 def test_what_cannot_run_says_so_with_a_caret(text: str, message: str) -> None:

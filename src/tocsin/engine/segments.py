@@ -404,6 +404,11 @@ def _horizons(machine: Machine) -> dict[str, int]:
     for buffer, horizon_us in zip(machine.tables.buffer_ids, machine.tables.horizons.tolist(), strict=True):
         found[buffer.filter.type] = max(found.get(buffer.filter.type, 0), horizon_us)
     for loaded in machine.tables.windows:
+        if loaded.windowed.chained is not None:
+            within_us = loaded.windowed.chained.horizon_us
+            for type in loaded.rule.plan.types:
+                found[type] = max(found.get(type, 0), ENDLESS_US if within_us is None else within_us + 1)
+            continue
         for type, window in zip(loaded.rule.plan.types, loaded.windowed.windows, strict=True):
             if window is not None:
                 # An event of a batch is held until the next batch is over.

@@ -24,7 +24,19 @@ from tocsin.language.queries import Extent, Summary
 from tocsin.language.requests import Mode, shown_type
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
-from tocsin.plans.graph import Absence, Buffer, Combining, Context, Filter, Guard, Joined, Lookup, RulePlan, Windowed
+from tocsin.plans.graph import (
+    Absence,
+    Buffer,
+    Chained,
+    Combining,
+    Context,
+    Filter,
+    Guard,
+    Joined,
+    Lookup,
+    RulePlan,
+    Windowed,
+)
 from tocsin.plans.plan import needed_columns
 
 FOREVER, NEVER = -(2**62), 2**62
@@ -169,21 +181,27 @@ class LoadedContext:
 
 @dataclass(frozen=True, slots=True)
 class LoadedWindow:
-    """A query over one stream, as its kernel reads it."""
+    """A query, as its kernel reads it."""
 
     rule: Loaded
     windowed: Windowed
     number: int
-    """Of its state; those of a join's sides are behind it."""
+    """Of its state; those of a join's sides, and of an automaton's stages, are behind it."""
     offset: int
     start: int
     """Where the aggregates stand in the record of a group."""
     record: int
     """How long that is."""
+    bits: Mapping[int, int]
+    """For a filter, the sides or stages that an event which passes it comes to, as bits; none for a window."""
+    lanes: tuple[int, ...]
+    """Where in the record of a group lists of values begin."""
 
     @property
     def following(self) -> int:
         """The number of the next query's state."""
+        if self.windowed.chained is not None:
+            return self.number + 1 + len(self.windowed.chained.stages)
         return self.number + (1 if self.windowed.joined is None else 3)
 
 
@@ -393,21 +411,26 @@ class Tables:
         return loaded
 
     def _load_window(self, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
-        """Takes a query over one stream."""
+        """Takes a query."""
         window, types, code = windowed.window, plan.types, self.code
-        keys = [n for key in windowed.group_by for n in (key.place, self.slots[types[key.place]][key.attribute][0])]
+        keys = [n for key in windowed.group_by for n in (key.place, self._slot(types[key.place], key.attribute))]
         start = at = layout.G_KEY + 1 + len(windowed.group_by)
         calls: list[int] = []
+        lanes: list[int] = []
         queues = 0
         for call in windowed.calls:
             function = _SUMMARIES[call.function]
             double = call.argument is not None and call.argument.kind == Kind.DOUBLE
             queue = layout.NONE
-            if window is not None and call.function in (Summary.MIN, Summary.MAX):
-                queue, queues = queues, queues + 1
+            if call.function in (Summary.MIN, Summary.MAX):
+                if window is not None:
+                    queue, queues = queues, queues + 1
+                elif windowed.joined is not None:
+                    queue = layout.IN_LANES
+                    lanes.append(at)
             argument = layout.NONE if call.argument is None else self._program(types, call.argument)
             calls += [function, argument, int(double), at, queue]
-            at += call_words(function, double=double)
+            at += call_words(function, double=double, ordered=queue != layout.IN_LANES)
         self.queues = max(self.queues, queues)
         loaded = self._loaded(plan, code.size, level)
         first, last = self._program_starts.data[loaded.number], self._program_starts.data[loaded.number + 1]
@@ -428,25 +451,84 @@ class Tables:
         ]
         record += [int(last - first), code.extend(self._programs.data[first:last].tolist())]
         record += [len(windowed.having), having, int(windowed.current), int(windowed.expired), int(grouped), at]
+        bits: dict[int, int] = {}
         if windowed.joined is not None:
-            record += self._sides(types, windowed.joined, number)
+            record += [layout.JOIN, *self._sides(types, windowed.joined, number, bits)]
+        elif windowed.chained is not None:
+            record += [layout.AUTOMATON, *self._stages(types, windowed.chained, bits)]
+        else:
+            record += [layout.WINDOW]
         loaded = self.rules[-1] = replace(loaded, offset=code.extend(record))
         self.tells_expired = self.tells_expired or windowed.expired
         if window is not None:
             self._is_held.data[loaded.anchor] = 1
-        self.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at))
+        self.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits, tuple(lanes)))
         return loaded
 
-    def _sides(self, types: Sequence[str], joined: Joined, number: int) -> list[int]:
+    def _slot(self, type: str, attribute: str) -> int:
+        """Where a value of an event stands; its time has no slot."""
+        return _NO_SLOT[attribute] if attribute in _NO_SLOT else self.slots[type][attribute][0]
+
+    def _sides(self, types: Sequence[str], joined: Joined, number: int, bits: dict[int, int]) -> list[int]:
         """The words of a join's sides, whose states stand behind its own."""
         on = self.code.extend([self._program(types, test) for test in joined.on])
         words = [int(joined.balanced), len(joined.on), on]
-        for place, side in enumerate(joined.sides, 1):
+        for place, side in enumerate(joined.sides):
             window, filter = side.window, self.filter(side.filter)
+            bits[filter] = bits.get(filter, 0) | 1 << place
             self._is_held.data[filter] = max(int(self._is_held.data[filter]), int(window is not None))
-            words += [(number + place) * layout.STATE_WORDS]
-            words += [_EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
-            words += [int(side.looks), int(side.outer)]
+            slots = [self.slots[types[place]][key[place].attribute][0] for key in joined.keys]
+            own = [0] * layout.J_SIDE_WORDS
+            own[layout.Q_STATE] = (number + 1 + place) * layout.STATE_WORDS
+            own[layout.Q_EXTENT] = _EXTENTS[window.extent] if window else layout.NO_WINDOW
+            own[layout.Q_SIZE] = window.size if window else 0
+            own[layout.Q_KEY_COUNT] = len(slots)
+            own[layout.Q_KEYS] = self.code.extend([n for slot in slots for n in (place, slot)])
+            own[layout.Q_RECORD] = layout.G_KEY + 1 + len(slots) + 2  # the first and the last entry of a key
+            own[layout.J_LOOKS], own[layout.J_OUTER] = int(side.looks), int(side.outer)
+            words += own
+        return words
+
+    def _stages(self, types: Sequence[str], chained: Chained, bits: dict[int, int]) -> list[int]:
+        """The words of an automaton and of its stages, whose states stand behind its own."""
+        stages, code = chained.stages, self.code
+        record = layout.T_COUNTS + len(stages) + len(types)
+        for filter in chained.filters:
+            bits.setdefault(self.filter(filter), 0)
+        first = [n if stage.partner is None else min(n, stage.partner) for n, stage in enumerate(stages)]
+        order = sorted(range(len(stages)), key=lambda n: (-first[n], not stages[n].absent, n))
+        second = [] if stages[0].next is None else [n for n in range(len(stages)) if first[n] == stages[0].next]
+        begins = stages[0].again is not None or (chained.sequence and any(stages[n].absent for n in second))
+        within = layout.NONE if chained.within_us is None else chained.within_us
+        # One attempt that goes on, with its copy, and one for each stage that need not have an event.
+        moves = 2 + sum(stage.counts and stage.least == 0 for stage in stages)
+        room = moves * (record + 4 * layout.ENTRY_WORDS)
+        words = [int(chained.sequence), within, int(begins), record, room, len(types), code.extend(order), len(stages)]
+        for number, stage in enumerate(stages):
+            mine = self.filter(stage.filter)
+            bits[mine] |= 1 << number
+            self._is_held.data[mine] = max(int(self._is_held.data[mine]), int(not stage.absent))
+            what = layout.ABSENT if stage.absent else layout.COUNTING if stage.counts else layout.STEP
+            words += [
+                what,
+                self.types[stage.filter.type],
+                stage.least,
+                layout.NONE if stage.most is None else stage.most,
+                _word(stage.duration_us),
+                len(stage.tests),
+                code.extend([self._program(types, test) for test in stage.tests]),
+                stage.place,
+                len(stage.fronts),
+                code.extend(stage.fronts),
+                stage.backs,
+                first[number],
+                _word(stage.partner),
+                int(stage.both),
+                _word(stage.next),
+                _word(stage.again),
+                _word(stage.home),
+                int(stage.starts),
+            ]
         return words
 
     def _combine_steps(
@@ -601,7 +683,7 @@ class Tables:
             if isinstance(guard.argument, Field):
                 name, double = guard.argument.attribute, guard.argument.kind == Kind.DOUBLE
                 type = plan.types[guard.argument.place]
-                argument = _NO_SLOT[name] if name in _NO_SLOT else self.slots[type][name][0]
+                argument = self._slot(type, name)
             test = layout.NONE if guard.test is None else self._program(plan.types, guard.test)
             words += [layout.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
         return self.code.extend(words)
@@ -675,6 +757,10 @@ def _depth(words: list[int]) -> int:
         elif operation not in unary:
             depth -= 1
     return deepest
+
+
+def _word(number: int | None) -> int:
+    return layout.NONE if number is None else number
 
 
 def _signed(words: Iterable[int]) -> list[int]:

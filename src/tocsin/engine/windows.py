@@ -9,16 +9,17 @@ aggregate without a window, over all that ever came, is written down itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
+from tocsin.engine.chains import Attempts
 from tocsin.engine.intake import Passed
-from tocsin.engine.kernels import Array, groups, joins, layout, windows
-from tocsin.engine.requests import ranks_of
+from tocsin.engine.kernels import Array, groups, joins, layout, queries, values, windows
+from tocsin.engine.levels import Level
 from tocsin.errors import StateError
 from tocsin.events.types import Kind
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 1 << 24
 """How many rows one event or moment may bring at most, as far as can be said before."""
+
+ATTEMPTS_MAX = 1_000_000
+"""How many attempts of a pattern or a sequence may wait at once."""
 
 HELD, COMING, BEGUN, GROUP = "held", "coming", "begun", "group"
 """What a row of the table of a query is: an event of its window, one of the batch that is coming, when its first event
@@ -53,13 +57,13 @@ class Windows:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._loaded: list[LoadedWindow] = []
-        self._levels: dict[int, _Level] = {}
-        self._joins: dict[int, list[LoadedWindow]] = {}
+        self._levels: dict[int, Level] = {}
         self._states: Array = np.zeros((0, layout.STATE_WORDS), np.int64)
         self._memory: Array = np.zeros(4096, np.int64)
         self._buckets: Array = np.full(64, kernels.NONE, np.int64)
-        self._counts: Array = np.zeros(groups.COUNT_WORDS, np.int64)
-        self._counts[[groups.C_MEMORY, groups.C_FREE]] = 1024, kernels.NONE
+        self._counts: Array = np.zeros(layout.COUNT_WORDS, np.int64)
+        self._counts[layout.C_NODES :] = kernels.NONE
+        self._counts[[layout.C_MEMORY, layout.C_FREE]] = 1024, kernels.NONE
         self._row: Array = np.zeros(0, np.int64)
         self._next: Array = np.zeros(0, np.int64)
         self._group: Array = np.zeros(0, np.int64)
@@ -78,76 +82,47 @@ class Windows:
         states[:] = kernels.NONE
         states[:, [layout.S_COUNT, layout.S_COMING_COUNT, layout.S_BEGUN, layout.S_CHUNK]] = 0
         states[:, layout.S_DUE] = windows.NEVER
+        if loaded.windowed.chained is not None:
+            states[0, layout.M_RESTARTS] = 0
+            states[1:, layout.U_DUE], states[1:, layout.U_FLAGS] = kernels.NONE, 0
         self._loaded.append(loaded)
-        if loaded.windowed.joined is None:
-            self._levels.setdefault(loaded.rule.level, _Level()).add(loaded)
-        else:
-            self._joins.setdefault(loaded.rule.level, []).append(loaded)
+        self._levels.setdefault(loaded.rule.level, Level()).add(loaded)
 
     # ---- one batch
 
     def run(self, level: int, entered: Sequence[Passed], fire_to: int) -> Iterator[Rows]:
         """The rows of the queries of a level: what has entered comes to them, and timers run up to that time (µs)."""
-        yield from self._joined(level, entered, fire_to)
         mine = self._levels.get(level)
         if mine is None:
             return
-        queries, rows = mine.arrivals(entered, len(self._machine.tables.is_anchor))
-        numbers, starts = np.unique(queries, return_index=True)
-        ends = np.append(starts[1:], len(queries))[: len(starts)]
+        numbers, rows, bits = mine.arrivals(self._machine, entered)
+        called, starts = np.unique(numbers, return_index=True)
+        ends = np.append(starts[1:], len(numbers))[: len(starts)]
         timed = mine.timed
         waiting = timed[self._states[timed, layout.S_DUE] <= fire_to] if len(timed) else timed
-        late = np.setdiff1d(waiting, numbers)
-        if not len(numbers) and not len(late):
+        late = np.setdiff1d(waiting, called)
+        if not len(called) and not len(late):
             return
         nothing = np.zeros(len(late), np.int64)
         jobs = np.stack(
             [
-                mine.offsets[np.concatenate([numbers, late])],
+                mine.offsets[np.concatenate([called, late])],
                 np.concatenate([starts, nothing]),
                 np.concatenate([ends, nothing]),
             ],
             axis=1,
         ).astype(np.int64)
-        yield from self._run(jobs, rows, fire_to)
+        yield from self._run(jobs, rows, bits, fire_to)
 
-    def _joined(self, level: int, entered: Sequence[Passed], fire_to: int) -> Iterator[Rows]:
-        """The rows of the joins of a level."""
-        for loaded in self._joins.get(level, ()):
-            rows, sides = self._arrivals(loaded, entered)
-            if len(rows) or self._states[loaded.number, layout.S_DUE] <= fire_to:
-                yield from self._run(np.array([[loaded.offset, 0, len(rows)]]), rows, fire_to, sides)
-
-    def _arrivals(self, loaded: LoadedWindow, entered: Iterable[Passed]) -> tuple[Array, Array]:
-        """New rows of a join in canonical order, and the sides that each comes to, as bits."""
-        tables, store = self._machine.tables, self._machine.store
-        assert loaded.windowed.joined is not None
-        found: dict[int, int] = {}
-        for place, side in enumerate(loaded.windowed.joined.sides):
-            filter = tables.filter(side.filter)
-            for passed in entered:
-                for row in passed.rows[passed.filters == filter].tolist():
-                    found[row] = found.get(row, 0) | 1 << place
-        rows, sides = np.fromiter(found, np.int64), np.fromiter(found.values(), np.int64)
-        ranks = ranks_of(tables.types)
-        order = np.lexsort((rows, ranks[store.type[rows]], store.seq[rows], store.ts[rows]))
-        return rows[order], sides[order]
-
-    def _run(self, jobs: Array, rows: Array, fire_to: int, sides: Array | None = None) -> Iterator[Rows]:
+    def _run(self, jobs: Array, rows: Array, bits: Array, fire_to: int) -> Iterator[Rows]:
         job, at, room = 0, int(jobs[0, 1]), max(1024, 2 * len(rows))
-        if not len(rows):
-            rows = np.zeros(1, np.int64)
-            sides = None if sides is None else rows
         while job < len(jobs):
             out = _Out(room, max(1, self._machine.tables.outputs))
-            self._counts[groups.C_ROWS] = 0
+            self._counts[layout.C_ROWS] = 0
             env = self._machine.intake.environment(None)
             place = self._addresses(out)
-            if sides is None:
-                job, at, why = windows.run(env.ctypes.data, place.ctypes.data, jobs, rows, job, at, fire_to)
-            else:
-                job, at, why = joins.run(env.ctypes.data, place.ctypes.data, jobs, rows, sides, job, at, fire_to)
-            count = int(self._counts[groups.C_ROWS])
+            job, at, why = queries.run(env.ctypes.data, place.ctypes.data, jobs, rows, bits, job, at, fire_to)
+            count = int(self._counts[layout.C_ROWS])
             if count:
                 yield out.rows(count)
             elif why == windows.MORE_ROWS:
@@ -161,6 +136,10 @@ class Windows:
                 self._more_memory(len(self._memory))
             elif why == windows.MORE_BUCKETS:
                 self._more_buckets(2 * len(self._buckets), out)
+            elif why == windows.TOO_MANY:
+                name = self._loaded_at(int(jobs[job, 0])).rule.plan.rule.name
+                message = f"query {name}: more than {ATTEMPTS_MAX:,} attempts wait for their next event"
+                raise StateError(f"{message}; bound it with 'within', or with a test")
 
     def _loaded_at(self, offset: int) -> LoadedWindow:
         return next(loaded for loaded in self._loaded if loaded.offset == offset)
@@ -182,6 +161,7 @@ class Windows:
             groups.RULE_WORDS: tables.rule_words,
             groups.STORE_FIRST: store.first,
             groups.STORE_SECOND: store.second,
+            groups.STORE_TYPE: store.type,
             **out.arrays,
         }
         table = np.zeros(groups.ADDRESSES, np.int64)
@@ -189,6 +169,7 @@ class Windows:
             table[place] = array.__array_interface__["data"][0]
         table[groups.TAKEN], table[groups.BUCKET_MASK] = len(self._memory), len(self._buckets) - 1
         table[groups.ENTRIES], table[groups.OUT_ROOM] = len(self._row), out.room
+        table[groups.ATTEMPTS_MAX] = ATTEMPTS_MAX
         return table
 
     def _more_entries(self, need: int) -> None:
@@ -198,12 +179,12 @@ class Windows:
         row, following, group = (np.full(size, kernels.NONE, np.int64) for _ in range(3))
         row[:old], following[:old], group[:old] = self._row, self._next, self._group
         following[old:-1] = np.arange(old + 1, size)
-        following[-1] = self._counts[groups.C_FREE]
+        following[-1] = self._counts[layout.C_FREE]
         queues = np.zeros((3, self._machine.tables.queues, size), np.int64)
         queues[:, : self._queues.shape[1], :old] = self._queues
         self._row, self._next, self._group, self._queues = row, following, group, queues
-        self._counts[groups.C_FREE] = old
-        self._counts[groups.C_FREE_COUNT] += size - old
+        self._counts[layout.C_FREE] = old
+        self._counts[layout.C_FREE_COUNT] += size - old
 
     def _more_memory(self, more: int) -> None:
         self._memory = np.concatenate([self._memory, np.zeros(more, np.int64)])
@@ -225,12 +206,28 @@ class Windows:
     @property
     def rows(self) -> Array:
         """The rows of the store that windows hold, some of them several times."""
-        return self._row[self._row >= 0]
+        return np.concatenate([self._row[self._row >= 0], *(self._memory[at] for at in self._found())])
 
     def renumber(self, number: Array) -> None:
         """Follows the store: rows have other numbers."""
         held = self._row >= 0
         self._row[held] = number[self._row[held]]
+        for at in self._found():
+            self._memory[at] = number[self._memory[at]]
+
+    def _found(self) -> Iterator[Array]:
+        """Where in memory the events stand that attempts have found."""
+        for loaded in self._loaded:
+            if loaded.windowed.chained is not None:
+                yield self._attempts(loaded).found(*self._tables())
+
+    def _attempts(self, loaded: LoadedWindow) -> Attempts:
+        return Attempts(loaded, self._memory, self._states)
+
+    def _tables(self) -> tuple[Array, Array]:
+        """What kernels get that put out nothing."""
+        out = _Out(1, max(1, self._machine.tables.outputs))
+        return self._machine.intake.environment(None), self._addresses(out)
 
     def texts(self) -> Iterator[Array]:
         """The strings that are keys of groups of queries without a window."""
@@ -274,6 +271,9 @@ class Windows:
                     key, strings = self._key(loaded, group)
                     what.append(GROUP)
                     rest = self._memory[group + loaded.start : group + loaded.record].tolist()
+                    for lane in loaded.lanes:
+                        held = values.values_of(self._memory, group + lane).tolist()
+                        rest += [len(held) // 2, *held]
                     words.append([*key, int(self._memory[group + layout.G_ROWS]), *rest])
                     texts.append(strings)
             if what:
@@ -288,10 +288,16 @@ class Windows:
                         "texts": pa.array(texts, pa.list_(pa.string())),
                     }
                 )
+            if loaded.windowed.chained is not None:
+                name, tried = loaded.rule.plan.rule.name, self._attempts(loaded).kept(*self._tables(), numbers)
+                if tried is not None:
+                    found[name] = pa.concat_tables([tried, *([found[name]] if name in found else [])])
         return found
 
     def _windows_of(self, loaded: LoadedWindow) -> Iterator[tuple[int, Array]]:
         """The states of a query's windows, with the places of their events."""
+        if loaded.windowed.chained is not None:
+            return
         if loaded.windowed.joined is None:
             yield 0, self._states[loaded.number]
         else:
@@ -317,7 +323,11 @@ class Windows:
                 continue
             what, said = np.array(table["what"].to_pylist()), table["row"].to_numpy()
             adopted = np.nonzero(what == GROUP)[0]
-            self._reserve(len(what), len(what) * loaded.record, out)
+            chained = loaded.windowed.chained is not None
+            more = Attempts.room(loaded, table) if chained else 0
+            if loaded.lanes:
+                more += (3 + layout.LANES) * len(table["words"].combine_chunks().flatten())
+            self._reserve(len(what), len(what) * (loaded.record + layout.J_SIDE_WORDS) + more, out)
             env, addresses = self._machine.intake.environment(None), self._addresses(out)
             for place, window in self._windows_of(loaded):
                 type = loaded.rule.plan.types[place]
@@ -333,17 +343,19 @@ class Windows:
                 grouped = loaded.windowed.joined is None
                 windows.restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, state, grouped, *lists)
             if loaded.windowed.joined is not None:
-                due = joins.next_due(env.ctypes.data, addresses.ctypes.data, loaded.offset)
-                self._states[loaded.number, layout.S_DUE] = due
+                joins.link_sides(env.ctypes.data, addresses.ctypes.data, loaded.offset)
+            if chained:
+                self._attempts(loaded).take(env, addresses, table, numbers)
+            queries.set_due(env.ctypes.data, addresses.ctypes.data, loaded.offset)
             for row in adopted:
                 self._adopt(loaded, table["words"][row].as_py(), table["texts"][row].as_py(), env, addresses)
 
     def _reserve(self, entries: int, words: int, out: _Out) -> None:
-        if self._counts[groups.C_FREE_COUNT] < entries:
+        if self._counts[layout.C_FREE_COUNT] < entries:
             self._more_entries(entries)
-        if (missing := int(self._counts[groups.C_MEMORY]) + words - len(self._memory)) > 0:
+        if (missing := int(self._counts[layout.C_MEMORY]) + words - len(self._memory)) > 0:
             self._more_memory(missing + len(self._memory))
-        count = int(self._counts[groups.C_GROUPS]) + (words > 0) * entries + 2
+        count = int(self._counts[layout.C_GROUPS]) + (words > 0) * entries + 2
         if count >= len(self._buckets):
             self._more_buckets(2 * count, out)
 
@@ -357,50 +369,6 @@ class Windows:
             env.ctypes.data, addresses.ctypes.data, loaded.offset, np.array(keys, np.int64), known,
             np.array(rest, np.int64), loaded.start,
         )  # fmt: skip
-
-
-class _Level:
-    """The queries of one level: which of them a filter's events go to."""
-
-    def __init__(self) -> None:
-        self._loaded: list[LoadedWindow] = []
-        self._table: tuple[Array, Array] | None = None
-        self.offsets: Array = np.zeros(0, np.int64)
-        """Where the record of each query is, by its number among all."""
-        self.timed: Array = np.zeros(0, np.int64)
-
-    def add(self, loaded: LoadedWindow) -> None:
-        self._loaded.append(loaded)
-        self._table = None
-
-    def arrivals(self, entered: Iterable[Passed], filters: int) -> tuple[Array, Array]:
-        """Query and row of what has entered, in the order of the queries."""
-        starts, numbers = self._fan_out(filters)
-        queries, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for passed in entered:
-            counts = starts[passed.filters + 1] - starts[passed.filters]
-            total = int(counts.sum())
-            if total:
-                ends = np.cumsum(counts)
-                within = np.arange(total) - np.repeat(ends - counts, counts)
-                queries.append(numbers[np.repeat(starts[passed.filters], counts) + within])
-                rows.append(np.repeat(passed.rows, counts))
-        found = np.concatenate(queries)
-        order = np.argsort(found, kind="stable")
-        return found[order], np.concatenate(rows)[order]
-
-    def _fan_out(self, filters: int) -> tuple[Array, Array]:
-        """Where the queries of each filter begin, and the queries."""
-        if self._table is None or len(self._table[0]) <= filters:
-            by_filter = np.array([loaded.rule.anchor for loaded in self._loaded], np.int64)
-            numbers = np.array([loaded.number for loaded in self._loaded], np.int64)
-            self.offsets = np.zeros(int(numbers.max()) + 1, np.int64)
-            self.offsets[numbers] = [loaded.offset for loaded in self._loaded]
-            self.timed = numbers[[loaded.windowed.is_timed for loaded in self._loaded]]
-            counts = np.bincount(by_filter, minlength=filters + 1)
-            starts = np.concatenate([[0], np.cumsum(counts)])
-            self._table = starts, numbers[np.argsort(by_filter, kind="stable")]
-        return self._table
 
 
 class _Out:

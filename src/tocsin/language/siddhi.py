@@ -429,6 +429,10 @@ def _join(
     (first, first_alone), (second, second_alone) = left, right
     if first_alone and second_alone:
         raise RuleError("only one side of a join can be unidirectional", span=second_alone.span)
+    for source in (first, second):
+        if source.after:
+            span, hint = source.after[0].span, "Put it before the window, or after 'on'."
+            raise RuleError("a test cannot stand behind the window of a join", span=span, hint=hint)
     triggers = Side.LEFT if first_alone else Side.RIGHT if second_alone else Side.BOTH
     assert first.span
     assert second.span

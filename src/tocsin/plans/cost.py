@@ -66,10 +66,13 @@ def kept(lookup: Lookup, statistics: Statistics) -> float:
 
 
 def held(plan: RulePlan, statistics: Statistics) -> float:
-    """How many events a query's windows hold."""
+    """How many events a query's windows, or its attempts, hold."""
     if plan.windowed is None:
         return 0.0
-    joined = plan.windowed.joined
+    joined, chained = plan.windowed.joined, plan.windowed.chained
+    if chained is not None:  # attempts, of which each holds one event at least
+        horizon_s = (chained.within_us or SECOND_US) / SECOND_US
+        return sum(statistics.rate(stage.filter) * horizon_s for stage in chained.stages if not stage.absent)
     sides = [(plan.anchor, plan.windowed.window)]
     if joined is not None:
         sides = [(side.filter, side.window) for side in joined.sides]
@@ -87,7 +90,10 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
         # An event comes, and leaves again if there is a window.
         work = rate * (1 + len(plan.windowed.calls)) * (2 if any(plan.windowed.windows) else 1)
         if plan.windowed.joined is not None:
-            work *= 1 + rows
+            work *= 1 + rows * KEY ** len(plan.windowed.joined.keys)
+        elif plan.windowed.chained is not None:  # an event is shown to what waits at its stages
+            stages = plan.windowed.chained.stages
+            work = sum(statistics.rate(stage.filter) for stage in stages) * (1 + rows / len(stages))
         return Cost(rows, rows * (ROW_BYTES + WORD_BYTES + ENTRY_BYTES), work)
     rows = sum(kept(lookup, statistics) for lookup in plan.lookups)
     combinations = statistics.rate(plan.anchor)

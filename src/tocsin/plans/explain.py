@@ -10,7 +10,7 @@ from tocsin.language.requests import shown_type, timer_owner
 from tocsin.language.rules import Policy
 from tocsin.plans.cost import Statistics, held, plan_cost, rule_cost
 from tocsin.plans.expressions import show
-from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Reduction, RulePlan, Windowed
+from tocsin.plans.graph import Buffer, Chained, Combining, Context, Filter, Lookup, Reduction, RulePlan, Windowed
 from tocsin.plans.keys import keys
 from tocsin.plans.plan import Plan
 
@@ -104,6 +104,8 @@ def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str]
         lines += _in_context(rule, rule.context, filters)
     elif rule.combining is not None:
         lines += _combining(rule, rule.combining, filters, buffers)
+    elif rule.windowed is not None and rule.windowed.chained is not None:
+        lines += _chained(rule, rule.windowed.chained, filters)
     else:
         lines.append(f"    for each {rule.names[0]} in {filters[rule.anchor]}")
         lines += [f"      {text}" for text in _guards(rule, 0, buffers)]
@@ -124,11 +126,11 @@ def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str]
         lines.append("    can be partitioned by " + " = ".join(attributes))
     elif rule.buffers:
         lines.append("    cannot be partitioned: no equality joins all of its events")
-    elif rule.windowed is not None and (any(rule.windowed.windows) or rule.windowed.grouped):
+    elif rule.windowed is not None and not rule.windowed.looks_at_one:
         lines.append("    cannot be partitioned: its rows depend on all of its events")
     cost = rule_cost(rule, statistics)
     many = rule.combining is None and any(step.policy == Policy.EACH for step in rule.steps)
-    if rule.windowed is not None and any(rule.windowed.windows):
+    if rule.windowed is not None and (any(rule.windowed.windows) or rule.windowed.chained is not None):
         lines.append(f"    holds {held(rule, statistics):,.0f} events")
     elif rule.buffers:
         lines.append(f"    looks back {window_text(rule.horizon_us)}")
@@ -147,7 +149,9 @@ def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
             size = print_window(window.size) if window.extent.timed else f"{window.size:,}"
             yield f"    through {window.extent}({size})" + "".join(f", if {show(test)}" for test in windowed.after)
     if windowed.joined is not None:
-        yield "    joined" + "".join(f", if {show(test, rule.names)}" for test in windowed.joined.on)
+        keys = [f"{show(left, rule.names)} = {show(right, rule.names)}" for left, right in windowed.joined.keys]
+        on = (f", if {show(test, rule.names)}" for test in windowed.joined.on)
+        yield "    joined" + (f" by {', '.join(keys)}" if keys else "") + "".join(on)
     for number, call in enumerate(windowed.calls, start=1):
         yield f"      aggregate {number}: {call.function}({'' if call.argument is None else show(call.argument)})"
     if windowed.group_by:
@@ -159,6 +163,24 @@ def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
         for number, (name, _, _) in reversed([*enumerate(rule.outputs, len(windowed.calls) + 1)]):
             text = text.replace(f"aggregate {number}", name)
         yield f"    if {text}"
+
+
+def _chained(rule: RulePlan, chained: Chained, filters: dict[Filter, str]) -> Iterable[str]:
+    """The stages of an automaton, and where each leads."""
+    for number, stage in enumerate(chained.stages, start=1):
+        name = rule.names[stage.place] or ("nothing" if stage.absent else "several")
+        text = f"    {number}: {name} in {filters[stage.filter]}"
+        if stage.counts:
+            text += f", {stage.least} to {'any number' if stage.most is None else stage.most}"
+        if stage.duration_us is not None:
+            text += f", for {print_window(stage.duration_us)}"
+        text += "".join(f", {show(test, rule.names)}" for test in stage.tests)
+        if stage.partner is not None and stage.partner > number - 1:
+            text += f", {'and' if stage.both else 'or'} {stage.partner + 1}"
+        text += ", then a row" if stage.next is None else f", then {stage.next + 1}"
+        yield text + ("" if stage.again is None else f", and {stage.again + 1} anew")
+    within = "" if chained.within_us is None else f", within {print_window(chained.within_us)}"
+    yield f"    {'every event counts' if chained.sequence else 'other events are skipped'}{within}"
 
 
 def _combining(

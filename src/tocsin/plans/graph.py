@@ -172,6 +172,9 @@ class Joined:
 
     sides: tuple[Side, Side]
     on: tuple[Typed, ...]
+    """What must hold of a pair, besides the keys."""
+    keys: tuple[tuple[Field, Field], ...]
+    """Attributes of the left and the right event that must be equal."""
 
     @property
     def balanced(self) -> bool:
@@ -180,8 +183,78 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """Where attempts of an automaton wait: for an event, for several, or for one not to come. Stages have numbers."""
+
+    filter: Filter
+    """What an event must meet by itself."""
+    tests: tuple[Typed, ...]
+    """What it must meet together with those found before."""
+    place: int
+    """Where the event stands. Behind it are those of several that are spoken of: from the first, then from the last."""
+    least: int
+    most: int | None
+    fronts: tuple[int, ...]
+    backs: int
+    """Of several events: which ones from the first are spoken of, and how many from the last."""
+    absent: bool
+    duration_us: int | None
+    """How long nothing must come."""
+    partner: int | None
+    """The other one of a pair."""
+    both: bool
+    """Whether both of a pair must be complete, or either."""
+    next: int | None
+    """The first of the next state, None at the end."""
+    again: int | None
+    """Where a copy begins anew when this one is complete."""
+    home: int | None
+    """The first stage of the part that begins anew."""
+    starts: bool
+
+    @property
+    def counts(self) -> bool:
+        return not self.absent and (self.least, self.most) != (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """An automaton: attempts go from stage to stage as events come, and those that reach the end are rows."""
+
+    stages: tuple[Stage, ...]
+    sequence: bool
+    """Whether what waits is given up at every event that does not fit."""
+    within_us: int | None
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """What it has to see."""
+        own = [stage.filter for stage in self.stages]
+        return tuple(dict.fromkeys([*own, *(Filter(filter.type) for filter in own if self.sees_all)]))
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether events of its streams that fit nowhere matter: they end a sequence and begin what is quiet, and each
+        of them lets what is too old at the start begin anew.
+        """
+        first = self.stages[0]
+        ages = self.within_us is not None and first.home is not None
+        held = first.counts or first.partner is not None or first.again is None
+        return self.sequence or first.duration_us is not None or (ages and held)
+
+    @property
+    def horizon_us(self) -> int | None:
+        """How old an event that an attempt holds can be; None: there is no bound, if it can begin with nothing."""
+        first = self.stages[0]
+        unborn = first.duration_us is not None or (first.counts and first.least == 0)
+        return None if unborn else self.within_us
+
+
+@dataclass(frozen=True, slots=True)
 class Windowed:
-    """How a query makes rows: the events that pass the anchor's filter go through a window, or two sides meet."""
+    """How a query makes rows: the events that pass the anchor's filter go through a window, two sides meet, or an
+    automaton finds them.
+    """
 
     window: Window | None
     after: tuple[Typed, ...]
@@ -194,11 +267,19 @@ class Windowed:
     expired: bool
     """Whether rows come out for events that arrive, and for those that leave."""
     joined: Joined | None = None
+    chained: Chained | None = None
 
     @property
     def windows(self) -> tuple[Window | None, ...]:
         """The window, or those of both sides."""
         return (self.window,) if self.joined is None else tuple(side.window for side in self.joined.sides)
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """What the sides of a join, or an automaton, let in."""
+        if self.chained is not None:
+            return self.chained.filters
+        return () if self.joined is None else tuple(side.filter for side in self.joined.sides)
 
     @property
     def grouped(self) -> bool:
@@ -208,7 +289,14 @@ class Windowed:
     @property
     def is_timed(self) -> bool:
         """Whether events leave by time alone."""
+        if self.chained is not None:
+            return any(stage.duration_us is not None for stage in self.chained.stages)
         return any(window is not None and window.extent.timed for window in self.windows)
+
+    @property
+    def looks_at_one(self) -> bool:
+        """Whether each event is answered by itself."""
+        return self.chained is None and not any(self.windows) and not self.grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +361,8 @@ class RulePlan:
     @property
     def filters(self) -> dict[Filter, None]:
         """What it lets in."""
-        joined = None if self.windowed is None else self.windowed.joined
-        sides = () if joined is None else tuple(side.filter for side in joined.sides)
-        return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own, *sides))
+        query = () if self.windowed is None else self.windowed.filters
+        return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own, *query))
 
     @property
     def horizon_us(self) -> int:

@@ -93,7 +93,7 @@ def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None
 def _looks_at_one(plan: RulePlan) -> bool:
     """Whether it answers each event by itself."""
     if plan.windowed is not None:
-        return not any(plan.windowed.windows) and not plan.windowed.grouped
+        return plan.windowed.looks_at_one
     return len(plan.types) == 1 and plan.context is None
 
 

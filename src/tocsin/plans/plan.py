@@ -308,9 +308,11 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
     if rule.windowed is not None:
         read((*rule.windowed.after, *rule.windowed.group_by))
         if rule.windowed.joined is not None:
-            read(rule.windowed.joined.on)
-            for side in rule.windowed.joined.sides:
-                read(side.filter.conditions, side.filter.type)
+            read((*rule.windowed.joined.on, *(field for key in rule.windowed.joined.keys for field in key)))
+        if rule.windowed.chained is not None:
+            read(test for stage in rule.windowed.chained.stages for test in stage.tests)
+        for filter in rule.windowed.filters:
+            read(filter.conditions, filter.type)
         read(call.argument for call in rule.windowed.calls if call.argument is not None)
     for lookup in rule.lookups:
         read((*lookup.buffer.filter.conditions, *lookup.buffer.keys), lookup.buffer.filter.type)

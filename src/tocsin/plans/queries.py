@@ -1,4 +1,5 @@
-"""Binds a query of SiddhiQL to what is known of its events: filter, window, tests behind it, what is selected.
+"""Binds a query of SiddhiQL to what is known of its events: filter, window, tests behind it, what is selected. Patterns
+and sequences are bound in `chains`.
 
 Aggregates become `Computed` values by their number, and what `having` speaks of, the values of a row, `Computed` ones
 behind these.
@@ -6,7 +7,7 @@ behind these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tocsin.errors import RuleError
@@ -17,9 +18,10 @@ from tocsin.language.queries import Side as Outer
 from tocsin.language.rules import Attribute, Parameter, Pattern
 from tocsin.plans.bind import RESERVED, located
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.expressions import Computed, Field, Typed
-from tocsin.plans.graph import Call, Filter, Joined, RulePlan, Side, Windowed
-from tocsin.plans.typing import a, truth, typed, widened
+from tocsin.plans.chains import bind_chain, placed
+from tocsin.plans.expressions import Apply, Computed, Field, Typed
+from tocsin.plans.graph import Call, Chained, Filter, Joined, RulePlan, Side, Windowed
+from tocsin.plans.typing import Resolve, a, truth, typed, widened
 
 COMPUTED_MAX = 64
 """How many aggregates and selected values a query can have together."""
@@ -44,49 +46,62 @@ class _Binding:
         match query.input:
             case Join() as join:
                 return self._joined(join)
-            case Chain(sequence=sequence):
-                raise RuleError(f"{'sequences' if sequence else 'patterns'} do not run yet", span=query.input.span)
+            case Chain() as chain:
+                return self._chained(chain)
             case Source() as source:
                 return self._windowed(source)
 
     def _windowed(self, source: Source) -> RulePlan:
-        anchor, resolve = self._filter(source), self._resolve((source.pattern,))
-        return self._plan(
-            (source.pattern,), anchor, source.window, tuple(truth(test, resolve) for test in source.after)
-        )
+        anchor, resolve = self._filter(source), self._resolve_roles((source.pattern,))
+        after = tuple(truth(test, resolve) for test in source.after)
+        return self._plan((source.role,), (source.pattern.type,), resolve, anchor, source.window, after)
 
     def _joined(self, join: Join) -> RulePlan:
         patterns = (join.left.pattern, join.right.pattern)
         sides: list[Side] = []
         for source, own in ((join.left, Outer.LEFT), (join.right, Outer.RIGHT)):
-            if source.after:
-                raise RuleError("tests behind the window of a join do not run yet", span=source.span)
             looks, outer = join.triggers in (own, Outer.BOTH), join.outer in (own, Outer.BOTH)
             sides.append(Side(self._filter(source), source.window, looks, outer))
-        for call in self.query.aggregates:
-            if call.function in (Summary.MIN, Summary.MAX):
-                raise RuleError(f"'{call.function}' in a join does not run yet", span=call.span or join.span)
-        resolve = self._resolve(patterns)
-        joined = Joined((sides[0], sides[1]), tuple(truth(test, resolve) for test in join.on))
-        return self._plan(patterns, sides[0].filter, None, (), joined)
+        resolve = self._resolve_roles(patterns)
+        on = {truth(test, resolve): None for test in join.on}
+        keys = {test: key for test in on if (key := _key_of(test)) is not None}
+        rest = tuple(test for test in on if test not in keys)
+        joined = Joined((sides[0], sides[1]), rest, tuple(keys.values()))
+        names, types = tuple(pattern.role for pattern in patterns), tuple(pattern.type for pattern in patterns)
+        return self._plan(names, types, resolve, sides[0].filter, joined=joined)
+
+    def _chained(self, chain: Chain) -> RulePlan:
+        for leaf in chain.leaves:
+            self.catalog.check_type(leaf.pattern.type, leaf.pattern.span)
+        places = placed(self.query, chain)
+        alone = [self._resolve((leaf.pattern.type,), {}, 0) for leaf in chain.leaves]
+        own = [self._resolve(places.types, places.roles, place) for place in places.own]
+        chained = bind_chain(chain, places, alone, own)
+        anchor = chained.stages[0].filter
+        return self._plan(
+            places.names, places.types, self._resolve(places.types, places.roles), anchor, chained=chained
+        )
 
     def _filter(self, source: Source) -> Filter:
         pattern = source.pattern
         if source.tables:
             raise RuleError("there are no tables: a query with 'in' cannot run", span=source.span)
         self.catalog.check_type(pattern.type, pattern.span)
-        resolve = self._resolve((pattern,))
+        resolve = self._resolve_roles((pattern,))
         return Filter(pattern.type, tuple(sorted({truth(test, resolve) for test in pattern.constraints}, key=repr)))
 
     def _plan(
         self,
-        patterns: tuple[Pattern, ...],
+        names: tuple[str, ...],
+        types: tuple[str, ...],
+        resolve: Resolve,
         anchor: Filter,
-        window: Window | None,
-        after: tuple[Typed, ...],
+        window: Window | None = None,
+        after: tuple[Typed, ...] = (),
         joined: Joined | None = None,
+        chained: Chained | None = None,
     ) -> RulePlan:
-        query, resolve = self.query, self._resolve(patterns)
+        query = self.query
         calls = tuple(self._call(call, resolve) for call in query.aggregates)
         outputs = self._outputs(calls, resolve)
         windowed = Windowed(
@@ -98,31 +113,33 @@ class _Binding:
             current=query.output != Output.EXPIRED,
             expired=query.output != Output.CURRENT,
             joined=joined,
+            chained=chained,
         )
-        names, types = tuple(pattern.role for pattern in patterns), tuple(pattern.type for pattern in patterns)
         return RulePlan(query, anchor, (), (), outputs, names, types, self.unseen, windowed=windowed)
 
-    def _resolve(self, patterns: tuple[Pattern, ...]) -> Callable[[Attribute | Parameter], Typed]:
+    def _resolve_roles(self, patterns: tuple[Pattern, ...]) -> Resolve:
         """What a name stands for; without a role it is of the only event."""
-        places = {pattern.role: place for place, pattern in enumerate(patterns)}
+        roles = {pattern.role: place for place, pattern in enumerate(patterns)}
+        return self._resolve(tuple(pattern.type for pattern in patterns), roles)
+
+    def _resolve(self, types: tuple[str, ...], roles: Mapping[str, int], own: int = 0) -> Resolve:
+        """What a name stands for; `own` is the place of what has no role."""
 
         def resolve(leaf: Attribute | Parameter) -> Typed:
             assert isinstance(leaf, Attribute)
-            place = 0 if leaf.role is None else places[leaf.role]
-            kind = self.catalog.kind(patterns[place].type, leaf.name, leaf.span)
+            place = own if leaf.role is None else roles[leaf.role]
+            kind = self.catalog.kind(types[place], leaf.name, leaf.span)
             self.unseen = self.unseen or kind is None
             return Field(place, leaf.name, kind)
 
         return resolve
 
-    def _key(self, attribute: Attribute, resolve: Callable[[Attribute | Parameter], Typed]) -> Field:
+    def _key(self, attribute: Attribute, resolve: Resolve) -> Field:
         key = resolve(attribute)
         assert isinstance(key, Field)
-        if key.attribute in ("ts", "seq"):
-            raise RuleError(f"events cannot be grouped by {key.attribute}", span=attribute.span)
         return key
 
-    def _call(self, call: Called, resolve: Callable[[Attribute | Parameter], Typed]) -> Call:
+    def _call(self, call: Called, resolve: Resolve) -> Call:
         argument = None if call.argument is None else typed(call.argument, resolve)
         kind = None if argument is None else argument.kind
         if call.function == Summary.COUNT:
@@ -135,9 +152,7 @@ class _Binding:
             kind = Kind.LONG
         return Call(call.function, argument, kind)
 
-    def _outputs(
-        self, calls: tuple[Call, ...], resolve: Callable[[Attribute | Parameter], Typed]
-    ) -> tuple[tuple[str, Kind, Typed], ...]:
+    def _outputs(self, calls: tuple[Call, ...], resolve: Resolve) -> tuple[tuple[str, Kind, Typed], ...]:
         query = self.query
         numbers = {call.name: number for number, call in enumerate(query.aggregates)}
         if len(calls) + len(query.select) > COMPUTED_MAX:
@@ -166,9 +181,23 @@ class _Binding:
         return tuple(outputs)
 
     @staticmethod
-    def _row(calls: int, outputs: tuple[tuple[str, Kind, Typed], ...]) -> Callable[[Attribute | Parameter], Typed]:
+    def _row(calls: int, outputs: tuple[tuple[str, Kind, Typed], ...]) -> Resolve:
         """What a name stands for in a test of a row."""
         values: dict[str, Typed] = {
             name: Computed(calls + number, kind) for number, (name, kind, _) in enumerate(outputs)
         }
         return lambda leaf: values[leaf.name]
+
+
+def _key_of(test: Typed) -> tuple[Field, Field] | None:
+    """The attributes of left and right whose words are the same if the test holds."""
+    if not isinstance(test, Apply) or test.operator != "=":
+        return None
+    left, right = test.operands
+    if not isinstance(left, Field) or not isinstance(right, Field) or {left.place, right.place} != {0, 1}:
+        return None
+    integral = all(field.kind is not None and field.kind.integral for field in (left, right))
+    alike = integral or (left.kind == right.kind and left.kind is not None)
+    if not alike or not {left.attribute, right.attribute}.isdisjoint(("ts", "seq", "id")):
+        return None
+    return (left, right) if left.place == 0 else (right, left)

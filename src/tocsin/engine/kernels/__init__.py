@@ -11,7 +11,7 @@ from tocsin.engine.kernels.cache import compiled_kernels
 from tocsin.engine.kernels.layout import NONE, OWNER, Filters, Lists
 
 with compiled_kernels():
-    from tocsin.engine.kernels import groups, joins, windows
+    from tocsin.engine.kernels import attempts, groups, joins, queries, values, windows
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
     from tocsin.engine.kernels.combinations import use
     from tocsin.engine.kernels.contexts import arrive
@@ -42,6 +42,7 @@ __all__ = [
     "append",
     "arrive",
     "assign_lists",
+    "attempts",
     "classify",
     "compact",
     "detect",
@@ -58,11 +59,13 @@ __all__ = [
     "match_identities",
     "notify",
     "project",
+    "queries",
     "rebuild",
     "rehash",
     "room_needed",
     "text_identities",
     "trim",
     "use",
+    "values",
     "windows",
 ]

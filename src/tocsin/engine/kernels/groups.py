@@ -23,7 +23,10 @@ from tocsin.engine.kernels.layout import (
     A_DOUBLE,
     A_FUNCTION,
     A_QUEUE,
+    ARGUMENT_TS,
     AVG,
+    C_GROUPS,
+    C_MEMORY,
     CALL_WORDS,
     COUNT,
     G_BEFORE,
@@ -35,6 +38,8 @@ from tocsin.engine.kernels.layout import (
     G_NEXT,
     G_QUERY,
     G_ROWS,
+    IN_LANES,
+    LANES,
     MAX,
     MIN,
     NONE,
@@ -56,12 +61,15 @@ from tocsin.engine.kernels.memory import (
     COMPUTED_KNOWN,
     FRAME,
     PRESENT,
+    SEQ,
     STACK,
     STRIDE,
+    TS,
     WORDS,
     get,
     get_byte,
     jit,
+    keep_apart,
     put,
     put_byte,
     put_double,
@@ -80,18 +88,16 @@ from tocsin.engine.kernels.sums import (
     sum_long,
     variance,
 )
+from tocsin.engine.kernels.values import V_VALUE, beats, begin_values, first_of, forget_values, tally
 
 # The table of addresses: the records and how many words of them are taken, the buckets of the hash, the states of the
-# queries, the entries of windows with the queues through them, what comes out.
+# queries, the entries of windows with the queues through them, what comes out, what is known of rules and events, and
+# how many attempts an automaton may have.
 MEMORY, TAKEN, BUCKETS, BUCKET_MASK, STATES, COUNTS = range(6)
 ENTRY_ROW, ENTRY_NEXT, ENTRY_GROUP, QUEUE_WORD, QUEUE_NEXT, QUEUE_BEFORE, ENTRIES = range(6, 13)
 OUT_RULE, OUT_TS, OUT_SEQ, OUT_EXPIRED, OUT_FIRST, OUT_SECOND, OUT_WORDS, OUT_KNOWN, OUT_ROOM = range(13, 22)
-RULE_WORDS, STORE_FIRST, STORE_SECOND = range(22, 25)
-ADDRESSES = 25
-
-# What is counted: words of memory in use, groups, the first free entry and the number of them, rows that came out.
-C_MEMORY, C_GROUPS, C_FREE, C_FREE_COUNT, C_ROWS = range(5)
-COUNT_WORDS = 5
+RULE_WORDS, STORE_FIRST, STORE_SECOND, STORE_TYPE, ATTEMPTS_MAX = range(22, 27)
+ADDRESSES = 27
 
 _KEY = 900
 """Where the key of a group that is searched stands in the scratch memory."""
@@ -99,12 +105,12 @@ NOT_EMPTY = -2
 """In the place of the next empty group: this one is not among them."""
 
 
-def call_words(function: int, *, double: bool) -> int:
-    """How many words of a record an aggregate takes."""
+def call_words(function: int, *, double: bool, ordered: bool) -> int:
+    """How many words of a record an aggregate takes; `ordered`: what leaves is what came first."""
     if function == COUNT:
         return 0
     if function in (MIN, MAX):
-        return 2
+        return 2 if ordered else LANES
     limbs = LIMBS_DOUBLE if double else LIMBS_LONG
     if function == STD_DEV:
         return 5 + limbs + (LIMBS_DOUBLE_SQUARES if double else LIMBS_LONG_SQUARES)
@@ -112,18 +118,21 @@ def call_words(function: int, *, double: bool) -> int:
 
 
 @jit
-def clear(env, memory, query, group):
+def clear(env, place, query, group):
     """Empties the aggregates of a group."""
-    code = get(env, CODE)
+    code, memory = get(env, CODE), get(place, MEMORY)
     put(memory, group + G_ROWS, np.int64(0))
     call = get(code, query + Q_CALLS)
     for _ in range(get(code, query + Q_CALL_COUNT)):
         function, double = get(code, call + A_FUNCTION), get(code, call + A_DOUBLE)
-        at = group + get(code, call + A_AT)
+        at, queue = group + get(code, call + A_AT), get(code, call + A_QUEUE)
         call += CALL_WORDS
         if function == COUNT:
             continue
         if function in (MIN, MAX):
+            if queue == IN_LANES:
+                forget_values(memory, get(place, COUNTS), at)
+                continue
             put(memory, at, np.int64(NONE))
             put(memory, at + 1, np.int64(NONE))
             continue
@@ -137,34 +146,48 @@ def clear(env, memory, query, group):
 @jit
 def group_of(env, place, query):
     """The group of the event in the frame, made if there is none yet. There is room for one."""
+    keep_apart()
     code, memory = get(env, CODE), get(place, MEMORY)
     keys, slots = get(code, query + Q_KEY_COUNT), get(code, query + Q_KEYS)
     if keys == 0:
         first = get(get(place, STATES) + 8 * get(code, query + Q_STATE), S_GROUPS)
         if first >= 0:
             return first
+    return keyed(env, place, query, key_words(env, memory, keys, slots))
+
+
+@small
+def key_words(env, memory, keys, slots):
+    """Puts the key of the events in the frame into the scratch memory; returns which of its values there are."""
     stride, known = get(env, STRIDE), np.int64(0)
     for k in range(keys):
-        row = get(get(env, FRAME), get(code, slots + 2 * k))
-        at = get(code, slots + 2 * k + 1) * stride + max(row, 0)
+        row, slot = get(get(env, FRAME), get(get(env, CODE), slots + 2 * k)), get(get(env, CODE), slots + 2 * k + 1)
+        if slot < 0:
+            known |= np.int64(row >= 0) << k
+            put(memory, _KEY + k, get(get(env, TS if slot == ARGUMENT_TS else SEQ), row) if row >= 0 else np.int64(0))
+            continue
+        at = slot * stride + max(row, 0)
         there = row >= 0 and get_byte(get(env, PRESENT), at) != 0
         known |= np.int64(there) << k
         put(memory, _KEY + k, get(get(env, WORDS), at) if there else np.int64(0))
-    return keyed(env, place, query, known)
+    return known
 
 
-@jit
-def keyed(env, place, query, known):
-    """The group of the key in the scratch memory."""
-    code, memory = get(env, CODE), get(place, MEMORY)
-    keys = get(code, query + Q_KEY_COUNT)
-    state = get(place, STATES) + 8 * get(code, query + Q_STATE)
+@small
+def _hashed(memory, query, keys, known):
     hashed = mix(np.uint64(query)) ^ np.uint64(known)
     for k in range(keys):
         hashed = mix(hashed ^ np.uint64(get(memory, _KEY + k)))
-    mark = np.int64(hashed)
-    bucket = mark & get(place, BUCKET_MASK)
-    group = get(get(place, BUCKETS), bucket)
+    return np.int64(hashed)
+
+
+@jit
+def found(env, place, query, known):
+    """The group of the key in the scratch memory, NONE if there is none."""
+    keep_apart()
+    memory, keys = get(place, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
+    mark = _hashed(memory, query, keys, known)
+    group = get(get(place, BUCKETS), mark & get(place, BUCKET_MASK))
     while group >= 0:
         if get(memory, group + G_HASH) == mark and get(memory, group + G_QUERY) == query:
             same = get(memory, group + G_KEY) == known
@@ -173,7 +196,20 @@ def keyed(env, place, query, known):
             if same:
                 return group
         group = get(memory, group + G_CHAIN)
-    group = _made(env, place, query, state)
+    return np.int64(NONE)
+
+
+@jit
+def keyed(env, place, query, known):
+    """The group of the key in the scratch memory, made if there is none yet."""
+    keep_apart()
+    memory, keys = get(place, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
+    group = found(env, place, query, known)
+    if group >= 0:
+        return group
+    group = _made(env, place, query, get(place, STATES) + 8 * get(get(env, CODE), query + Q_STATE))
+    mark = _hashed(memory, query, keys, known)
+    bucket = mark & get(place, BUCKET_MASK)
     put(memory, group + G_HASH, mark)
     put(memory, group + G_CHAIN, get(get(place, BUCKETS), bucket))
     put(get(place, BUCKETS), bucket, group)
@@ -203,13 +239,18 @@ def _made(env, place, query, state):
     put(memory, group + G_QUERY, query)
     put(memory, group + G_CHUNK, np.int64(NONE))
     put(memory, group + G_EMPTY, np.int64(NOT_EMPTY))
-    clear(env, memory, query, group)
+    call = get(get(env, CODE), query + Q_CALLS)
+    for n in range(get(get(env, CODE), query + Q_CALL_COUNT)):
+        if get(get(env, CODE), call + n * CALL_WORDS + A_QUEUE) == IN_LANES:
+            begin_values(memory, group + get(get(env, CODE), call + n * CALL_WORDS + A_AT))
+    clear(env, place, query, group)
     return group
 
 
 @jit
 def drop(place, state, group):
     """Forgets a group."""
+    keep_apart()
     memory, counts = get(place, MEMORY), get(place, COUNTS)
     put(counts, C_GROUPS, get(counts, C_GROUPS) - 1)
     following, before = get(memory, group + G_NEXT), get(memory, group + G_BEFORE)
@@ -242,6 +283,7 @@ def note_empty(memory, state, group):
 @jit
 def apply(env, place, query, group, entry, sign):
     """Adds the event in the frame to its group, or takes it away."""
+    keep_apart()
     code, memory, stack = get(env, CODE), get(place, MEMORY), get(env, STACK)
     rows = get(memory, group + G_ROWS) + sign
     put(memory, group + G_ROWS, rows)
@@ -255,9 +297,11 @@ def apply(env, place, query, group, entry, sign):
             continue
         word = get(stack, 0)
         if function in (MIN, MAX):
-            if queue >= 0:
+            if queue == IN_LANES:
+                tally(memory, get(place, COUNTS), at, word, double, function == MIN, np.int64(sign))
+            elif queue >= 0:
                 _queue(place, memory, at, queue, entry, word, double, function == MIN, sign)
-            elif get(memory, at) <= 0 or _beats(word, get(memory, at + 1), double, function == MIN):
+            elif get(memory, at) <= 0 or beats(word, get(memory, at + 1), double, function == MIN):
                 put(memory, at, np.int64(1))
                 put(memory, at + 1, word)
             continue
@@ -265,15 +309,6 @@ def apply(env, place, query, group, entry, sign):
         add_value(memory, at + 1, word, double, sign)
         if function == STD_DEV:
             add_square(memory, at + 3 + (LIMBS_DOUBLE if double else LIMBS_LONG), word, double, sign)
-
-
-@small
-def _beats(word, other, double, least):
-    """Whether a value is less than another, or greater if the greatest is asked for."""
-    if double:
-        x, y = np.int64(word).view(np.float64), np.int64(other).view(np.float64)
-        return x < y if least else x > y
-    return word < other if least else word > other
 
 
 @jit
@@ -291,7 +326,7 @@ def _queue(place, memory, at, queue, entry, word, double, least, sign):
                 put(befores, base + following, np.int64(NONE))
         return
     last = get(memory, at + 1)
-    while last >= 0 and not _beats(get(words, base + last), word, double, least):
+    while last >= 0 and not beats(get(words, base + last), word, double, least):
         last = get(befores, base + last)
     put(words, base + entry, word)
     put(nexts, base + entry, np.int64(NONE))
@@ -306,6 +341,7 @@ def _queue(place, memory, at, queue, entry, word, double, least, sign):
 @jit
 def results(env, place, query, group):
     """Computes the aggregates of a group."""
+    keep_apart()
     code, memory = get(env, CODE), get(place, MEMORY)
     out, known = get(env, COMPUTED), get(env, COMPUTED_KNOWN)
     call = get(code, query + Q_CALLS)
@@ -316,6 +352,12 @@ def results(env, place, query, group):
         if function == COUNT:
             put(out, n, get(memory, group + G_ROWS))
             put_byte(known, n, 1)
+            continue
+        if queue == IN_LANES:
+            node = first_of(memory, at)
+            put_byte(known, n, np.uint8(node >= 0))
+            if node >= 0:
+                put(out, n, get(memory, node + V_VALUE))
             continue
         if function in (MIN, MAX):
             first = get(memory, at)
@@ -362,12 +404,26 @@ def rehash(place, states, queries):
 
 @jit
 def adopt(env, place, query, keys, known, words, start):
-    """Makes a group of that key and copies what its aggregates held; `start`: where these stand in the record."""
-    memory = get(place, MEMORY)
+    """Makes a group of that key and copies what its aggregates held; `start`: where these stand in the record.
+
+    Behind them are the values of lists: for each how many there are, then value and number.
+    """
+    code, memory, record = get(env, CODE), get(place, MEMORY), get(get(env, CODE), query + Q_RECORD)
     for k in range(len(keys)):
         put(memory, _KEY + k, keys[k])
     group = keyed(env, place, query, known)
     put(memory, group + G_ROWS, words[0])
-    if len(words) - 1 == get(get(env, CODE), query + Q_RECORD) - start:
-        for n in range(len(words) - 1):
-            put(memory, group + start + n, words[1 + n])
+    if len(words) - 1 < record - start:
+        return
+    for n in range(record - start):
+        put(memory, group + start + n, words[1 + n])
+    at, call = 1 + record - start, get(code, query + Q_CALLS)
+    for _ in range(get(code, query + Q_CALL_COUNT)):
+        if get(code, call + A_QUEUE) == IN_LANES:
+            heads, least = group + get(code, call + A_AT), get(code, call + A_FUNCTION) == MIN
+            begin_values(memory, heads)
+            for k in range(words[at]):
+                word, count = words[at + 1 + 2 * k], words[at + 2 + 2 * k]
+                tally(memory, get(place, COUNTS), heads, word, get(code, call + A_DOUBLE), least, count)
+            at += 1 + 2 * words[at]
+        call += CALL_WORDS

@@ -80,27 +80,67 @@ RECENT, CHRONOLOGICAL, CONTINUOUS, CUMULATIVE = range(4)
 Q_SINCE, Q_RULE, Q_STATE, Q_EXTENT, Q_SIZE, Q_AFTER_COUNT, Q_AFTER = range(7)
 """The number of its rule, where its words among the states stand, the window, the tests behind it."""
 Q_KEY_COUNT, Q_KEYS, Q_CALL_COUNT, Q_CALLS, Q_OUTPUT_COUNT, Q_OUTPUTS, Q_HAVING_COUNT, Q_HAVING = range(7, 15)
-Q_CURRENT, Q_EXPIRED, Q_GROUPED, Q_RECORD = range(15, 19)
-"""Which rows come out, whether there are records of groups, and how long one is."""
-J_DROPS, J_ON_COUNT, J_ON, J_SIDES = range(19, 23)
+Q_CURRENT, Q_EXPIRED, Q_GROUPED, Q_RECORD, Q_KIND = range(15, 20)
+"""Which rows come out, whether there are records of groups, and how long one is; whether it has a WINDOW, is a JOIN, or
+is an AUTOMATON."""
+WINDOW, JOIN, AUTOMATON = range(3)
+J_DROPS, J_ON_COUNT, J_ON, J_SIDES = range(20, 24)
 """Of a join besides: whether groups without events are dropped, the tests of a pair, then its two sides."""
-J_STATE, J_EXTENT, J_SIZE, J_LOOKS, J_OUTER = range(5)
-"""A side: where its words among the states stand, its window, whether its events look for partners, and come out
-alone if they find none."""
-J_SIDE_WORDS = 5
+J_LOOKS, J_OUTER = range(20, 22)
+"""A side is like a query, whose groups are the events that it holds with one key; and whether its events look for
+partners, and come out alone if they find none."""
+J_SIDE_WORDS = 22
 NO_WINDOW, LENGTH, LENGTH_BATCH, TIME, TIME_BATCH = range(5)
+X_SEQUENCE, X_WITHIN, X_BEGINS, X_RECORD, X_ROOM, X_PLACES, X_ORDER, X_STAGE_COUNT, X_STAGES = range(20, 29)
+"""Of an automaton besides: whether it is a sequence; how old an attempt can be, or NONE; whether another attempt begins
+after the first; how long the record of one is, how many words it can need to go on, and how many places it has; the
+order in which stages see an event; then the stages."""
+STEP, COUNTING, ABSENT = range(3)
+K_WHAT, K_TYPE, K_LEAST, K_MOST, K_DURATION, K_TEST_COUNT, K_TESTS, K_PLACE = range(8)
+K_FRONT_COUNT, K_FRONTS, K_BACKS, K_FIRST, K_PARTNER, K_BOTH, K_NEXT, K_AGAIN, K_HOME, K_STARTS = range(8, 18)
+"""A stage: STEP, COUNTING or ABSENT; what it waits for; where its event stands; of several events, which ones from the
+first are kept, and how many from the last; the first stage of its state; the others that it leads to, see
+`plans.graph`."""
+STAGE_WORDS = 18
 
 # An aggregate: its function, the program of its argument, whether that is a double, where it stands in the record of a
 # group, and in which of an entry's queues, or NONE without a window.
 A_FUNCTION, A_ARGUMENT, A_DOUBLE, A_AT, A_QUEUE = range(5)
 CALL_WORDS = 5
 STD_DEV = 5
+IN_LANES = -2
+"""In the place of a queue: values leave in any order, and are in a list with so many lanes."""
+LANES = 12
+
+# What is counted: words of memory in use, groups, the first free entry and the number of them, rows that came out, and
+# free nodes of lists of values, by the number of their lanes.
+C_MEMORY, C_GROUPS, C_FREE, C_FREE_COUNT, C_ROWS, C_NODES = range(6)
+COUNT_WORDS = C_NODES + LANES
 
 # What is kept of a query: the first and last entry and the number of entries of its window, then of the batch that is
 # coming; when its first event came and the batch ends; its groups; the number of its chunks.
 S_HEAD, S_TAIL, S_COUNT, S_COMING, S_COMING_TAIL, S_COMING_COUNT, S_BEGUN, S_FIRST, S_NEXT = range(9)
 S_GROUPS, S_FREE, S_EMPTY, S_CHUNK, S_DUE = range(9, 14)
-STATE_WORDS = 14
+STATE_WORDS = 16
+
+# Of an automaton, in the place of a window: the oldest and the youngest attempt that has begun, how many attempts there
+# are, free records of attempts and of entries, how many entries there have been, whether a first attempt began and
+# another one may, entries that left, and the attempts that are complete.
+M_OLDEST, M_YOUNGEST, M_COUNT, M_FREE, M_FREE_ENTRY, M_STAMP, M_BEGUN, M_RESTARTS, M_DEAD = range(9)
+M_OUT, M_OUT_TAIL = 14, 15
+
+# Of a stage: the entries that wait there as in a window, those from the next event on as in a batch that is coming; the
+# first and the last of those that wait for time; what has been.
+U_DUE, U_DUE_TAIL, U_FLAGS = 6, 7, 8
+QUIET, OVER = 1, 2
+
+# An attempt: its entries, when its last event came, whether what should be absent has come, when its first event came,
+# its neighbours by that, then how many events each stage has, then the events by place.
+T_ENTRY, T_SINCE, T_SPOILT, T_BORN, T_OLDER, T_YOUNGER, T_COUNTS = range(7)
+
+# An entry: that an attempt waits at a stage.
+E_ATTEMPT, E_STAGE, E_FRESH, E_NEXT, E_BEFORE, E_OWN, E_STAMP, E_DUE_NEXT, E_DUE_BEFORE = range(9)
+ENTRY_WORDS = 9
 
 # The record of a group, before its key and its aggregates: the next in its bucket, its hash, its neighbours among the
 # groups of the query, how many events it has, its row in the chunk, the next group that became empty.

@@ -58,6 +58,21 @@ put_double = _access(ir.DoubleType(), types.float64, writes=True)
 put_byte = _access(ir.IntType(8), types.uint8, writes=True)
 
 
+def _mark(context: Any) -> Any:
+    def mark(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        attributes = builder.function.attributes
+        attributes.discard("alwaysinline")  # which what is called by a small function inherits
+        attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), mark
+
+
+keep_apart: Any = intrinsic(_mark)
+"""Called by a function, it says that this one is not to be copied into its callers. The compiler likes to, and through
+several layers that made code of megabytes, which took minutes."""
+
+
 class Scratch:
     """What one evaluation uses: the rows at the places, aggregates, the stack, the search at each place."""
 

@@ -1,6 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""How do events come into a window and leave it, and what rows does that bring? One query after another, each over its
-new events in canonical order.
+"""How do events come into a window and leave it, and what rows does that bring?
 
 What a window holds is a list of entries, each a row of the store. What one event, or one moment of a timer, brings
 about is a *chunk*: events that leave are taken away from their groups, a new batch empties all groups, events that come
@@ -15,11 +14,6 @@ import numpy as np
 from tocsin.engine.kernels.expressions import all_hold, evaluate
 from tocsin.engine.kernels.groups import (
     BUCKET_MASK,
-    C_FREE,
-    C_FREE_COUNT,
-    C_GROUPS,
-    C_MEMORY,
-    C_ROWS,
     COUNTS,
     ENTRY_GROUP,
     ENTRY_NEXT,
@@ -37,8 +31,6 @@ from tocsin.engine.kernels.groups import (
     OUT_WORDS,
     RULE_WORDS,
     STATES,
-    STORE_FIRST,
-    STORE_SECOND,
     TAKEN,
     apply,
     clear,
@@ -49,6 +41,11 @@ from tocsin.engine.kernels.groups import (
 )
 from tocsin.engine.kernels.hashing import FIRST_SEED, SECOND_SEED, fold
 from tocsin.engine.kernels.layout import (
+    C_FREE,
+    C_FREE_COUNT,
+    C_GROUPS,
+    C_MEMORY,
+    C_ROWS,
     G_CHUNK,
     G_EMPTY,
     G_LAST,
@@ -73,15 +70,12 @@ from tocsin.engine.kernels.layout import (
     Q_OUTPUTS,
     Q_RECORD,
     Q_RULE,
-    Q_SINCE,
     Q_SIZE,
-    Q_STATE,
     S_BEGUN,
     S_CHUNK,
     S_COMING,
     S_COMING_COUNT,
     S_COUNT,
-    S_DUE,
     S_EMPTY,
     S_FIRST,
     S_GROUPS,
@@ -96,57 +90,25 @@ from tocsin.engine.kernels.memory import (
     COMPUTED,
     COMPUTED_KNOWN,
     FRAME,
-    SEQ,
     STACK,
     TS,
     get,
     get_byte,
     jit,
+    keep_apart,
     put,
     put_byte,
     small,
 )
 
-DONE, MORE_ROWS, MORE_ENTRIES, MORE_MEMORY, MORE_BUCKETS = range(5)
+DONE, MORE_ROWS, MORE_ENTRIES, MORE_MEMORY, MORE_BUCKETS, TOO_MANY = range(6)
 """Why a run stopped."""
 NEVER = np.int64(2**63 - 1)
-TIMER_SEQ = np.int64(-(2**63))
 CURRENT, EXPIRED = 1, -1
 
 
-@jit
-def run(env, place, jobs, arrivals, first_job, first_arrival, fire_to):
-    """Lets each job (query, first arrival, last arrival) see its events, and timers up to the time `fire_to`.
-
-    Returns (job, arrival, why): where to go on when there is room, the job being their number when all is done.
-    """
-    code = get(env, CODE)
-    for job in range(first_job, jobs.shape[0]):
-        query = jobs[job, 0]
-        state = get(place, STATES) + 8 * get(code, query + Q_STATE)
-        since = get(code, query + Q_SINCE)
-        at = first_arrival if job == first_job else jobs[job, 1]
-        while True:
-            while at < jobs[job, 2] and get(get(env, TS), arrivals[at]) < since:
-                at += 1
-            ts = get(get(env, TS), arrivals[at]) if at < jobs[job, 2] else fire_to
-            due = _due(env, place, query, state)
-            if due > ts and at == jobs[job, 2]:
-                put(state, S_DUE, due)
-                break
-            missing = _missing(env, place, query, state)
-            if missing != DONE:
-                return job, at, missing
-            if due <= ts:
-                _fire(env, place, query, state, due)
-            else:
-                _arrive(env, place, query, state, arrivals[at])
-                at += 1
-    return jobs.shape[0], 0, DONE
-
-
 @small
-def _missing(env, place, query, state):
+def window_missing(env, place, query, state):
     """What there is too little of for one chunk, or DONE."""
     code, counts = get(env, CODE), get(place, COUNTS)
     most = get(state, S_COUNT) + get(state, S_COMING_COUNT) + 1
@@ -169,7 +131,7 @@ def _missing(env, place, query, state):
 
 
 @small
-def _due(env, place, query, state):
+def window_due(env, place, query, state):
     """When the query's next timer is to run."""
     extent = get(get(env, CODE), query + Q_EXTENT)
     if extent == TIME:
@@ -183,10 +145,11 @@ def _due(env, place, query, state):
 
 
 @jit
-def _arrive(env, place, query, state, row):
+def window_arrive(env, place, query, state, row):
+    """An event comes."""
+    keep_apart()
     code = get(env, CODE)
     extent, size = get(code, query + Q_EXTENT), get(code, query + Q_SIZE)
-    begin = begin_chunk(place, state)
     if extent == NO_WINDOW:
         _come(env, place, query, state, np.int64(NONE), row)
     elif extent in (LENGTH, TIME):
@@ -206,30 +169,25 @@ def _arrive(env, place, query, state, row):
         if get(state, S_COUNT) + get(state, S_COMING_COUNT) == 0:
             put(state, S_NEXT, ts + size - (ts - get(state, S_FIRST)) % size)
         enter(place, state, S_COMING, row)
-    first, second = get(get(place, STORE_FIRST), row), get(get(place, STORE_SECOND), row)
-    end_chunks(env, place, query, state, begin, get(get(env, TS), row), get(get(env, SEQ), row), first, second)
 
 
 @jit
-def _fire(env, place, query, state, due):
+def window_fire(env, place, query, state, due):
+    """A timer runs."""
+    keep_apart()
     code = get(env, CODE)
-    begin = begin_chunk(place, state)
     if get(code, query + Q_EXTENT) == TIME:
-        while _due(env, place, query, state) <= due:
+        while window_due(env, place, query, state) <= due:
             _leave(env, place, query, state)
     else:
         put(state, S_NEXT, due + get(code, query + Q_SIZE))
         _turn(env, place, query, state)
-    if get(get(place, COUNTS), C_ROWS) > begin:
-        first, second = timer_words(due)
-        end_chunks(env, place, query, state, begin, due, TIMER_SEQ, np.int64(first), np.int64(second))
-    else:
-        end_chunks(env, place, query, state, begin, due, TIMER_SEQ, np.int64(0), np.int64(0))
 
 
 @jit
 def _turn(env, place, query, state):
     """One batch goes, the next one comes."""
+    keep_apart()
     code, memory = get(env, CODE), get(place, MEMORY)
     while get(state, S_COUNT) > 0:
         _leave(env, place, query, state)
@@ -272,10 +230,11 @@ def _turn(env, place, query, state):
 @jit
 def reset(env, place, query, state):
     """Empties all groups."""
+    keep_apart()
     memory = get(place, MEMORY)
     group = get(state, S_GROUPS)
     while group >= 0:
-        clear(env, memory, query, group)
+        clear(env, place, query, group)
         note_empty(memory, state, group)
         group = get(memory, group + G_NEXT)
 
@@ -341,6 +300,7 @@ def _admit(env, place, query, entry, row):
 @jit
 def _come(env, place, query, state, entry, row):
     """An event comes."""
+    keep_apart()
     code = get(env, CODE)
     if get(code, query + Q_GROUPED):
         group = _admit(env, place, query, entry, row)
@@ -358,6 +318,7 @@ def _come(env, place, query, state, entry, row):
 @jit
 def _leave(env, place, query, state):
     """The first event of the window leaves."""
+    keep_apart()
     code, memory = get(env, CODE), get(place, MEMORY)
     entry = get(state, S_HEAD)
     put(get(env, FRAME), 0, get(get(place, ENTRY_ROW), entry))
@@ -391,6 +352,7 @@ def _out(place, state, group):
 @jit
 def put_out(env, place, query, state, group, sign):
     """Puts out the row of the event in the frame, if it meets what is asked of rows."""
+    keep_apart()
     code, room = get(env, CODE), get(place, OUT_ROOM)
     if get(code, query + Q_HAVING_COUNT) == 0:
         _select(env, place, query, group, sign, _out(place, state, group))
@@ -426,6 +388,7 @@ def _select(env, place, query, group, sign, row):
 @jit
 def end_chunks(env, place, query, state, begin, ts, seq, first, second):
     """Ends a chunk: its rows get their time and identity, and groups without events are dropped."""
+    keep_apart()
     memory, rule = get(place, MEMORY), get(get(env, CODE), query + Q_RULE)
     end = get(get(place, COUNTS), C_ROWS)
     if end > begin:
@@ -454,6 +417,7 @@ def end_chunks(env, place, query, state, begin, ts, seq, first, second):
 @jit
 def timer_words(due):
     """The identity of the text `timer …` with the time."""
+    keep_apart()
     text = np.empty(32, np.uint8)
     text[0], text[1], text[2], text[3], text[4], text[5] = 116, 105, 109, 101, 114, 32
     size, left = 6, due
@@ -489,7 +453,6 @@ def restore(env, place, query, at, grouped, rows, coming):
                 apply(env, place, query, group, entry, CURRENT)
     for n in range(len(coming)):
         enter(place, state, S_COMING, coming[n])
-    put(state, S_DUE, _due(env, place, query, state))
 
 
 @jit

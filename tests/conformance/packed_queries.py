@@ -1,0 +1,116 @@
+"""Queries of SiddhiQL as tenants of a pack: drawn ones, and how their names and times are changed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import Case
+from tests.strategies_queries import chains, definitions, events, joins, single
+from tocsin.engine import reference
+from tocsin.events.types import Event
+from tocsin.language import parse
+from tocsin.language.queries import (
+    Absence,
+    Chain,
+    Every,
+    Input,
+    Join,
+    Pair,
+    Query,
+    Source,
+    State,
+    Step,
+    Window,
+)
+from tocsin.language.rules import Expression, Parameter
+from tocsin.language.scopes import rebuilt
+
+if TYPE_CHECKING:
+    from tests.conformance.packs import Move
+
+BYTES = 8192
+"""More than a case is drawn from."""
+
+
+def drawn_queries(count: int, chance: random.Random) -> list[Case]:
+    """That many cases of one query that finds something: a third windows, a third joins, the others chains."""
+    third = count // 3
+    return [
+        *_drawn(single(), third, chance),
+        *_drawn(joins(), third, chance),
+        *_drawn(chains(), count - 2 * third, chance),
+    ]
+
+
+def _drawn(queries: st.SearchStrategy[str], count: int, chance: random.Random) -> list[Case]:
+    found: list[Case] = []
+
+    @settings(database=None, suppress_health_check=list(HealthCheck))
+    @given(queries, st.sampled_from(["", "all events "]), events())
+    def collect(query: str, which: str, happened: tuple[Event, ...]) -> None:
+        program = parse(f"{definitions()}{query} insert {which}into O;", "siddhi")
+        if reference.detect(program.rules, happened):
+            found.append(Case(program.rules, happened, program.types))
+
+    while len(found) < count:
+        collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
+    return found[:count]
+
+
+def moved(query: Query, move: Move) -> Query:
+    """A query with other names and times."""
+    calls = {call.name: replace(call, argument=_moved(call.argument, move)) for call in query.aggregates}
+    names = {name: Parameter(call.name) for name, call in calls.items()}
+
+    def selected(value: Expression) -> Expression:
+        return rebuilt(move.node(value), lambda leaf: names[leaf.name] if isinstance(leaf, Parameter) else leaf)
+
+    return Query(
+        move.name(query.name),
+        move.node(query.emits),
+        _input(query.input, move),
+        tuple((move.attribute(name), selected(value)) for name, value in query.select),
+        tuple(calls.values()),
+        move.node(query.group_by),
+        move.node(query.having),
+        query.output,
+    )
+
+
+def _moved(expression: Expression | None, move: Move) -> Expression | None:
+    return None if expression is None else move.node(expression)
+
+
+def _input(given: Input, move: Move) -> Input:
+    match given:
+        case Source():
+            return _source(given, move)
+        case Join(left, right):
+            return replace(given, left=_source(left, move), right=_source(right, move), on=move.node(given.on))
+        case Chain(parts, sequence, within_us):
+            within_us = None if within_us is None else within_us * move.tick_us
+            return Chain(tuple(_part(part, move) for part in parts), sequence, within_us)
+
+
+def _source(source: Source, move: Move) -> Source:
+    window = source.window
+    if window is not None and window.extent.timed:
+        window = Window(window.extent, window.size * move.tick_us)
+    return replace(source, pattern=move.node(source.pattern), window=window, after=move.node(source.after))
+
+
+def _part(part: State | Every, move: Move) -> State | Every:
+    match part:
+        case Every(states):
+            return Every(tuple(_part(state, move) for state in states))
+        case Pair(left, right, both):
+            return Pair(_part(left, move), _part(right, move), both)
+        case Absence(pattern, duration_us):
+            return Absence(move.node(pattern), None if duration_us is None else duration_us * move.tick_us)
+        case Step(pattern):
+            return replace(part, pattern=move.node(pattern))
