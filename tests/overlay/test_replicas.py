@@ -54,9 +54,9 @@ def test_a_new_incarnation_voids_acknowledgements() -> None:
 def test_one_that_failed_for_ever_is_not_waited_for_but_the_last_is() -> None:
     queue = outgoing(5)
     queue.acknowledged("b#0", 0, 3)
-    queue.leave_out("b#1")
+    queue.leave_out("b#1", back=False)
     assert queue.floor == 3
-    queue.leave_out("b#0")
+    queue.leave_out("b#0", back=False)
     assert queue.floor == 3
     assert list(queue.kept) == [4]
 
@@ -84,12 +84,12 @@ def test_bundles_are_taken_once_in_order_and_within_the_limit() -> None:
 def test_a_feed_says_when_it_is_full_and_what_cannot_be_sent_any_more() -> None:
     feed = Feed("a", ("a#0",), Settings(queue_max=2))
     batch = pa.table({"ts": pa.array([], pa.int64())})
-    assert [feed.publish(Publication(batch, upto), 0) for upto in range(3)] == [True, True, False]
+    assert [feed.publish((Publication(batch, upto),), 0) for upto in range(3)] == [True, True, False]
     feed.receive("a#0", Delivered(("feed:a", "a"), 1, 0), 5)
-    assert feed.publish(Publication(batch, 2), 6)
+    assert feed.publish((Publication(batch, 2),), 6)
     feed.outbox.clear()
     feed.receive("a#0", Delivered(("feed:a", "a"), -1, 1), 7)
-    assert feed.outbox == [("a#0", Gap(("feed:a", "a"), 1)), ("a#0", feed.queue.kept[2])]
+    assert feed.outbox == [("a#0", Gap(("feed:a", "a"), 1, 1)), ("a#0", feed.queue.kept[2])]
 
 
 def elections(name: str, said: list[tuple[str, Replicated]], latency_us: int = 0) -> Elections:

@@ -30,8 +30,8 @@ def measure(settings: Settings) -> list[Row]:
     from tocsin.overlay.replicas.sending import Settings as Times
     from tocsin.simulation.faults import failing
     from tocsin.simulation.manufacturing import EPOCH_US, factory
-    from tocsin.simulation.properties import violations
-    from tocsin.simulation.replicated import ReplicatedNetwork, played
+    from tocsin.simulation.replicated import ReplicatedNetwork
+    from tocsin.simulation.trials import played
 
     seconds, f = int(settings["seconds"]), int(settings["f"])
     works = factory(int(settings["facilities"]), seconds, 1)
@@ -46,24 +46,23 @@ def measure(settings: Settings) -> list[Row]:
         resend_us=25 * STEP_US,
     )  # fmt: skip
     network = ReplicatedNetwork(
-        works.beginning, script, settings=times, seed=int(settings["seed"]), shared=True,
+        works.setup, script, settings=times, seed=int(settings["seed"]), shared=True,
         flaw=str(settings.get("flaw", "none")), within_limit=not kept,
     )  # fmt: skip
-    total = sum(map(len, works.expected.values()))
-    played(network, works.epochs, epoch_us=EPOCH_US, limit_us=(seconds + 60) * 1_000_000, expected=total)
-    wrong = violations(network.got(), works.expected)
+    limit_us = (seconds + 120) * 1_000_000
+    wrong = played(network, works.epochs, epoch_us=EPOCH_US, limit_us=limit_us, expected=works.expected)
     counts = network.counts
     late_us = [
-        at_us - ts
-        for got in network.notices().values()
-        for notice, at_us in got
+        at_us - network.begins_us - ts
+        for _, drain in network.drains()
+        for notice, at_us in drain.got
         for ts in notice.batch["ts"].to_pylist()
     ]
     several = sum(seen for leaders, seen in counts.leaders.items() if leaders > 1)
     return [
         {
             "primary": works.events[0].num_rows,
-            "situations": network.notices_count(),
+            "situations": counts.situations,
             "events": counts.events,
             "links": counts.links,
             "duplicates": counts.duplicates,

@@ -66,7 +66,7 @@ class Sending:
         again = queue.acknowledged(sender, message.incarnation, message.upto)
         self._heard_us[message.stream[1], sender] = now
         if message.upto < queue.floor:
-            self.send(sender, Gap(message.stream, queue.floor))
+            self.send(sender, Gap(message.stream, queue.floor, queue.upto_us))
         return again
 
     def tick(self, now: int) -> None:
