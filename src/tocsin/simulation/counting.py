@@ -35,7 +35,7 @@ class Counts:
     """The most bundles that an outgoing queue kept."""
     incoming_longest: int = 0
     _last: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(lambda: -1), repr=False)
-    """The last bundle that was counted, of each stream and of each receiver."""
+    """The last bundle that was counted, of each stream."""
 
     @property
     def elections(self) -> int:
@@ -57,9 +57,8 @@ class Counts:
         elif isinstance(node, Replica):
             self.events += rows
             self.links += rows if new else 0
-            had = self._last[node.name, bundle.stream[0]]
-            self._last[node.name, bundle.stream[0]] = max(had, bundle.number)
-            self.duplicates += rows if bundle.number <= had else 0
+            had = node.ready and bundle.number <= node.incoming[bundle.stream[0]].upto
+            self.duplicates += rows if had else 0
 
     def measured(self, node: Node) -> None:
         """Takes note of how long a node's queues have been."""

@@ -171,6 +171,7 @@ def failing(
     recovery_us: int,
     kept: bool,
     seed: int,
+    since_us: int = 0,
 ) -> Script:
     """In each step every replica that is up fails with a probability, and comes back after a time (Section VI).
 
@@ -180,7 +181,7 @@ def failing(
         chance = random.Random(f"failing {seed} {name}")
         back_us = 0
         for step in range(steps):
-            at_us = step * step_us + chance.randrange(step_us)
+            at_us = since_us + step * step_us + chance.randrange(step_us)
             fails = chance.random() < p_fail
             if fails and at_us >= back_us:
                 back_us = at_us + recovery_us

@@ -30,9 +30,9 @@ from tocsin.simulation.topologies import both_ways
 from tocsin.simulation.trials import epochs
 
 SECOND_US = 1_000_000
-RATES = {"Produced": 0.8, "Consumed": 0.8, "Stored": 0.5, "Delivered": 0.5, "Price": 0.1, "Ratio": 0.3}
+RATES = {"Produced": 1.6, "Consumed": 1.6, "Stored": 1.0, "Delivered": 1.0, "Price": 0.2, "Ratio": 0.6}
 """Events a second at each facility."""
-BRANCHES = 4
+BRANCHES = 3
 DELAY_US = 5_000
 EPOCH_US = 1_000_000
 

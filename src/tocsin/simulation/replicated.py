@@ -29,6 +29,7 @@ from tocsin.simulation.sharing import Shared, SharedReplica
 USUAL = Settings()
 WITHIN_US = 500
 """The delay between replicas of one group, and to feeds and drains."""
+JITTER_US = 200
 RETRY_US = 10_000
 """When a fault that would be one too many is tried again."""
 RETRIES = 50
@@ -69,8 +70,10 @@ class ReplicatedNetwork:
         self._lives: Counter[str] = Counter()
         self._kept: dict[str, bytes] = {}
         self._kept_us: dict[str, int] = {}
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
+        self._usual: dict[tuple[str, str], int] = {}
+        """The delay of a link without chance and faults."""
         self._latest: dict[tuple[str, str], int] = {}
         self._cuts: list[Fault] = []
         self._enough: Callable[[], bool] = lambda: False
@@ -91,7 +94,7 @@ class ReplicatedNetwork:
         for group in self.groups:
             self._add(self._made(FEED + group))
         for fault in script.faults:
-            self._at(fault.at_us, lambda fault=fault: self._fault(fault, 0))  # type: ignore[misc]
+            self._at(fault.at_us, self._fault, fault, 0)
         self._at(settings.beat_us, self._look)
 
     def _made(self, name: str, *, begins: bool = True) -> Node:
@@ -117,17 +120,18 @@ class ReplicatedNetwork:
 
     # ---- time
 
-    def _at(self, at_us: int, what: Callable[[], None]) -> None:
+    def _at(self, at_us: int, what: Callable[..., None], *given: Any) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (at_us, self._count, what))
+        heapq.heappush(self._heap, (at_us, self._count, what, given))
 
     def run(self, until_us: int, enough: Callable[[], bool] = lambda: False) -> None:
         """Lets time pass, until a time or until it is enough, which is asked with every heartbeat."""
         self._enough = enough
         self._over = False
-        while self._heap and self._heap[0][0] <= until_us and not self._over:
-            self.now_us, _, what = heapq.heappop(self._heap)
-            what()
+        heap = self._heap
+        while heap and heap[0][0] <= until_us and not self._over:
+            self.now_us, _, what, given = heapq.heappop(heap)
+            what(*given)
 
     def _add(self, node: Node) -> None:
         self.nodes[node.name] = node
@@ -135,7 +139,7 @@ class ReplicatedNetwork:
         self._collect(node)
         self._tick(node.name, self._lives[node.name], first=True)
 
-    def _tick(self, name: str, life: int, *, first: bool = False) -> None:
+    def _tick(self, name: str, life: int, first: bool = False) -> None:
         if self._lives[name] != life or name in self.down:
             return
         node = self.nodes[name]
@@ -145,7 +149,7 @@ class ReplicatedNetwork:
             node.tick(self.now_us)
             self._collect(node)
             at_us = node.next_deadline()
-        self._at(at_us, lambda: self._tick(name, life))
+        self._at(at_us, self._tick, name, life)
 
     def _look(self) -> None:
         for replicas in self.groups.values():
@@ -165,24 +169,28 @@ class ReplicatedNetwork:
     # ---- messages
 
     def _collect(self, node: Node) -> None:
+        if not node.outbox:
+            return
         sent, node.outbox = node.outbox, []
+        messages, name = self.counts.messages, node.name
         for receiver, message in sent:
-            self.counts.messages[type(message).__name__] += 1
-            self._carry(node.name, receiver, message)
+            messages[type(message).__name__] += 1
+            self._carry(name, receiver, message)
 
     def _carry(self, sender: str, receiver: str, message: Any) -> None:
-        here, there = group_of(sender), group_of(receiver)
-        delay_us = self._delays.get((here, there), WITHIN_US) + self._chance.randrange(200)
-        delay_us += self._extra.get(sender, 0) + self._extra.get(receiver, 0)
+        link = (sender, receiver)
+        if link not in self._usual:
+            delay_us = self._delays.get((group_of(sender), group_of(receiver)), WITHIN_US)
+            self._usual[link] = delay_us + self._extra.get(sender, 0) + self._extra.get(receiver, 0)
+        delay_us = self._usual[link] + int(self._chance.random() * JITTER_US)
         at_us = self.now_us + delay_us
         for fault in self._cuts:
             if fault.until_us > self.now_us and _touches(fault, sender, receiver):
                 if fault.kind == "cut" and not fault.kept:
                     return
                 at_us = max(at_us, fault.until_us + delay_us) if fault.kind == "cut" else at_us + fault.by_us
-        at_us = max(at_us, self._latest.get((sender, receiver), 0))
-        self._latest[sender, receiver] = at_us
-        self._at(at_us, lambda: self._arrive(sender, receiver, message))
+        self._latest[link] = at_us = max(at_us, self._latest.get(link, 0))
+        self._at(at_us, self._arrive, sender, receiver, message)
 
     def _arrive(self, sender: str, receiver: str, message: Any) -> None:
         if receiver in self.down:
@@ -198,7 +206,7 @@ class ReplicatedNetwork:
     def _fault(self, fault: Fault, tried: int) -> None:
         if not self._possible(fault):
             if tried < RETRIES and not (fault.kind == "crash" and fault.who in self.down):
-                self._at(self.now_us + RETRY_US, lambda: self._fault(fault, tried + 1))
+                self._at(self.now_us + RETRY_US, self._fault, fault, tried + 1)
             return
         self.applied.append(fault)
         match fault.kind:
@@ -301,7 +309,7 @@ class ReplicatedNetwork:
         self.published_us = max(self.published_us, at_us)
         self.batches += 1
         for group, parts in batches.items():
-            self._at(at_us, lambda group=group, parts=parts: self._publish(group, parts))  # type: ignore[misc]
+            self._at(at_us, self._publish, group, parts)
 
     def _publish(self, group: str, *batches: Sequence[Part]) -> None:
         feed, waiting = self.nodes[FEED + group], self._waiting[group]
@@ -313,7 +321,7 @@ class ReplicatedNetwork:
                 waiting.popleft()
             self._collect(feed)
         if waiting and first:
-            self._at(self.now_us + RETRY_US, lambda: self._publish(group))
+            self._at(self.now_us + RETRY_US, self._publish, group)
 
     def behind(self) -> dict[str, int]:
         """The replicas that have not run all rounds, and how many they have."""

@@ -41,7 +41,8 @@ class Feed:
 
     def receive(self, sender: str, message: r.Replicated, now: int) -> None:
         if isinstance(message, r.Delivered):
-            if self.sending.delivered(sender, message, now):
+            self.sending.delivered(sender, message, now)
+            if message.anew:
                 self.sending.flush(now)
         elif isinstance(message, r.Probe):
             self.outbox.append((sender, r.Echo(message.sent_us)))

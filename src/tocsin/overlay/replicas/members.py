@@ -98,7 +98,7 @@ class Member:
         """Tells all that may ever send to it who it is now and what it has."""
         for group, incoming in self.incoming.items():
             for sender in self.senders[group]:
-                self.send(sender, r.Delivered(incoming.stream, incoming.upto, self.incarnation))
+                self.send(sender, r.Delivered(incoming.stream, incoming.upto, self.incarnation, anew=True))
 
     def told_of_gap(self, sender: str, message: r.Gap, now: int) -> None:
         group = message.stream[0]
@@ -151,12 +151,16 @@ class Member:
         return self.write({"position": self.position, "incoming": taken, **self.state()})
 
     def restore(self, data: bytes) -> None:
-        """Goes on from a snapshot, of its own or a peer's."""
+        """Goes on from a snapshot, of its own or a peer's. Of a stream it keeps what it has beyond that, as it has
+        acknowledged it."""
         state = self.read(data)
         for group, (done, bundles) in state["incoming"].items():
+            had = self.incoming[group]
             self.incoming[group] = incoming = self.Incoming((group, self.group), self.inbox_max, done=done)
-            incoming.bundles = {bundle.number: bundle for bundle in bundles}
-            incoming.upto = done + len(bundles)
+            more = [bundle for bundle in had.bundles.values() if bundle.number > done + len(bundles)]
+            incoming.bundles = {bundle.number: bundle for bundle in (*bundles, *more)}
+            incoming.upto = done + len(incoming.bundles)
+            incoming.longest = max(had.longest, len(incoming.bundles))
         self.load(state)
         self.ready, self.lacking, self.unanswered = True, False, 0
         self._gaps = {}

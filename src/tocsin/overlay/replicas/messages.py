@@ -53,11 +53,13 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Delivered:
-    """The receiver has all bundles up to `upto`; as `incarnation`, which voids what an earlier one said."""
+    """The receiver has all bundles up to `upto`; as `incarnation`, which voids what an earlier one said. `anew`: it has
+    started, or has taken a peer's state, and what comes next should be sent, again if need be."""
 
     stream: Stream
     upto: int
     incarnation: int
+    anew: bool = False
 
 
 @dataclass(frozen=True)

@@ -55,18 +55,20 @@ class Outgoing:
         self.sent[receiver] = self.last
         return [self.kept[number] for number in range(since + 1, self.last + 1)]
 
-    def acknowledged(self, receiver: str, incarnation: int, upto: int) -> bool:
-        """Takes an acknowledgement. One of a new incarnation voids all before it, and sending begins anew: True."""
+    def acknowledged(self, receiver: str, incarnation: int, upto: int, *, anew: bool = False) -> bool:
+        """Takes an acknowledgement; whether it says more than was known. One of a new incarnation voids all before it.
+        `anew`: sending begins again after it; but one that lacks what has been pruned is sent nothing until it has
+        taken a peer's state and says so."""
         before, known = self.acked.get(receiver, (-1, -1))
         if incarnation < before:
             return False
-        new = incarnation > before
-        self.acked[receiver] = (incarnation, upto if new else max(upto, known))
-        again = incarnation > max(before, 0)
-        if again:
-            self.sent[receiver] = upto
+        if incarnation == before:
+            upto = max(upto, known)
+        self.acked[receiver] = (incarnation, upto)
+        if anew:
+            self.sent[receiver] = upto if upto >= self.floor else self.last
         self.prune(self.frontier())
-        return again
+        return (incarnation, upto) > (before, known)
 
     def frontier(self) -> int:
         """Up to where all have it."""

@@ -103,7 +103,7 @@ class Replica(Member):
         if self.leading:
             self.sending.tick(now)
             self.sending.flush(now)
-        if self._previous:
+        if self._previous and prunes:
             self.send(self._previous[min(self._previous, key=lambda group: (group == self._feed, group))], r.Probe(now))
 
     # ---- rounds
@@ -152,7 +152,8 @@ class Replica(Member):
     # ---- acknowledgements
 
     def _delivered(self, sender: str, message: r.Delivered, now: int) -> None:
-        if self.sending.delivered(sender, message, now) and self.leading:
+        self.sending.delivered(sender, message, now)
+        if message.anew and self.leading:
             self.sending.flush(now)
 
     def _acknowledge(self) -> None:
@@ -169,6 +170,9 @@ class Replica(Member):
     # ---- peers
 
     def _beat(self, prunes: bool) -> None:
+        """A leader says that it lives; now and then followers say so too."""
+        if not prunes and not self.leading:
+            return
         told = self.outgoing.items() if prunes and self.leading else ()
         floors = tuple((target, queue.floor) for target, queue in told)
         beat = r.Heartbeat(self.incarnation, self.leading, self.round, self.elections.latency_us, floors)
