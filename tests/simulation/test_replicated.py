@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from tocsin.overlay.replicas.machines import Own
 from tocsin.overlay.replicas.members import Range
 from tocsin.overlay.replicas.sending import Settings
 from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.deployment import deployed
+from tocsin.simulation.deployment import Sites, deployed
 from tocsin.simulation.faults import Fault, Script, drawn, read, written
+from tocsin.simulation.groups import Setup
 from tocsin.simulation.properties import right, violations
+from tocsin.simulation.replicated import ReplicatedNetwork
+from tocsin.simulation.topologies import both_ways
 from tocsin.simulation.trials import continued, judged
 
 WIDE = Settings(rounds=ROUNDS)
@@ -111,7 +115,8 @@ def tables(processor: Processor) -> dict[str, tuple[object, ...]]:
     return {
         tree: (
             one.father, one.distance_us, one.children, one.advertised, one.subscribed, one.rules, one.wanted, one.taps,
-            set(one.deployed.items), one.deployed.whole, one.deployed.through,
+            {(item.key, item.rules, frozenset(item.uses), item.pullable) for item in one.deployed.items},
+            one.deployed.whole, one.deployed.through,
         )
         for tree, one in processor.memberships.items()
     }  # fmt: skip
@@ -133,6 +138,33 @@ def test_replicas_deploy_among_failures_what_is_deployed_without(strategy: str) 
                     assert isinstance(machine, Own)
                     assert tables(machine.processor) == tables(plain.processors[group])
     assert early > 10, "failures come while rules are deployed"
+
+
+def test_a_host_knows_when_deployment_is_over_whatever_the_links_are() -> None:
+    """Links that make loops, so that the first way to a processor is not the shortest."""
+    for seed in range(25):
+        chance = random.Random(f"loops {seed}")
+        names = [str(number) for number in range(chance.randint(3, 8))]
+        joined = [(name, chance.choice(names[:number])) for number, name in enumerate(names) if number]
+        joined += [tuple(chance.sample(names, 2)) for _ in names]  # type: ignore[misc]
+        links = both_ways((here, there, chance.choice([500, 1000, 2000, 9000])) for here, there in joined)
+        sources: dict[str, frozenset[str]] = {}
+        for type in TYPES:
+            home = chance.choice(names)
+            sources[home] = sources.get(home, frozenset()) | {type}
+        case, strategy = draw(seed), STRATEGIES[chance.choice([*STRATEGIES])]
+        wishes = enumerate(case.sites.sinks.values())
+        sites = Sites(links, sources, {f"{chance.choice(names)}/{number}": wanted for number, wanted in wishes})
+        plain = deployed(sites, strategy, TYPES, case.rules)
+        network = ReplicatedNetwork(Setup(sites, strategy, TYPES, case.rules), Script(1), settings=WIDE)
+        for number, commands in enumerate(network.setup.deploying(ROUNDS)):
+            network.publish({group: commands.get(group, ()) for group in network.groups}, number)
+        network.run(LIMIT_US, lambda network=network: not network.behind())  # type: ignore[misc]
+        assert not network.behind()
+        for group in network.groups:
+            machine = network.replica(f"{group}#0").machine
+            assert isinstance(machine, Own)
+            assert tables(machine.processor) == tables(plain.processors[group]), f"seed {seed}"
 
 
 # ---- more failures than replicas
