@@ -53,7 +53,7 @@ def test_checkers_find_flaws(flaw: str, f: int | None) -> None:
 
 
 def test_flaws_show_as_what_they_are() -> None:
-    wrong = [one.property for seed in range(12) for one in scheduled(seed, flaw="active standby")[1]]
+    wrong = [one.property for seed in range(6) for one in scheduled(seed, flaw="active standby")[1]]
     assert "duplicate" in wrong
 
 
@@ -125,7 +125,7 @@ def tables(processor: Processor) -> dict[str, tuple[object, ...]]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_replicas_deploy_among_failures_what_is_deployed_without(strategy: str) -> None:
     early = 0
-    for seed in range(6):
+    for seed in range(3):
         case = replace(draw(seed), strategy=strategy)
         plain = deployed(case.sites, STRATEGIES[strategy], TYPES, case.rules)
         network, wrong = play(case, None, seed, shared=False)
@@ -137,7 +137,7 @@ def test_replicas_deploy_among_failures_what_is_deployed_without(strategy: str) 
                     machine = network.replica(name).machine
                     assert isinstance(machine, Own)
                     assert tables(machine.processor) == tables(plain.processors[group])
-    assert early > 10, "failures come while rules are deployed"
+    assert early > 5, "failures come while rules are deployed"
 
 
 def test_a_host_knows_when_deployment_is_over_whatever_the_links_are() -> None:
