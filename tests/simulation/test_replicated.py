@@ -211,6 +211,19 @@ def test_events_before_a_time_are_said_to_be_lost() -> None:
     assert f"events before {sources.upto_us} µs" in str(lost)
 
 
+def test_a_sink_whose_drains_have_all_forgotten_says_what_is_lost() -> None:
+    names = ("sink:1/0#0", "sink:1/0#1")
+    faults = [Fault(200_000, "crash", name) for name in names] + [Fault(220_000, "restart", name) for name in names]
+    network, wrong = play(draw(1, 1), Script(2, tuple(faults)), 1, within_limit=False, settings=WIDE)
+    assert {(one.property, one.sink) for one in wrong} == {("incomplete", name) for name in names}
+    assert [lost.replica for lost in network.lost] == list(names)
+    for lost in network.lost:
+        (lacked,) = lost.ranges
+        assert (lacked.stream, lacked.first) == (("1", "sink:1/0"), 0)
+        assert lacked.last >= 0
+    assert not any(network.got(name) for name in names), "nothing after what is lost"
+
+
 def test_however_many_fail_nothing_false_is_delivered_and_all_is_when_they_return() -> None:
     stopped = 0
     for seed in range(24):
