@@ -19,13 +19,17 @@ import pyarrow as pa
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
 from tocsin.language.rules import Pattern
+from tocsin.overlay.replicas.ends import FEED
+from tocsin.overlay.replicas.machines import SINK
 from tocsin.overlay.replicas.replica import named
 from tocsin.overlay.replicas.sending import Settings
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation.deployment import Sites
-from tocsin.simulation.faults import Script, drawn, written
-from tocsin.simulation.properties import Violation, right, violations
-from tocsin.simulation.replicated import ReplicatedNetwork, begun, epochs, played
+from tocsin.simulation.faults import Fault, Script, drawn, written
+from tocsin.simulation.groups import Setup
+from tocsin.simulation.properties import Violation, right
+from tocsin.simulation.replicated import ReplicatedNetwork
+from tocsin.simulation.trials import epochs, played
 
 TYPES = {name: EventType(name, (("v", Kind.INT),)) for name in "ABC"}
 RULES = (
@@ -49,6 +53,16 @@ class Drawn:
     where: list[str]
     strategy: str
     f: int
+    queue_max: int
+    inbox_max: int
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.sites, STRATEGIES[self.strategy], TYPES, self.rules)
+
+    @property
+    def expected(self) -> dict[str, list[str]]:
+        return right(self.rules, TYPES, self.sites.sinks, self.events, 2**60)
 
 
 def draw(seed: int, f: int | None = None) -> Drawn:
@@ -84,30 +98,41 @@ def draw(seed: int, f: int | None = None) -> Drawn:
         }
     )
     strategy = chance.choice([*STRATEGIES])
-    return Drawn(Sites(delays, sources, sinks), rules, events, [homes[type] for type in types], strategy, f)
+    sites, where = Sites(delays, sources, sinks), [homes[type] for type in types]
+    return Drawn(sites, rules, events, where, strategy, f, chance.choice([10, 40, 1000]), chance.choice([4, 10, 1000]))
 
 
 def play(
     case: Drawn, script: Script | None, seed: int, *, flaw: str = "none", shared: bool = True, **options: object
 ) -> tuple[ReplicatedNetwork, list[Violation]]:
-    """Runs a case under a script, or under one drawn from the seed, and judges it."""
+    """Runs a case under a script, or under one drawn from the seed, and judges it. Faults come from the first command
+    of deployment on."""
     groups = {name: named(name, case.f + 1) for name in case.sites.processors}
-    script = script or drawn(groups, EPOCH_US * EPOCHS, seed)
-    settings = options.pop("settings", Settings(rounds=ROUNDS))
+    settings = options.pop("settings", Settings(rounds=ROUNDS, queue_max=case.queue_max, inbox_max=case.inbox_max))
+    assert isinstance(settings, Settings)
+    setup = case.setup
+    if script is None:
+        duration_us = (len(setup.deploying(settings.rounds)) + EPOCHS) * EPOCH_US
+        sinks = {SINK + sink: named(SINK + sink, case.f + 1) for sink in case.sites.sinks}
+        script = drawn(groups, duration_us, seed, sinks=sinks, feeds=[FEED + name for name in groups])
     network = ReplicatedNetwork(
-        begun(case.sites, STRATEGIES[case.strategy], TYPES, case.rules), script,
-        seed=seed, flaw=flaw, shared=shared, settings=settings, **options,  # type: ignore[arg-type]
+        setup, script, seed=seed, flaw=flaw, shared=shared, settings=settings, **options,  # type: ignore[arg-type]
     )  # fmt: skip
-    expected = right(case.rules, TYPES, case.sites.sinks, case.events, 2**60)
-    total = sum(map(len, expected.values()))
     cut = epochs(network.groups, case.events, case.where, epoch_us=EPOCH_US, count=EPOCHS)
-    played(network, cut, epoch_us=EPOCH_US, limit_us=LIMIT_US, expected=total)
-    return network, violations(network.got(), expected)
+    wrong = played(network, cut, epoch_us=EPOCH_US, limit_us=LIMIT_US, expected=case.expected)
+    return network, wrong
 
 
 def scheduled(seed: int, *, flaw: str = "none", f: int | None = None) -> tuple[ReplicatedNetwork, list[Violation]]:
     """One schedule. Every tenth runs a processor for each replica, with states as bytes; the others share them."""
     return play(draw(seed, f), None, seed, flaw=flaw, shared=flaw != "none" or seed % 10 != 0)
+
+
+def kind_of(fault: Fault) -> str:
+    """What kind of fault it is, and of whom."""
+    whom = {FEED: " of a feed", SINK: " of a drain"}
+    kept = ", with its state" if fault.kept and fault.kind == "restart" else ", late" if fault.kept else ""
+    return fault.kind + next((words for mark, words in whom.items() if fault.who.startswith(mark)), "") + kept
 
 
 def main() -> int:
@@ -122,20 +147,20 @@ def main() -> int:
     totals: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.count):
         network, wrong = scheduled(seed, flaw=options.flaw, f=options.f)
-        faults.update(fault.kind for fault in network.applied)
+        faults.update(kind_of(fault) for fault in network.applied)
         totals.update(
             events=network.counts.events, duplicates=network.counts.duplicates, elections=network.counts.elections,
-            notices=network.notices_count(), gaps=network.counts.messages["Gap"],
+            situations=network.counts.situations, gaps=network.counts.messages["Gap"],
             states=network.counts.messages["State"],
             several=sum(seen for count, seen in network.counts.leaders.items() if count > 1),
         )  # fmt: skip
         if wrong:
             bad += 1
-            print(f"seed {seed}:", *map(str, wrong), network.lost, sep="\n  ")
+            print(f"seed {seed}:", *map(str, wrong), *map(str, network.lost), sep="\n  ")
             if options.flaw == "none":
                 print(written(network.script))
     print(f"{options.count} schedules, {bad} with violations, {time.monotonic() - began:.0f} s")
-    print("faults", dict(faults))
+    print("faults", dict(sorted(faults.items())))
     print("counts", dict(totals))
     return bool(bad)
 

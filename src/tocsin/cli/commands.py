@@ -363,7 +363,8 @@ def simulate(
 @app.command()
 def study(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which paper: eps, visiri, trex, or all.", show_default=False)
+        str,
+        typer.Argument(metavar="NAME", help="trex, reliability, eps, visiri, mobility, or all.", show_default=False),
     ],
     figure: Annotated[str | None, typer.Option(metavar="N", help="Only this figure, or the one of this claim.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a look.")] = False,

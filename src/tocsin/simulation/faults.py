@@ -9,7 +9,9 @@ A failure that a random schedule found is written down as a script and becomes a
       - {at_ms: 10, cut: [1#0, 2#1], until_ms: 60}
       - {at_ms: 10, slow: [1#0, 2#1], until_ms: 60, by_ms: 20}
       - {at_ms: 50, suspect: 2#0, by: 2#1}
-      - {at_ms: 95, gone: 2#0}          # it will never come back, and everybody is told
+      - {at_ms: 95, gone: 2#0}          # it will never come back, and everybody is told; unless a restart follows
+      - {at_ms: 40, crash: "sink:0/door#1"}   # one of those that stand for a sink
+      - {at_ms: 40, crash: "feed:2"}    # sources of a group; they come back with what they had
 
 `cut: [2#1, "*"]` cuts a replica off from all others. What is sent over a cut link is lost, as when a connection breaks,
 or with `kept: true` arrives after it has healed. What is on its way to a replica that crashes is lost.
@@ -96,27 +98,46 @@ def written(script: Script) -> str:
     return "\n".join(lines) + "\n"
 
 
-def drawn(groups: Mapping[str, Sequence[str]], duration_us: int, seed: int) -> Script:
+def drawn(
+    groups: Mapping[str, Sequence[str]],
+    duration_us: int,
+    seed: int,
+    *,
+    sinks: Mapping[str, Sequence[str]] | None = None,
+    feeds: Sequence[str] = (),
+) -> Script:
     """A schedule from a seed: several of crashes with and without return, links that are cut or slow for a while, wrong
     suspicions; and often one replica that is cut off while its peers crash, which is when most is asked of the others.
+    Drains of sinks fail like replicas; feeds come back.
 
     How many replicas of a group may be down at a time is the simulator's matter: it puts off a crash that is too many.
     """
     chance = random.Random(f"faults {seed}")
     count = max(len(replicas) for replicas in groups.values())
-    everyone = [name for replicas in groups.values() for name in replicas]
+    drains = [name for names in (sinks or {}).values() for name in names]
+    replicated = [name for replicas in groups.values() for name in replicas]
+    everyone = [*replicated, *drains, *feeds]
     faults: list[Fault] = []
 
     def crash(name: str, at_us: int) -> None:
         faults.append(Fault(at_us, "crash", name))
         back_us = at_us + chance.randrange(duration_us // 20, duration_us // 3)
-        if chance.random() < 0.15:
+        if chance.random() < 0.25:
             faults.append(Fault(back_us, "gone", name))
+            if chance.random() < 0.4:
+                later_us = back_us + chance.randrange(duration_us // 20, duration_us // 3)
+                faults.append(Fault(later_us, "restart", name, kept=chance.random() < 0.5))
         else:
             faults.append(Fault(back_us, "restart", name, kept=chance.random() < 0.2))
 
     for _ in range(chance.randint(1, 3)):
-        crash(chance.choice(everyone), chance.randrange(duration_us))
+        crash(chance.choice(replicated), chance.randrange(duration_us))
+    for _ in range(chance.randint(0, 2) if drains else 0):
+        crash(chance.choice(drains), chance.randrange(duration_us))
+    for _ in range(chance.randint(0, 1) if feeds else 0):
+        name, at_us = chance.choice(feeds), chance.randrange(duration_us)
+        back_us = at_us + chance.randrange(duration_us // 20, duration_us // 3)
+        faults += [Fault(at_us, "crash", name), Fault(back_us, "restart", name, kept=True)]
     for _ in range(chance.randint(0, 4)):
         here, there = chance.sample(everyone, 2)
         at_us = chance.randrange(duration_us)
@@ -130,7 +151,7 @@ def drawn(groups: Mapping[str, Sequence[str]], duration_us: int, seed: int) -> S
         accused, accuser = chance.sample(list(group), 2)
         faults.append(Fault(chance.randrange(duration_us), "suspect", accused, accuser))
     if count > 1 and chance.random() < 0.7:
-        replicas = list(chance.choice(list(groups.values())))
+        replicas = list(chance.choice([*groups.values(), *(sinks or {}).values()]))
         chance.shuffle(replicas)
         at_us = chance.randrange(duration_us // 2)
         until_us = at_us + chance.randrange(duration_us // 5, duration_us // 2)
@@ -150,6 +171,7 @@ def failing(
     recovery_us: int,
     kept: bool,
     seed: int,
+    since_us: int = 0,
 ) -> Script:
     """In each step every replica that is up fails with a probability, and comes back after a time (Section VI).
 
@@ -159,7 +181,7 @@ def failing(
         chance = random.Random(f"failing {seed} {name}")
         back_us = 0
         for step in range(steps):
-            at_us = step * step_us + chance.randrange(step_us)
+            at_us = since_us + step * step_us + chance.randrange(step_us)
             fails = chance.random() < p_fail
             if fails and at_us >= back_us:
                 back_us = at_us + recovery_us

@@ -24,14 +24,15 @@ from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.replicas.messages import Publication
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation.deployment import Sites
+from tocsin.simulation.groups import Setup
 from tocsin.simulation.properties import right
-from tocsin.simulation.replicated import Beginning, begun, epochs
 from tocsin.simulation.topologies import both_ways
+from tocsin.simulation.trials import epochs
 
 SECOND_US = 1_000_000
-RATES = {"Produced": 0.8, "Consumed": 0.8, "Stored": 0.5, "Delivered": 0.5, "Price": 0.1, "Ratio": 0.3}
+RATES = {"Produced": 1.6, "Consumed": 1.6, "Stored": 1.0, "Delivered": 1.0, "Price": 0.2, "Ratio": 0.6}
 """Events a second at each facility."""
-BRANCHES = 4
+BRANCHES = 3
 DELAY_US = 5_000
 EPOCH_US = 1_000_000
 
@@ -112,8 +113,8 @@ class Factory:
         return right(self.rules, self.types, self.sites.sinks, self.events[0], 2**60)
 
     @cached_property
-    def beginning(self) -> Beginning:
-        return begun(self.sites, STRATEGIES["MT"], self.types, self.rules)
+    def setup(self) -> Setup:
+        return Setup(self.sites, STRATEGIES["MT"], self.types, self.rules)
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 1 no false positives, 2 no false negatives, 3 no duplication, 4 no false ordering, 5 completeness. The second is about
 what was passed over: something right that is missing although something later has come. The fifth is about the end: a
-sink has all that the reference has.
+sink has all that the reference has. (`trials` judges whole runs.)
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ class SharedReplica(Replica):
 
     states: list[Mapping[str, Any]]
 
-    def _write(self, state: Mapping[str, Any]) -> bytes:
+    def write(self, state: Mapping[str, Any]) -> bytes:
         self.states.append(state)
         return str(len(self.states) - 1).encode()
 
-    def _read(self, data: bytes) -> Mapping[str, Any]:
+    def read(self, data: bytes) -> Mapping[str, Any]:
         return self.states[int(data)]

@@ -1,10 +1,12 @@
 """How does each composite event reach its sink exactly once, in order, while replicas fail? (Strong reliability)
 
-    feed ─► replica 0 (leader)   ─► every replica of each neighbouring group ─► … ─► drain
+    feed ─► replica 0 (leader)   ─► every replica of each neighbouring group ─► … ─► every drain of a sink
         ╰─► replica 1 (follower) ─► its outgoing queue, until the leader says what has been delivered by all
 
 A *group* is f+1 replicas of one processor. All of them run it (active standby), only leaders send. A group is fed by
-its sources through a *feed* and hands what its sinks get to *drains*; these two ends are taken to be reliable.
+its sources through a *feed*, whose log outlives it, and hands what a sink gets to the f+1 *drains* that stand for it.
+What a host asks of a processor (trees, advertisements, subscriptions) comes through the feed too, so that deployment
+is replicated like all that follows.
 
 **One order.** A processor's answers follow from the order of its inputs, and links between different replicas
 interleave differently. So groups work in *rounds*: in round r a replica takes what its neighbours sent in round r - 1,
@@ -27,14 +29,16 @@ from what was released and never from a clock. A receiver takes bundle n + 1 aft
   below the frontier that a leader told. *Failure of a receiver*: it comes back with a new incarnation, which voids
   its old acknowledgements, and with the state of a peer. If what it then lacks has been pruned in between, it is told
   so and takes a newer state; a peer that acknowledged has it. It counts as correct again when all correct senders
-  know its incarnation. *Filter*: only numbers that were taken are dropped.
+  know its incarnation. Within an incarnation nothing that was acknowledged is given up, whatever state is taken over.
+  *Filter*: only numbers that were taken are dropped. *Loss on a link*: who gets no further is sent it again.
 5.4 No false positives: links create nothing, and a replica without state says nothing until it has a peer's.
 5.5 Completeness: a replica whose leader is silent starts an election, and one that hears of no better leader leads;
   so at least one correct replica sends in the end. Rounds need only the neighbours' last round, so they go on.
 
-If more than f of a group fail and forget, no correct peer answers the one that returns: it waits, says so (`lost`),
-its neighbours keep their queues up to their limit and then wait too. Nothing false is delivered.
+If more than f of a group fail and forget, no peer answers the one that returns: it waits, says which bundles of which
+streams are lost (`lost`), its neighbours keep their queues up to their limit and then wait too. Nothing false is
+delivered, and when one returns with its state all goes on.
 
-`queues` numbers, keeps and filters bundles, `elections` suspects and votes, `replica` joins them, `machines` runs the
-processor, `ends` are feeds and drains.
+`queues` numbers, keeps and filters bundles, `sending` sends them, `members` catch up, `elections` suspects and votes,
+`replica` joins them, `machines` runs the processor, `ends` are feeds and drains.
 """

@@ -1,22 +1,20 @@
 """What runs the processor of a replica? A machine: inputs in order go in, what is sent to whom comes out.
 
 A machine must be deterministic: the same inputs give the same outputs. `Own` is a processor of the replica's own.
+What a host does with a processor, such as advertising what a source publishes, is an input like others: a `Command`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tocsin.events.types import EventType
-from tocsin.language.rules import Rule
 from tocsin.overlay.processor import Processor
-from tocsin.overlay.replicas.messages import Notice, Publication
+from tocsin.overlay.replicas.messages import Command, Notice, Publication
 from tocsin.overlay.snapshots import restore, snapshot
-from tocsin.overlay.strategies import Strategy
 
 Inputs = Sequence[tuple[str, Any]]
-"""Who sent what; own sources' publications come from ''."""
+"""Who sent what; own sources' publications and the host's commands come from ''."""
 Outputs = Mapping[str, Sequence[Any]]
 """For each neighbouring group what is sent, and for each sink (`sink:NAME`) what it gets."""
 SINK = "sink:"
@@ -38,25 +36,18 @@ class Machine(Protocol):
 class Own:
     """A processor for one replica alone."""
 
-    def __init__(
-        self,
-        data: bytes,
-        links: Mapping[str, int],
-        strategy: Strategy,
-        types: Mapping[str, EventType],
-        rules: Sequence[Rule],
-    ) -> None:
-        self._given = (dict(links), strategy, types, rules)
-        self.load(data)
+    def __init__(self, begin: Callable[[], Processor]) -> None:
+        self.processor = begin()
 
     def step(self, inputs: Inputs) -> Outputs:
-        return stepped(self._processor, inputs)
+        return stepped(self.processor, inputs)
 
     def snapshot(self) -> bytes:
-        return snapshot(self._processor)
+        return snapshot(self.processor)
 
     def load(self, data: bytes) -> None:
-        self._processor = restore(data, *self._given)
+        now = self.processor
+        self.processor = restore(data, now.links, now.strategy, now.types, now.rules)
 
 
 def stepped(processor: Processor, inputs: Inputs) -> Outputs:
@@ -64,6 +55,8 @@ def stepped(processor: Processor, inputs: Inputs) -> Outputs:
     for sender, message in inputs:
         if isinstance(message, Publication):
             processor.publish(message.batch, message.upto)
+        elif isinstance(message, Command):
+            COMMANDS[message.name](processor, *message.arguments)
         else:
             processor.receive(sender, message)
     outputs: dict[str, list[Any]] = {}
@@ -74,3 +67,19 @@ def stepped(processor: Processor, inputs: Inputs) -> Outputs:
     for sink, batch, at in notices:
         outputs.setdefault(SINK + sink, []).append(Notice(batch, at))
     return outputs
+
+
+def _lead(processor: Processor) -> None:
+    """Builds the single tree, if the election of its leader has ended here."""
+    if processor.leader[-1] == processor.name:
+        processor.root()
+
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "start": Processor.start,
+    "lead": _lead,
+    "root": Processor.root,
+    "advertise": Processor.advertise,
+    "subscribe": Processor.subscribe,
+}
+"""What hosts may ask of a processor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,11 +24,22 @@ class Publication:
 
 
 @dataclass(frozen=True)
+class Command:
+    """What a host asks of a processor, by its name in `machines.COMMANDS`."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
 class Notice:
     """What a sink gets."""
 
     batch: pa.Table
     at: Array
+
+
+Part = Message | Publication | Command | Notice
 
 
 @dataclass(frozen=True)
@@ -36,24 +48,27 @@ class Bundle:
 
     stream: Stream
     number: int
-    parts: tuple[Message | Publication | Notice, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The receiver has all bundles up to `upto`; as `incarnation`, which voids what an earlier one said."""
+    """The receiver has all bundles up to `upto`; as `incarnation`, which voids what an earlier one said. `anew`: it has
+    started, or has taken a peer's state, and what comes next should be sent, again if need be."""
 
     stream: Stream
     upto: int
     incarnation: int
+    anew: bool = False
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What the receiver lacks has been delivered by all and pruned up to `floor`."""
+    """What the receiver lacks has been delivered by all and pruned up to `floor`; sources' events up to a time (µs)."""
 
     stream: Stream
     floor: int
+    upto_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,9 +142,10 @@ class State:
 
 @dataclass(frozen=True)
 class Gone:
-    """The host's verdict: this replica has failed for ever."""
+    """The host's verdict: this replica has failed for ever, or is back all the same."""
 
     replica: str
+    back: bool = False
 
 
 Replicated = (
@@ -139,6 +155,6 @@ ELECTIONS = (LeaderDead, Election, Vote, Elected)
 """What is said for the sake of elections."""
 
 codec.known(
-    Publication, Notice, Bundle, Delivered, Gap, Heartbeat, LeaderDead, Election, Vote, Elected, Probe, Echo, Rejoin,
-    State, Gone,
+    Publication, Command, Notice, Bundle, Delivered, Gap, Heartbeat, LeaderDead, Election, Vote, Elected, Probe, Echo,
+    Rejoin, State, Gone,
 )  # fmt: skip

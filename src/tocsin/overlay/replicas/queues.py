@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tocsin.overlay.replicas.messages import Bundle, Stream
+from tocsin.overlay.replicas.messages import Bundle, Publication, Stream
 
 
 class Outgoing:
@@ -23,6 +23,10 @@ class Outgoing:
         self.kept: dict[int, Bundle] = {}
         """Bundles above the floor, in order."""
         self.last = floor
+        self.upto_us: int | None = None
+        """Sources' events before this have been pruned."""
+        self.longest = 0
+        """The most bundles that were ever kept."""
         self.acked: dict[str, tuple[int, int]] = {}
         """(incarnation, up to where) of each receiver."""
         self.sent: dict[str, int] = {}
@@ -33,12 +37,14 @@ class Outgoing:
         self.last = max(self.last, bundle.number)
         if bundle.number > self.floor:
             self.kept[bundle.number] = bundle
+            self.longest = max(self.longest, len(self.kept))
 
     def prune(self, floor: int) -> None:
         """All up to here has been delivered by all."""
         if floor > self.floor:
             for number in [number for number in self.kept if number <= floor]:
-                del self.kept[number]
+                times = [part.upto for part in self.kept.pop(number).parts if isinstance(part, Publication)]
+                self.upto_us = times[-1] if times else self.upto_us
             self.floor = floor
 
     def due(self, receiver: str) -> list[Bundle]:
@@ -49,28 +55,31 @@ class Outgoing:
         self.sent[receiver] = self.last
         return [self.kept[number] for number in range(since + 1, self.last + 1)]
 
-    def acknowledged(self, receiver: str, incarnation: int, upto: int) -> bool:
-        """Takes an acknowledgement. One of a new incarnation voids all before it, and sending begins anew: True."""
+    def acknowledged(self, receiver: str, incarnation: int, upto: int, *, anew: bool = False) -> bool:
+        """Takes an acknowledgement; whether it says more than was known. One of a new incarnation voids all before it.
+        `anew`: sending begins again after it; but one that lacks what has been pruned is sent nothing until it has
+        taken a peer's state and says so."""
         before, known = self.acked.get(receiver, (-1, -1))
         if incarnation < before:
             return False
-        self.gone.discard(receiver)
-        new = incarnation > before
-        self.acked[receiver] = (incarnation, upto if new else max(upto, known))
-        again = incarnation > max(before, 0)
-        if again:
-            self.sent[receiver] = upto
+        if incarnation == before:
+            upto = max(upto, known)
+        self.acked[receiver] = (incarnation, upto)
+        if anew:
+            self.sent[receiver] = upto if upto >= self.floor else self.last
         self.prune(self.frontier())
-        return again
+        return (incarnation, upto) > (before, known)
 
     def frontier(self) -> int:
         """Up to where all have it."""
         heard = [self.acked.get(name, (0, self.floor))[1] for name in self.receivers if name not in self.gone]
         return min(heard, default=self.floor)
 
-    def leave_out(self, receiver: str) -> None:
-        """This receiver has failed for ever."""
-        if receiver in self.receivers:
+    def leave_out(self, receiver: str, *, back: bool) -> None:
+        """This receiver has failed for ever, or is back."""
+        if back:
+            self.gone.discard(receiver)
+        elif receiver in self.receivers:
             self.gone.add(receiver)
             self.prune(self.frontier())
 
@@ -93,6 +102,7 @@ class Incoming:
         self.late: list[Bundle] = []
         """Taken a second time; always empty, as the filter sees to it."""
         self.duplicates = 0
+        self.longest = 0
 
     def accept(self, bundle: Bundle) -> bool:
         """Takes the next bundle if there is room; drops what it has, and what comes after a gap."""
@@ -103,6 +113,7 @@ class Incoming:
             return False
         self.upto = bundle.number
         self.bundles[bundle.number] = bundle
+        self.longest = max(self.longest, len(self.bundles))
         return True
 
     def take(self) -> Iterable[Bundle]:

@@ -3,38 +3,38 @@
     bundles in ─► Incoming, by stream ─► rounds ─► machine ─► Outgoing, by stream ─► sent by leaders, kept by all
 
 Nothing here reads a clock: `now` is the host's, and decides only when something is said, never what follows from it.
-A replica that starts with nothing asks its peers for their state, one after another, and says nothing else until then.
+How a replica that starts with nothing gets a state is told in `members`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.replicas import messages as r
 from tocsin.overlay.replicas.elections import Elections
 from tocsin.overlay.replicas.ends import FEED
 from tocsin.overlay.replicas.machines import Machine
-from tocsin.overlay.replicas.queues import Incoming, Outgoing
+from tocsin.overlay.replicas.members import STATES, Handler, Member
+from tocsin.overlay.replicas.queues import Outgoing
 from tocsin.overlay.replicas.sending import Sending, Settings
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a replica stands: its group's replicas, those of neighbouring groups, and the group's sinks."""
+    """Where a replica stands: its group's replicas, those of neighbouring groups, and the group's sinks, each with
+    those that stand for it."""
 
     group: str
     replicas: tuple[str, ...]
     neighbours: Mapping[str, tuple[str, ...]]
-    sinks: tuple[str, ...] = ()
+    sinks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class Replica:
-    """A replica. `incarnation`: how often it was started before; `begins`: it has the state that all begin with."""
+class Replica(Member):
+    """A replica of a processor."""
 
-    Incoming = Incoming
     Outgoing = Outgoing
 
     def __init__(
@@ -47,60 +47,41 @@ class Replica:
         incarnation: int = 0,
         begins: bool = True,
     ) -> None:
-        self.name, self.place, self.machine, self.settings = name, place, machine, settings
-        self.incarnation, self.ready = incarnation, begins
-        self.peers = tuple(peer for peer in place.replicas if peer != name)
-        self.outbox: list[tuple[str, r.Replicated]] = []
+        self._feed = FEED + place.group
+        self._neighbours = sorted(place.neighbours)
+        senders = {self._feed: (self._feed,), **{group: place.neighbours[group] for group in self._neighbours}}
+        super().__init__(
+            name, place.replicas, senders, settings.inbox_max, incarnation=incarnation, begins=begins
+        )  # fmt: skip
+        self.place, self.machine, self.settings = place, machine, settings
         self.round = 0
         self.rounds_of: dict[str, int] = {}
         """How far each peer said it was."""
-        self.unanswered = 0
-        """How often peers were asked for their state since something came of it."""
-        self._feed = FEED + place.group
-        self._neighbours = sorted(place.neighbours)
-        groups = [self._feed, *self._neighbours]
-        self.incoming = {group: self.Incoming((group, place.group), settings.inbox_max) for group in groups}
-        targets = {**place.neighbours, **{sink: (sink,) for sink in place.sinks}}
+        targets = {**place.neighbours, **place.sinks}
         self.outgoing = {to: self.Outgoing((place.group, to), receivers) for to, receivers in targets.items()}
-        self.sending = Sending(self.outgoing, self._send, settings)
+        self.sending = Sending(self.outgoing, self.send, settings)
         self.elections = Elections(
-            name, self.peers, self._send, settings.suspect_us, settings.vote_us, place.replicas[0]
+            name, self.peers, self.send, settings.suspect_us, settings.vote_us, place.replicas[0]
         )  # fmt: skip
-        self._senders: dict[str, set[str]] = {group: set() for group in groups}
+        self._recent: dict[str, set[str]] = {group: set() for group in senders}
         """Who sent bundles since they were last acknowledged."""
         self._previous: dict[str, str] = {}
         """Who last sent bundles of a stream."""
         self._led = False
-        self._lacking = False
         self._next_us = 0
         self._prunes_us = 0
         self._behind_us: int | None = None
-        if not begins:
-            self._announce()
 
     @property
     def leading(self) -> bool:
         return self.ready and self.elections.leading
 
-    @property
-    def lost(self) -> str | None:
-        """What keeps it from going on, if no peer helps."""
-        if self.unanswered <= 2 * len(self.peers):
-            return None
-        what = "what it lacks has been pruned" if self.ready else "it has no state"
-        return f"{self.name}: {what}, and none of its {len(self.peers)} peers answers"
-
-    def _send(self, receiver: str, message: r.Replicated) -> None:
-        self.outbox.append((receiver, message))
-
     # ---- the host's side
 
     def receive(self, sender: str, message: r.Replicated, now: int) -> None:
         """Takes a message."""
-        handler = _HANDLERS.get(type(message))
-        if handler is not None and (self.ready or type(message) in _ALWAYS):
-            handler(self, sender, message, now)
-            self._go_on(now)
+        super().receive(sender, message, now)
+        self._go_on(now)
 
     def next_deadline(self) -> int:
         return self._next_us
@@ -108,8 +89,7 @@ class Replica:
     def tick(self, now: int) -> None:
         """Heartbeats, acknowledgements, elections, and what is due."""
         self._next_us = now + self.settings.beat_us
-        if not self.ready or self._lacking:
-            self._ask()
+        self.ask()
         if not self.ready:
             return
         self.elections.tick(now)
@@ -123,10 +103,8 @@ class Replica:
         if self.leading:
             self.sending.tick(now)
             self.sending.flush(now)
-        if self._previous:
-            self._send(
-                self._previous[min(self._previous, key=lambda group: (group == self._feed, group))], r.Probe(now)
-            )
+        if self._previous and prunes:
+            self.send(self._previous[min(self._previous, key=lambda group: (group == self._feed, group))], r.Probe(now))
 
     # ---- rounds
 
@@ -167,45 +145,39 @@ class Replica:
 
     def _bundle(self, sender: str, message: r.Bundle, now: int) -> None:
         group = message.stream[0]
-        self._senders[group].add(sender)
+        self._recent[group].add(sender)
         self._previous[group] = sender
         self.incoming[group].accept(message)
 
     # ---- acknowledgements
 
     def _delivered(self, sender: str, message: r.Delivered, now: int) -> None:
-        if self.sending.delivered(sender, message, now) and self.leading:
+        self.sending.delivered(sender, message, now)
+        if message.anew and self.leading:
             self.sending.flush(now)
 
     def _acknowledge(self) -> None:
-        for group, senders in self._senders.items():
+        for group, senders in self._recent.items():
             incoming = self.incoming[group]
             for sender in sorted(senders):
-                self._send(sender, r.Delivered(incoming.stream, incoming.upto, self.incarnation))
+                self.send(sender, r.Delivered(incoming.stream, incoming.upto, self.incarnation))
             senders.clear()
-
-    def _announce(self) -> None:
-        """Tells all that may ever send to it who it is now and what it has."""
-        for group, incoming in self.incoming.items():
-            for sender in (group,) if group == self._feed else self.place.neighbours[group]:
-                self._send(sender, r.Delivered(incoming.stream, incoming.upto, self.incarnation))
-
-    def _gap(self, sender: str, message: r.Gap, now: int) -> None:
-        if message.floor > self.incoming[message.stream[0]].upto:
-            self._lacking = True
 
     def _gone(self, sender: str, message: r.Gone, now: int) -> None:
         for queue in self.outgoing.values():
-            queue.leave_out(message.replica)
+            queue.leave_out(message.replica, back=message.back)
 
     # ---- peers
 
     def _beat(self, prunes: bool) -> None:
+        """A leader says that it lives; now and then followers say so too."""
+        if not prunes and not self.leading:
+            return
         told = self.outgoing.items() if prunes and self.leading else ()
         floors = tuple((target, queue.floor) for target, queue in told)
         beat = r.Heartbeat(self.incarnation, self.leading, self.round, self.elections.latency_us, floors)
         for peer in self.peers:
-            self._send(peer, beat)
+            self.send(peer, beat)
 
     def _heartbeat(self, sender: str, message: r.Heartbeat, now: int) -> None:
         self.rounds_of[sender] = message.round
@@ -224,16 +196,13 @@ class Replica:
         self._behind_us = now
         if self.leading:
             for peer in self.peers:
-                self._send(peer, r.LeaderDead(self.name))
+                self.send(peer, r.LeaderDead(self.name))
         for group in self._neighbours:
             if self.incoming[group].upto < self.round - 1 and group in self._previous:
                 accused = self._previous[group]
                 for replica in self.place.neighbours[group]:
                     if replica != accused:
-                        self._send(replica, r.LeaderDead(accused))
-
-    def _probe(self, sender: str, message: r.Probe, now: int) -> None:
-        self._send(sender, r.Echo(message.sent_us))
+                        self.send(replica, r.LeaderDead(accused))
 
     def _echo(self, sender: str, message: r.Echo, now: int) -> None:
         measured_us = (now - message.sent_us) // 2
@@ -242,61 +211,25 @@ class Replica:
 
     # ---- states
 
-    def _ask(self) -> None:
-        if self.peers:
-            self._send(self.peers[self.unanswered % len(self.peers)], r.Rejoin(self.incarnation))
-        self.unanswered += 1
+    @property
+    def position(self) -> int:
+        return self.round
 
-    def _rejoin(self, sender: str, message: r.Rejoin, now: int) -> None:
-        self._send(sender, r.State(message.incarnation, self.snapshot()))
-
-    def snapshot(self) -> bytes:
-        """All that another replica of the group needs to go on from here."""
-        queued = {
-            to: (queue.floor, queue.last, tuple(queue.kept.values()), tuple(sorted(queue.gone)))
-            for to, queue in self.outgoing.items()
-        }
-        taken = {group: (one.done, tuple(one.bundles.values())) for group, one in self.incoming.items()}
-        state = {"round": self.round, "machine": self.machine.snapshot(), "incoming": taken, "outgoing": queued}
-        return self._write(state)
-
-    def _state(self, sender: str, message: r.State, now: int) -> None:
-        if message.incarnation != self.incarnation or (self.ready and not self._lacking):
-            return
-        state = self._read(message.data)
-        if self.ready and state["round"] <= self.round:
-            return
-        self.load(state)
-        self.elections.elected(sender if self.elections.leader == self.name else self.elections.leader, now)
-
-    def _write(self, state: Mapping[str, Any]) -> bytes:
-        return encode(state)
-
-    def _read(self, data: bytes) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = decode(data)
-        return found
-
-    def restore(self, data: bytes) -> None:
-        """Goes on from a snapshot of its own, as a new incarnation."""
-        self.load(self._read(data))
+    def state(self) -> dict[str, Any]:
+        queued = {to: (queue.floor, queue.last, tuple(queue.kept.values())) for to, queue in self.outgoing.items()}
+        return {"machine": self.machine.snapshot(), "outgoing": queued}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state."""
-        self.round = state["round"]
+        self.round = state["position"]
         self.machine.load(state["machine"])
-        for group, (done, bundles) in state["incoming"].items():
-            self.incoming[group] = incoming = self.Incoming(
-                (group, self.place.group), self.settings.inbox_max, done=done
-            )
-            incoming.bundles = {bundle.number: bundle for bundle in bundles}
-            incoming.upto = done + len(bundles)
-        for target, (floor, last, kept, gone) in state["outgoing"].items():
+        for target, (floor, last, kept) in state["outgoing"].items():
             queue = self.outgoing[target]
             queue.floor, queue.last, queue.kept = floor, last, {bundle.number: bundle for bundle in kept}
-            queue.gone = set(gone)
             queue.sent.clear()
-        self.ready, self._lacking, self.unanswered, self._led = True, False, 0, False
-        self._announce()
+        self._led = False
+
+    def caught_up(self, peer: str, now: int) -> None:
+        self.elections.elected(peer if self.elections.leader == self.name else self.elections.leader, now)
 
     # ---- elections
 
@@ -312,31 +245,25 @@ class Replica:
     def _leader_dead(self, sender: str, message: r.LeaderDead, now: int) -> None:
         self.elections.accused(message, now)
 
+    HANDLERS: Mapping[type, Handler] = {
+        **STATES,
+        r.Bundle: _bundle,
+        r.Delivered: _delivered,
+        r.Gone: _gone,
+        r.Heartbeat: _heartbeat,
+        r.Echo: _echo,
+        r.Election: _election,
+        r.Vote: _vote,
+        r.Elected: _elected,
+        r.LeaderDead: _leader_dead,
+    }
+
 
 def group_of(name: str) -> str:
-    """The group of a replica: `3#1` is of 3; feeds and drains are groups of their own."""
+    """The group of a replica: `3#1` is of 3, `sink:3/door#1` of sink:3/door; a feed is a group of its own."""
     return name.partition("#")[0]
 
 
 def named(group: str, count: int) -> tuple[str, ...]:
     """The names of a group's replicas."""
     return tuple(f"{group}#{number}" for number in range(count))
-
-
-_HANDLERS: dict[type, Callable[[Replica, str, Any, int], None]] = {
-    r.Bundle: Replica._bundle,
-    r.Delivered: Replica._delivered,
-    r.Gap: Replica._gap,
-    r.Gone: Replica._gone,
-    r.Heartbeat: Replica._heartbeat,
-    r.Probe: Replica._probe,
-    r.Echo: Replica._echo,
-    r.Rejoin: Replica._rejoin,
-    r.State: Replica._state,
-    r.Election: Replica._election,
-    r.Vote: Replica._vote,
-    r.Elected: Replica._elected,
-    r.LeaderDead: Replica._leader_dead,
-}
-_ALWAYS: Sequence[type] = (r.State, r.Probe)
-"""What a replica without state looks at."""

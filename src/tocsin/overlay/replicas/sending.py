@@ -18,10 +18,10 @@ class Settings:
 
     rounds: int = 8
     beat_us: int = 10_000
-    """Between heartbeats."""
+    """Between a leader's heartbeats."""
     prune_us: int = 0
-    """Between acknowledgements, and between heartbeats that tell frontiers; 0: with each heartbeat. The longer, the
-    fewer acknowledgements, and the more a new leader sends again."""
+    """Between acknowledgements, measurements of latency, followers' heartbeats, and those that tell frontiers; 0: with
+    each heartbeat. The longer, the fewer acknowledgements, and the more a new leader sends again."""
     suspect_us: int = 40_000
     """A leader that is silent for so long is thought dead."""
     vote_us: int = 15_000
@@ -43,6 +43,8 @@ class Sending:
     settings: Settings
     _heard_us: dict[tuple[str, str], int] = field(default_factory=dict)
     """When a receiver last acknowledged, or was last sent something after having acknowledged all."""
+    _moved_us: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The same, but only acknowledgements that say more than those before."""
 
     @property
     def full(self) -> bool:
@@ -55,36 +57,41 @@ class Sending:
                 if receiver in queue.gone or queue.sent.get(receiver, -1) >= queue.last:
                     continue
                 if not queue.waiting(receiver):
-                    self._heard_us[target, receiver] = now
+                    self._heard_us[target, receiver] = self._moved_us[target, receiver] = now
                 for bundle in queue.due(receiver):
                     self.send(receiver, bundle)
 
-    def delivered(self, sender: str, message: Delivered, now: int) -> bool:
-        """Takes an acknowledgement; whether something has to be sent again. A receiver that lacks what has been pruned
-        is told so."""
-        queue = self.queues[message.stream[1]]
-        again = queue.acknowledged(sender, message.incarnation, message.upto)
-        self._heard_us[message.stream[1], sender] = now
+    def delivered(self, sender: str, message: Delivered, now: int) -> None:
+        """Takes an acknowledgement. A receiver that lacks what has been pruned is told so."""
+        target = message.stream[1]
+        queue = self.queues[target]
+        moved = queue.acknowledged(sender, message.incarnation, message.upto, anew=message.anew)
+        self._heard_us[target, sender] = now
+        if moved or message.anew:
+            self._moved_us[target, sender] = now
         if message.upto < queue.floor:
-            self.send(sender, Gap(message.stream, queue.floor))
-        return again
+            self.send(sender, Gap(message.stream, queue.floor, queue.upto_us))
 
     def tick(self, now: int) -> None:
-        """Sends again to those who have been silent for long, and tells their peers."""
+        """Sends again to those who have got no further for long; of those who are silent it tells their peers."""
         for target, queue in self.queues.items():
             for receiver in queue.receivers:
-                silent_us = now - self._heard_us.get((target, receiver), now)
-                if receiver in queue.gone or silent_us <= self.settings.resend_us or not queue.waiting(receiver):
+                link = (target, receiver)
+                if receiver in queue.gone or not queue.waiting(receiver):
                     continue
-                self._heard_us[target, receiver] = now
-                queue.resend(receiver)
-                for peer in queue.receivers:
-                    if peer != receiver:
-                        self.send(peer, LeaderDead(receiver))
+                if now - self._moved_us.get(link, now) > self.settings.resend_us:
+                    self._moved_us[link] = now
+                    queue.resend(receiver)
+                if now - self._heard_us.get(link, now) > self.settings.resend_us:
+                    self._heard_us[link] = now
+                    for peer in queue.receivers:
+                        if peer != receiver:
+                            self.send(peer, LeaderDead(receiver))
 
     def begin(self, now: int) -> None:
         """A new leader does not know what others have sent."""
         self._heard_us.clear()
+        self._moved_us.clear()
         for queue in self.queues.values():
             for receiver in queue.receivers:
                 queue.resend(receiver)
