@@ -44,6 +44,20 @@ class Branches:
         earlier = [self._earlier(lookups, step) for step in range(len(lookups))]
         return [self._branch(lookups, earlier, step) for step in range(len(lookups))]
 
+    def detached(self, lookups: Sequence[Lookup]) -> int:
+        """The number of a part that has nothing to do with the arriving event: what there is of it is the same for
+        whatever arrives. NONE for others.
+        """
+        places = {lookup.place for lookup in lookups}
+        values = [value for lookup in lookups for value in (*lookup.keys, *lookup.conditions)]
+        if any(self._anchor in places_in(value) for value in values):
+            return NONE
+        inside = tuple(one for one in self.precedences if places & one.places)
+        if any(self._anchor in one.places for one in inside):
+            return NONE
+        what = frozenset((one.place, one.buffer, one.keys, one.conditions) for one in lookups)
+        return self._numbers.setdefault((self._whole, what, inside), len(self._numbers))
+
     def _earlier(self, lookups: Sequence[Lookup], step: int) -> set[int]:
         """The earlier steps with which a step has to do."""
         here = lookups[step]

@@ -374,6 +374,7 @@ class Tables:
                 for lookups in part.orders
             ]
             parts += [len(part.lookups), default, self.code.extend(orders)]
+            parts += [layout.NONE if part.row is None else orders[part.row], branches.detached(part.lookups)]
         conditions = self.code.extend([self._program(types, condition) for condition in combining.conditions])
         record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps)]
         record += [len(combining.conditions), conditions, len(combining.parts), self.code.extend(parts)]

@@ -99,6 +99,10 @@ class Part:
     """How they are filled, one after another."""
     orders: tuple[tuple[Lookup, ...], ...]
     """For each of them, the lookups with that place first: if it is the one most is known about."""
+    row: int | None = None
+    """Which of these orders is that of time, if each event must stand before the next: then what is found first, with
+    the earliest event at each step, is the first combination.
+    """
 
 
 @dataclass(frozen=True, slots=True)

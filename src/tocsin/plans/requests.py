@@ -8,7 +8,7 @@ one after another, first those that an equality joins to what is found already.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 from tocsin.errors import RuleError
 from tocsin.events.types import HEADER, EventType, Kind
@@ -38,7 +38,7 @@ from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison, 
 from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Node, Part, Reach, RulePlan, Step
 from tocsin.plans.keys import classes as equality_classes
 from tocsin.plans.parts import parts
-from tocsin.plans.precedence import Precedence, Sequence, precedences
+from tocsin.plans.precedence import Precedence, Sequence, links, precedences
 from tocsin.plans.typing import truth
 
 ALTERNATIVES_MAX = 64
@@ -244,7 +244,10 @@ class _Binding:
 
     def _part(self, anchor: int, places: list[int], precedences: tuple[Precedence, ...]) -> Part:
         lookups = self._lookups(anchor, places, precedences, None)
-        return Part(lookups, tuple(self._lookups(anchor, places, precedences, one.place) for one in lookups))
+        orders = [self._lookups(anchor, places, precedences, one.place) for one in lookups]
+        before = links(precedences)
+        in_time = [all((x.place, y.place) in before for x, y in pairwise(order)) for order in orders]
+        return Part(lookups, tuple(orders), in_time.index(True) if True in in_time else None)
 
     def _lookups(
         self, anchor: int, places: list[int], precedences: tuple[Precedence, ...], first: int | None

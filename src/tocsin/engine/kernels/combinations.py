@@ -327,9 +327,10 @@ def search(
             mask &= ~(np.int64(1) << s)
             blame[s] |= mask
             step = first + s * COMBINE_WORDS
-            branch, context = get(code, step + C_BRANCH), get(code, step + C_CONTEXT)
+            branch = get(code, step + C_BRANCH)
             lasting = mine == wide and get(code, step + C_AGE) == OLDER
-            if branch >= 0 and (mask == 0 or (context >= 0 and mask == np.int64(1) << context)):
+            # What depends on this event has failed. Others are to blame only for its not being an earlier one.
+            if branch >= 0 and (get(code, step + C_DEPENDS) >> place) & 1 != 0:
                 row = get(frame, get(code, step + C_PLACE))
                 mark = LASTING if lasting else mine
                 if mine != wide and not _is_confined(code, step, low, high, fixed):

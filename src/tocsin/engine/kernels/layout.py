@@ -55,8 +55,8 @@ V_SINCE, V_WINDOW, V_NUMBER, V_ANCHOR, V_STEP_COUNT, V_CONDITION_COUNT, V_CONDIT
 
 # A part of its other places: the steps in the order in which they are usually taken, and where those stand that begin
 # with each of them.
-P_STEP_COUNT, P_STEPS, P_ORDERS = range(3)
-PART_WORDS = 3
+P_STEP_COUNT, P_STEPS, P_ORDERS, P_IN_TIME, P_DETACHED = range(5)
+PART_WORDS = 5
 
 # How one place is filled. Tests are those of the filter and the keys, for an event that is put there.
 C_PLACE, C_BUFFER, C_TYPE, C_KEY_COUNT, C_KEYS, C_TEST_COUNT, C_TESTS, C_CONDITION_COUNT, C_CONDITIONS = range(9)

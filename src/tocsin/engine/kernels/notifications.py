@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.combinations import before, search, use
+from tocsin.engine.kernels.combinations import before, is_used, search, use
+from tocsin.engine.kernels.detection import list_of
 from tocsin.engine.kernels.expressions import all_hold
 from tocsin.engine.kernels.layout import (
     C_BEHIND,
@@ -20,6 +21,8 @@ from tocsin.engine.kernels.layout import (
     COMBINE_WORDS,
     MAX_PLACES,
     OWNER,
+    P_DETACHED,
+    P_IN_TIME,
     P_ORDERS,
     P_STEP_COUNT,
     P_STEPS,
@@ -32,10 +35,14 @@ from tocsin.engine.kernels.layout import (
     V_PARTS,
     V_SINCE,
     V_STEP_COUNT,
+    V_WINDOW,
 )
 from tocsin.engine.kernels.memory import (
     CODE,
     FRAME,
+    LIST_LENGTH,
+    LIST_OFFSET,
+    POOL_ROW,
     get,
     jit,
     put,
@@ -61,6 +68,11 @@ def _first(
     for q in range(steps):
         place = get(code, first + q * COMBINE_WORDS + C_PLACE)
         high[place], fixed[place] = -1, -1
+    if get(code, part + P_IN_TIME) >= 0:
+        return _in_time(
+            env, v, part, arrival, high, fixed, begin, end, blame, clean, dead, fronts, wide,
+            used, owner, ts, seq, types, ranks, budget, rows, line,
+        )  # fmt: skip
     found = np.int64(0)
     depth = 0
     low = np.int64(-1)
@@ -158,6 +170,31 @@ def _first(
         depth += 1
 
 
+@jit
+def _in_time(
+    env, v, part, arrival, high, fixed, begin, end, blame, clean, dead, fronts, wide,
+    used, owner, ts, seq, types, ranks, budget, rows, line,
+):  # fmt: skip
+    """The first combination of a part whose events stand one before another: what is found in that order.
+
+    Whether there is any is asked in the usual order, in which more is remembered from one arrival to the next.
+    """
+    code, frame = get(env, CODE), get(env, FRAME)
+    steps = get(code, part + P_STEP_COUNT)
+    state = np.int64(1)
+    for first in (get(code, part + P_STEPS), get(code, part + P_IN_TIME)):
+        state = search(
+            env, v, steps, first, arrival, np.int64(-1), high, fixed, begin, end, blame, clean, dead, fronts,
+            wide, wide, used, owner, ts, seq, types, ranks, budget,
+        )  # fmt: skip
+        if state != 1:
+            return state
+    for q in range(steps):
+        place = get(code, get(code, part + P_IN_TIME) + q * COMBINE_WORDS + C_PLACE)
+        rows[place] = line[q] = get(frame, place)
+    return state
+
+
 @small
 def _is_behind(code, step, fixed):
     """Whether an event that is not fixed must stand before that of a step: then that one is earlier still."""
@@ -197,6 +234,77 @@ def _compare_parts(code, part, line, rows, other_line, other_rows, ts, seq, type
 
 
 @jit
+def _some_lack(env, v, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget):
+    """Whether some part has no combination, as one can see from the last arrival that found it so: 1, 0, or -1.
+
+    A combination of a detached part that was not there then has an event that is younger. Parts that lacked one of late
+    are asked first.
+    """
+    code = get(env, CODE)
+    parts, at = get(code, v + V_PART_COUNT), get(code, v + V_PARTS)
+    asked = np.int64(0)
+    while True:
+        chosen, latest = np.int64(-1), np.int64(-1)
+        for n in range(parts):
+            number = get(code, at + n * PART_WORDS + P_DETACHED)
+            if (asked >> n) & 1 == 0 and number >= 0 and fronts[number] > latest:
+                chosen, latest = np.int64(n), fronts[number]
+        if chosen < 0:
+            return np.int64(0)
+        asked |= np.int64(1) << chosen
+        part = at + chosen * PART_WORDS
+        state = _lately(
+            env, v, part, latest, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget
+        )
+        if state < 0:
+            return state
+        if state == 0:
+            fronts[get(code, part + P_DETACHED)] = arrival
+            return np.int64(1)
+
+
+@jit
+def _lately(
+    env, v, part, since, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget
+):  # fmt: skip
+    """Whether a part has a combination with an event that is not before `since`: 1, 0 or -1 as `search`."""
+    code = get(env, CODE)
+    steps, orders = get(code, part + P_STEP_COUNT), code + 8 * get(code, part + P_ORDERS)
+    high, fixed, begin, end, blame, clean = scratch[0], scratch[1], scratch[2], scratch[3], scratch[7], scratch[8]
+    floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
+    for q in range(steps):
+        place = get(code, get(orders, q) + C_PLACE)
+        high[place], fixed[place] = -1, -1
+    for q in range(steps):
+        first = get(orders, q)
+        place = get(code, first + C_PLACE)
+        n = list_of(env, get(code, first + C_BUFFER), np.int64(0))
+        if n < 0:
+            continue
+        start = get(get(env, LIST_OFFSET), n)
+        last = start + get(get(env, LIST_LENGTH), n) - 1
+        while last >= start:
+            row = get(get(env, POOL_ROW), last)
+            last -= 1
+            budget[0] -= 1
+            if budget[0] < 0:
+                return np.int64(-1)
+            if before(row, since, ts, seq, types, ranks) or ts[row] < floor:
+                break
+            if before(row, arrival, ts, seq, types, ranks) and not is_used(used, owner + row + 1):
+                fixed[place] = row
+                marks[0] += 1
+                state = search(
+                    env, v, steps, first, arrival, np.int64(-1), high, fixed, begin, end, blame, clean, dead, fronts,
+                    marks[1], marks[0], used, owner, ts, seq, types, ranks, budget,
+                )  # fmt: skip
+                fixed[place] = -1
+                if state != 0:
+                    return state
+    return np.int64(0)
+
+
+@jit
 def _together(
     env, v, arrival, scratch, counts, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget, rows, line
 ):  # fmt: skip
@@ -209,6 +317,9 @@ def _together(
         for q in range(get(code, part + P_STEP_COUNT)):
             if counts[get(code, first + q * COMBINE_WORDS + C_BUFFER)] == 0:
                 return np.int64(0)
+    state = _some_lack(env, v, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget)
+    if state != 0:
+        return np.int64(0) if state > 0 else state
     length = 0
     for n in range(parts):
         part = at + n * PART_WORDS
@@ -217,6 +328,8 @@ def _together(
             line[length:],
         )  # fmt: skip
         if state != 1:
+            if state == 0 and get(code, part + P_DETACHED) >= 0:
+                fronts[get(code, part + P_DETACHED)] = arrival
             return state
         for d in range(length, length + get(code, part + P_STEP_COUNT)):
             row, place = line[d], d
