@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tocsin.engine import kernels
+from tocsin.engine.found import Composites
 from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
 from tocsin.engine.tables import FOREVER
@@ -22,7 +23,7 @@ from tocsin.language.requests import After, Moment, Period, Timer
 from tocsin.plans.graph import RulePlan
 
 if TYPE_CHECKING:
-    from tocsin.engine.machine import Composites, Machine
+    from tocsin.engine.machine import Machine
 
 NEVER = 2**61
 """When a moment that has passed comes again."""
@@ -109,8 +110,6 @@ class Clocks:
         return first
 
     def _wait(self, type: str, ts: Array) -> None:
-        from tocsin.engine.machine import Composites
-
         ts = ts.astype(np.int64)
         unnamed, nothing = np.zeros(len(ts), np.uint64), np.zeros((0, len(ts)), np.int64)
         new = Composites(ts, np.zeros_like(ts), unnamed, unnamed, nothing, nothing.astype(np.uint8), np.zeros_like(ts))

@@ -20,6 +20,7 @@ from tocsin.engine import kernels
 from tocsin.engine.buffers import Buffers
 from tocsin.engine.clocks import Clocks
 from tocsin.engine.contexts import Context
+from tocsin.engine.found import Composites, Found, Moments, Roles, joined, moments_of, some, taken, together
 from tocsin.engine.intake import Intake, Passed
 from tocsin.engine.kernels import Array
 from tocsin.engine.requests import Requests, consumed, ranks_of
@@ -41,54 +42,6 @@ CHUNK = 1 << 18
 
 Instant = tuple[int, int]
 """(ts, seq)."""
-
-
-class Roles(NamedTuple):
-    """How many parts each match has, and the role of each part."""
-
-    counts: Array
-    numbers: Array
-
-
-class Moments(NamedTuple):
-    """When matches are."""
-
-    ts: Array
-    seq: Array
-
-
-@dataclass(slots=True)
-class Found:
-    """Matches in columns: rule number, the rows at the roles and that of the last event, the words of the attributes,
-    the identity.
-    """
-
-    rules: Array
-    parts: Array
-    anchors: Array
-    words: Array
-    known: Array
-    first: Array
-    second: Array
-    moments: Moments | None = None
-    """Where time alone can bring a match, or it has no parts; else it is at the time of its last event."""
-    expired: Array | None = None
-    """Whether a row of a query is of an event that left its window; None: there are none."""
-    roles: Roles | None = None
-    """Where a role can have any number of parts; else they stand in the order of the roles."""
-
-
-class Composites(NamedTuple):
-    """Composite events of one type: time, identity, and the words of their attributes in the type's order."""
-
-    ts: Array
-    seq: Array
-    first: Array
-    second: Array
-    words: Array
-    known: Array
-    order: Array
-    """Of rows of queries, the place among those of an instant; else 0, and identities decide."""
 
 
 class Consumed(NamedTuple):
@@ -217,7 +170,7 @@ class Machine:
                     self.journal.consumed += self._consumed(pieces)
                 self._hold(pieces)
                 found += pieces
-        return _together(found, self), late
+        return together(found, self.tables, self.store), late
 
     def _enter(self, passed: Passed, jobs: dict[int, list[tuple[Loaded, int, int]]], anchors: list[Array]) -> None:
         """Puts new rows into buffers, and notes for which rules they are anchors."""
@@ -381,7 +334,7 @@ class Machine:
                 mine = np.isin(found.rules, [number for number, type in enumerate(types) if type == name])
                 if not mine.any():
                     continue
-                moments = self.moments(found)
+                moments = moments_of(found, self.store)
                 ts = moments.ts[mine]
                 if self._clocks.start(name, ts):
                     continue
@@ -397,10 +350,6 @@ class Machine:
                 )
                 self.keep(name, new)
 
-    def moments(self, found: Found) -> Moments:
-        """When matches are."""
-        return found.moments or Moments(self.store.ts[found.anchors], self.store.seq[found.anchors])
-
     def _order(self, found: Found, mine: Array) -> Array:
         """The place of rows of queries among those of an instant: by the name of the query, then as they came out."""
         count = int(mine.sum())
@@ -415,7 +364,7 @@ class Machine:
     def keep(self, name: str, new: Composites) -> None:
         """Keeps composite events until their turn."""
         old = self.pending.get(name)
-        self.pending[name] = new if old is None else _joined(old, new)
+        self.pending[name] = new if old is None else joined(old, new)
 
     def _hand_on(self, name: str, closed: Instant) -> Passed | None:
         """Takes in the held composite events of a type whose instants are closed."""
@@ -425,10 +374,10 @@ class Machine:
         order = np.lexsort((held.second, held.first, held.order, held.seq, held.ts))
         ready = ((held.ts < closed[0]) | ((held.ts == closed[0]) & (held.seq < closed[1])))[order]
         if not ready.all():
-            self.pending[name] = _taken(held, order[~ready])
+            self.pending[name] = taken(held, order[~ready])
         if not ready.any():
             return None
-        now = _taken(held, order[ready])
+        now = taken(held, order[ready])
         slots = self.tables.slots[name]
         columns = {
             slots[attribute][0]: (now.words[k], now.known[k])
@@ -473,73 +422,3 @@ class Machine:
             for k, (_, kind) in enumerate(self.emits[name].attributes):
                 if kind == Kind.STRING:
                     yield held.words[k][held.known[k] != 0]
-
-
-def _together(pieces: list[Found], machine: Machine) -> Found:
-    tables = machine.tables
-    if len(pieces) == 1:
-        return pieces[0]
-    none = Found(
-        np.zeros(0, np.int64),
-        np.zeros((0, tables.places), np.int64),
-        np.zeros(0, np.int64),
-        np.zeros((tables.outputs, 0), np.int64),
-        np.zeros((tables.outputs, 0), np.uint8),
-        np.zeros(0, np.uint64),
-        np.zeros(0, np.uint64),
-    )
-    pieces = [none, *pieces]
-    width = max(piece.parts.shape[1] for piece in pieces)
-    roles = None
-    if any(piece.roles is not None for piece in pieces):
-        each = [piece.roles or usual_roles(piece, tables.role_counts) for piece in pieces]
-        numbers = np.concatenate([_wide(one.numbers, width) for one in each])
-        roles = Roles(np.concatenate([one.counts for one in each]), numbers)
-    moments = expired = None
-    if any(piece.moments is not None for piece in pieces):
-        times = [machine.moments(piece) for piece in pieces]
-        moments = Moments(np.concatenate([one.ts for one in times]), np.concatenate([one.seq for one in times]))
-        none_left = [np.zeros(len(piece.rules), np.uint8) for piece in pieces]
-        left = zip(pieces, none_left, strict=True)
-        expired = np.concatenate([none if piece.expired is None else piece.expired for piece, none in left])
-    return Found(
-        np.concatenate([piece.rules for piece in pieces]),
-        np.concatenate([_wide(piece.parts, width) for piece in pieces]),
-        np.concatenate([piece.anchors for piece in pieces]),
-        np.concatenate([piece.words for piece in pieces], axis=1),
-        np.concatenate([piece.known for piece in pieces], axis=1),
-        np.concatenate([piece.first for piece in pieces]),
-        np.concatenate([piece.second for piece in pieces]),
-        moments,
-        expired,
-        roles,
-    )
-
-
-def _wide(rows: Array, width: int) -> Array:
-    return rows if rows.shape[1] == width else np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
-
-
-def usual_roles(found: Found, role_counts: Array) -> Roles:
-    """One part for each role, in their order."""
-    numbers = np.broadcast_to(np.arange(found.parts.shape[1]), found.parts.shape)
-    return Roles(role_counts[found.rules], numbers)
-
-
-def some(found: Found, which: Array) -> Found:
-    """Some of the matches, by number or by truth."""
-    return Found(
-        found.rules[which], found.parts[which], found.anchors[which], found.words[:, which], found.known[:, which],
-        found.first[which], found.second[which],
-        found.moments and Moments(found.moments.ts[which], found.moments.seq[which]),
-        None if found.expired is None else found.expired[which],
-        found.roles and Roles(found.roles.counts[which], found.roles.numbers[which]),
-    )  # fmt: skip
-
-
-def _joined(one: Composites, other: Composites) -> Composites:
-    return Composites(*(np.concatenate(pair, axis=-1) for pair in zip(one, other, strict=True)))
-
-
-def _taken(composites: Composites, order: Array) -> Composites:
-    return Composites(*(column[..., order] for column in composites))

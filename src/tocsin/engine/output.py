@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tocsin.engine.found import Found, moments_of, some
 from tocsin.engine.intake import hexadecimal
 from tocsin.engine.kernels import Array
-from tocsin.engine.machine import Found, Machine, some
+from tocsin.engine.machine import Machine
 from tocsin.errors import EventError, nearest
 from tocsin.events.batches import ARROW
 from tocsin.events.types import Kind
@@ -52,7 +53,7 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
     numbers, which = np.unique(found.rules, return_inverse=True)
     plans = [machine.tables.rules[number].plan for number in numbers]
     rules = [plan.rule for plan in plans]
-    ts, seq = machine.moments(found)
+    ts, seq = moments_of(found, machine.store)
     order = _order(_ranks([rule.name for rule in rules])[which], ts, seq)
     if order is not None:
         found = some(found, order)
