@@ -41,7 +41,13 @@ def conditions(draw: st.DrawFn, number: str, others: tuple[str, ...] = ()) -> st
     sign = draw(st.sampled_from(["==", "!=", "<", "<=", ">", ">="]))
     simple = draw(
         st.sampled_from(
-            [f"{number} {sign} {value}", "k == 'a'", f"{number} is null", f"{number} * 2 - 1 {sign} {value}"]
+            [
+                f"{number} {sign} {value}",
+                "k == 'a'",
+                f"{number} is null",
+                f"{number} * 2 - 1 {sign} {value}",
+                *(f"k == {other.partition('.')[0]}.k" for other in others),
+            ]
         )
     )
     return draw(

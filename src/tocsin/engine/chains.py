@@ -83,8 +83,10 @@ class Attempts:
     def room(loaded: LoadedWindow, table: pa.Table) -> int:
         """How many words of memory what was kept takes at most."""
         assert loaded.windowed.chained is not None
-        record = layout.T_COUNTS + len(loaded.windowed.chained.stages) + len(loaded.rule.plan.types)
-        return int(table.num_rows) * (record + layout.ENTRY_WORDS)
+        stages = loaded.windowed.chained.stages
+        record = layout.T_COUNTS + len(stages) + len(loaded.rule.plan.types)
+        key = layout.G_KEY + 3 + max(len(stage.keys) for stage in stages)
+        return int(table.num_rows) * (record + layout.ENTRY_WORDS + key)
 
     def take(self, env: Array, place: Array, table: pa.Table, numbers: Mapping[str, Array]) -> None:
         """Takes over what was kept; `numbers` are the rows of a type's events."""

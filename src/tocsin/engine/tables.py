@@ -451,7 +451,7 @@ class Tables:
         if windowed.joined is not None:
             record += [layout.JOIN, *self._sides(types, windowed.joined, number, bits)]
         elif windowed.chained is not None:
-            record += [layout.AUTOMATON, *self._stages(types, windowed.chained, bits)]
+            record += [layout.AUTOMATON, *self._stages(types, windowed.chained, number, bits)]
         else:
             record += [layout.WINDOW]
         loaded = self.rules[-1] = replace(loaded, offset=code.extend(record))
@@ -485,7 +485,7 @@ class Tables:
             words += own
         return words
 
-    def _stages(self, types: Sequence[str], chained: Chained, bits: dict[int, int]) -> list[int]:
+    def _stages(self, types: Sequence[str], chained: Chained, loaded: int, bits: dict[int, int]) -> list[int]:
         """The words of an automaton and of its stages, whose states stand behind its own."""
         stages, code = chained.stages, self.code
         record = layout.T_COUNTS + len(stages) + len(types)
@@ -496,9 +496,12 @@ class Tables:
         second = [] if stages[0].next is None else [n for n in range(len(stages)) if first[n] == stages[0].next]
         begins = stages[0].again is not None or (chained.sequence and any(stages[n].absent for n in second))
         within = layout.NONE if chained.within_us is None else chained.within_us
-        # One attempt that goes on, with its copy, and one for each stage that need not have an event.
-        moves = 2 + sum(stage.counts and stage.least == 0 for stage in stages)
-        room = moves * (record + 4 * layout.ENTRY_WORDS)
+        # One attempt that goes on: a copy of it, and one for each stage that need not have an event; where they wait.
+        moves = 1 + sum(stage.counts and stage.least == 0 for stage in stages)
+        sides = 2 if any(stage.partner is not None for stage in stages) else 1
+        key = max(len(stage.keys) for stage in stages)
+        keyed = layout.G_KEY + 3 + key if key else 0
+        room = moves * (record + (2 * sides + 1) * (layout.ENTRY_WORDS + keyed))
         words = [int(chained.sequence), within, int(begins), record, room, len(types), code.extend(order), len(stages)]
         for number, stage in enumerate(stages):
             mine = self.filter(stage.filter)
@@ -524,8 +527,24 @@ class Tables:
                 _word(stage.again),
                 _word(stage.home),
                 int(stage.starts),
+                *self._keys(types, stage.keys, (loaded + 1 + number) * layout.STATE_WORDS),
             ]
         return words
+
+    def _keys(self, types: Sequence[str], keys: Sequence[tuple[Field, Field]], state: int) -> list[int]:
+        """Where it stands how the attempts of one key are found, and the slots of an event's own key."""
+        if not keys:
+            return [layout.NONE, layout.NONE]
+        there, here = (
+            self.code.extend(
+                [n for key in keys for n in (key[k].place, self._slot(types[key[k].place], key[k].attribute))]
+            )
+            for k in range(2)
+        )
+        words = [0] * (layout.Q_KIND + 1)
+        words[layout.Q_STATE], words[layout.Q_KEY_COUNT], words[layout.Q_KEYS] = state, len(keys), there
+        words[layout.Q_RECORD] = layout.G_KEY + 3 + len(keys)  # the first and the last entry of a key
+        return [self.code.extend(words), here]
 
     def _combine_steps(
         self, plan: RulePlan, combining: Combining, branches: Branches, lookups: Sequence[Lookup]
