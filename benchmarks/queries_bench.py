@@ -1,7 +1,8 @@
-"""How fast are queries of SiddhiQL? Prints two tables.
+"""How fast are queries of SiddhiQL? Prints three tables.
 
-The first: time for an event in a sliding window of 10 events and in one of 100,000, for each aggregate. The second:
-how long the queries that VISIRI's evaluation generates take to load, and events a second with all of them running.
+The first: time for an event in a sliding window of 10 events and in one of 100,000, for each aggregate. The second: the
+same for a join and a pattern by a key, where an event finds one partner among so many. The third: how long the queries
+that VISIRI's evaluation generates take to load, and events a second with all of them running.
 
     python benchmarks/queries_bench.py [--queries 10000] [--events 200000]
 """
@@ -47,6 +48,38 @@ def window_ns(function: str, kind: str, size: int, events: int) -> float:
     return best / events * 1e9
 
 
+BY_KEY = {
+    "join": "from A#window.length({0}) as a join B#window.length({0}) as b on a.k == b.k "
+    "select a.k as v insert into O;",
+    "max in a join": "from A#window.length({0}) as a join B#window.length({0}) as b on a.k == b.k "
+    "select max(a.x) as v insert into O;",
+    "pattern": "from every e1=A -> e2=B[k == e1.k] within {1} us select e1.k as v insert into O;",
+}
+
+
+def by_key_ns(text: str, size: int, events: int) -> float:
+    """Nanoseconds for an event that finds one of so many that are held."""
+    streams = "define stream A (x int, k int); define stream B (x int, k int);"
+    program = parse(streams + text.format(size, 2 * size), "siddhi")
+    detector = Detector(program.rules, {type.name: type for type in program.types})
+    detector.select = ("ts", "v")
+    detector.nameless = True
+    chance = np.random.default_rng(1)
+
+    def table(first: int, count: int) -> pa.Table:
+        values = {name: chance.integers(0, size, count, np.int32) for name in ("x", "k")}
+        return pa.table({"type": ["A", "B"] * (count // 2), "ts": np.arange(first, first + count), **values})
+
+    detector.push(table(0, 2 * LARGE + events))
+    best, at = float("inf"), 2 * LARGE + events
+    for _ in range(ROUNDS):
+        batch, at = table(at, events), at + events
+        begin = time.perf_counter()
+        detector.push(batch)
+        best = min(best, time.perf_counter() - begin)
+    return best / events * 1e9
+
+
 def many(queries: int, inputs: int, events: int) -> tuple[float, float, float]:
     """Seconds to load that many queries, events a second with all of them, and rows for an event."""
     rules = generated(queries, "mixed", inputs=inputs)
@@ -81,6 +114,11 @@ def main() -> None:
         for function in FUNCTIONS:
             small, large = (window_ns(function, kind, size, options.events) for size in (SMALL, LARGE))
             print(f"{f'{function} {kind}':<14}{small:>14,.0f}{large:>18,.0f}{large / small:>8.2f}")
+    print(f"\n{'by a key':<14}{f'{SMALL} held':>14}{f'{LARGE:,} held':>18}{'ratio':>8}   ns/event")
+    for name, text in BY_KEY.items():
+        small, large = (by_key_ns(text, size, options.events) for size in (SMALL, LARGE))
+        print(f"{name:<14}{small:>14,.0f}{large:>18,.0f}{large / small:>8.2f}")
+    print()
     loaded, rate, rows = many(options.queries, options.inputs, options.events)
     print(f"{options.queries:,} queries over {options.inputs:,} streams: loaded in {loaded:.1f} s, ", end="")
     print(f"{rate:,.0f} events/s, {rows:.2f} rows for an event")

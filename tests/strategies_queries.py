@@ -41,7 +41,13 @@ def conditions(draw: st.DrawFn, number: str, others: tuple[str, ...] = ()) -> st
     sign = draw(st.sampled_from(["==", "!=", "<", "<=", ">", ">="]))
     simple = draw(
         st.sampled_from(
-            [f"{number} {sign} {value}", "k == 'a'", f"{number} is null", f"{number} * 2 - 1 {sign} {value}"]
+            [
+                f"{number} {sign} {value}",
+                "k == 'a'",
+                f"{number} is null",
+                f"{number} * 2 - 1 {sign} {value}",
+                *(f"k == {other.partition('.')[0]}.k" for other in others),
+            ]
         )
     )
     return draw(
@@ -149,7 +155,14 @@ def chains(draw: st.DrawFn) -> str:
     text = _repeated(draw, states, sequence=sequence)
     within = f" within {draw(st.integers(2, 9))} us" if draw(st.booleans()) else ""
     listed = ", ".join(f"{value} as v{number}" for number, value in enumerate(known)) or "count() as n"
-    return f"from {text}{within} select {listed}"
+    text = f"from {text}{within} select {listed}"
+    if known and draw(st.booleans()):
+        text += f", sum({known[0]}) as s, max({known[-1]}) as m, count() as c"
+        if spoken and draw(st.booleans()):
+            text += f" group by {spoken[0].partition('.')[0]}.k"
+        if draw(st.booleans()):
+            text += " having c > 1"
+    return text
 
 
 def _repeated(draw: st.DrawFn, states: list[str], *, sequence: bool) -> str:

@@ -28,6 +28,14 @@ EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "25"))
 QUIET = list(HealthCheck)
 ALL = {**HOSTS, **SLOTS}
 TIMED = "has timers or uses composite events"
+BEHIND = [
+    "",
+    "",
+    "from O#window.length(2) select count() as n2 insert all events into P;",
+    "@info(name='a') from every o1=O -> o2=O within 4 us select o1.ts as t1, o2.ts as t2 insert into P;",
+    "from o1=O, o2=A select o2.x as x2 insert into P;",
+]
+"""Queries that read what a pattern or a sequence puts out."""
 NAMES = sorted(path.stem for path in (GOLDEN / "siddhi").glob("*.txt"))
 
 
@@ -110,11 +118,11 @@ def test_host_gives_the_rows_of_the_reference_for_joins(
 
 @pytest.mark.parametrize("host", ALL)
 @settings(max_examples=2 * EXAMPLES, suppress_health_check=QUIET)
-@given(query=chains(), drawn=events(), seed=st.integers(0, 999))
+@given(query=chains(), behind=st.sampled_from(BEHIND), drawn=events(), seed=st.integers(0, 999))
 def test_host_gives_the_rows_of_the_reference_for_chains(
-    host: str, query: str, drawn: tuple[Event, ...], seed: int
+    host: str, query: str, behind: str, drawn: tuple[Event, ...], seed: int
 ) -> None:
-    program = parse(f"{definitions()}{query} insert into O;", "siddhi")
+    program = parse(f"{definitions()}{query} insert into O;{behind}", "siddhi")
     check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
 
 

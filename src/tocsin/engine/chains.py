@@ -83,27 +83,31 @@ class Attempts:
     def room(loaded: LoadedWindow, table: pa.Table) -> int:
         """How many words of memory what was kept takes at most."""
         assert loaded.windowed.chained is not None
-        record = layout.T_COUNTS + len(loaded.windowed.chained.stages) + len(loaded.rule.plan.types)
-        return int(table.num_rows) * (record + layout.ENTRY_WORDS)
+        stages = loaded.windowed.chained.stages
+        record = layout.T_COUNTS + len(stages) + len(loaded.rule.plan.types)
+        key = layout.G_KEY + 3 + max(len(stage.keys) for stage in stages)
+        return int(table.num_rows) * (record + layout.ENTRY_WORDS + key)
 
     def take(self, env: Array, place: Array, table: pa.Table, numbers: Mapping[str, Array]) -> None:
         """Takes over what was kept; `numbers` are the rows of a type's events."""
-        what, types, rows = np.array(table["what"].to_pylist()), table["type"].to_pylist(), table["row"].to_numpy()
+        what, width = np.array(table["what"]), len(HEADER) + self._stages
 
-        def words(kind: str) -> list[list[int]]:
-            return [row.as_py() for row in table["words"].filter(pa.array(what == kind))]
+        def words(kind: str, width: int) -> Array:
+            mine = table["words"].filter(pa.array(what == kind)).combine_chunks()
+            return np.asarray(mine.flatten()).reshape(-1, width)
 
-        for begun, restarts, *flags in words(AUTOMATON):
+        for begun, restarts, *flags in words(AUTOMATON, 2 + self._stages).tolist():
             self._states[0, [layout.M_BEGUN, layout.M_RESTARTS]] = begun, restarts
             self._states[1:, layout.U_FLAGS] = flags
-        heads = np.array(words(ATTEMPT), np.int64).reshape(-1, len(HEADER) + self._stages)
-        records = np.full((len(heads), heads.shape[1] + len(self._loaded.rule.plan.types)), kernels.NONE, np.int64)
-        records[:, : heads.shape[1]] = heads
-        found = np.nonzero(what == FOUND)[0]
-        for (attempt, number), at in zip(words(FOUND), found, strict=True):
-            if rows[at] >= 0 and types[at] in numbers:
-                records[attempt, heads.shape[1] + number] = numbers[types[at]][rows[at]]
-        entries = np.ascontiguousarray(np.array(words(WAITS), np.int64).reshape(-1, 3).T)
+        heads, found = words(ATTEMPT, width), words(FOUND, 2)
+        records = np.full((len(heads), width + len(self._loaded.rule.plan.types)), kernels.NONE, np.int64)
+        records[:, :width] = heads
+        said = table["row"].to_numpy()[what == FOUND]
+        for number, type in enumerate(self._loaded.rule.plan.types):
+            mine = (found[:, 1] == number) & (said >= 0)
+            if type in numbers:
+                records[found[mine, 0], width + number] = numbers[type][said[mine]]
+        entries = np.ascontiguousarray(words(WAITS, 3).T)
         attempts.revive(env.ctypes.data, place.ctypes.data, self._loaded.offset, records, entries)
 
 
@@ -113,10 +117,10 @@ def _rows(what: str, words: Array, type: str, rows: Array | None = None) -> pa.T
     flat = pa.array(np.ascontiguousarray(words, np.int64).reshape(-1))
     return pa.table(
         {
-            "what": pa.array([what] * count, pa.string()),
-            "type": pa.array([type] * count, pa.string()),
+            "what": pa.repeat(what, count),
+            "type": pa.repeat(type, count),
             "row": pa.array(np.full(count, kernels.NONE, np.int64) if rows is None else rows, pa.int64()),
             "words": pa.ListArray.from_arrays(pa.array(np.arange(count + 1) * width, pa.int32()), flat),
-            "texts": pa.array([[]] * count, pa.list_(pa.string())),
+            "texts": pa.ListArray.from_arrays(pa.array(np.zeros(count + 1), pa.int32()), pa.array([], pa.string())),
         }
     )

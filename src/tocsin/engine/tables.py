@@ -16,23 +16,22 @@ from tocsin.engine.branches import Branches
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array, layout
 from tocsin.engine.kernels.groups import call_words
+from tocsin.engine.query_tables import EXTENTS, side_words, stage_words
 from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
-from tocsin.language.queries import Extent, Summary
+from tocsin.language.queries import Summary
 from tocsin.language.requests import Mode, shown_type
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
 from tocsin.plans.graph import (
     Absence,
     Buffer,
-    Chained,
     Combining,
     Context,
     Filter,
     Guard,
-    Joined,
     Lookup,
     RulePlan,
     Windowed,
@@ -75,12 +74,6 @@ _SUMMARIES = {
     Summary.MAX: layout.MAX,
     Summary.COUNT: layout.COUNT,
     Summary.STD_DEV: layout.STD_DEV,
-}
-_EXTENTS = {
-    Extent.LENGTH: layout.LENGTH,
-    Extent.LENGTH_BATCH: layout.LENGTH_BATCH,
-    Extent.TIME: layout.TIME,
-    Extent.TIME_BATCH: layout.TIME_BATCH,
 }
 _POLICIES = {Policy.EACH: layout.EACH, Policy.FIRST: layout.FIRST, Policy.LAST: layout.LAST}
 _NO_SLOT = {"ts": layout.ARGUMENT_TS, "seq": layout.ARGUMENT_SEQ}
@@ -441,7 +434,7 @@ class Tables:
         grouped = windowed.grouped
         number = self.windows[-1].following if self.windows else 0
         record = [since, loaded.number, number * layout.STATE_WORDS]
-        record += [_EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
+        record += [EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
         record += [
             len(windowed.after),
             after,
@@ -454,9 +447,9 @@ class Tables:
         record += [len(windowed.having), having, int(windowed.current), int(windowed.expired), int(grouped), at]
         bits: dict[int, int] = {}
         if windowed.joined is not None:
-            record += [layout.JOIN, *self._sides(types, windowed.joined, number, bits)]
+            record += [layout.JOIN, *side_words(self, types, windowed.joined, number, bits)]
         elif windowed.chained is not None:
-            record += [layout.AUTOMATON, *self._stages(types, windowed.chained, bits)]
+            record += [layout.AUTOMATON, *stage_words(self, types, windowed.chained, number, bits)]
         else:
             record += [layout.WINDOW]
         loaded = self.rules[-1] = replace(loaded, offset=code.extend(record))
@@ -469,68 +462,6 @@ class Tables:
     def _slot(self, type: str, attribute: str) -> int:
         """Where a value of an event stands; its time has no slot."""
         return _NO_SLOT[attribute] if attribute in _NO_SLOT else self.slots[type][attribute][0]
-
-    def _sides(self, types: Sequence[str], joined: Joined, number: int, bits: dict[int, int]) -> list[int]:
-        """The words of a join's sides, whose states stand behind its own."""
-        on = self.code.extend([self._program(types, test) for test in joined.on])
-        words = [int(joined.balanced), len(joined.on), on]
-        for place, side in enumerate(joined.sides):
-            window, filter = side.window, self.filter(side.filter)
-            bits[filter] = bits.get(filter, 0) | 1 << place
-            self._is_held.data[filter] = max(int(self._is_held.data[filter]), int(window is not None))
-            slots = [self.slots[types[place]][key[place].attribute][0] for key in joined.keys]
-            own = [0] * layout.J_SIDE_WORDS
-            own[layout.Q_STATE] = (number + 1 + place) * layout.STATE_WORDS
-            own[layout.Q_EXTENT] = _EXTENTS[window.extent] if window else layout.NO_WINDOW
-            own[layout.Q_SIZE] = window.size if window else 0
-            own[layout.Q_KEY_COUNT] = len(slots)
-            own[layout.Q_KEYS] = self.code.extend([n for slot in slots for n in (place, slot)])
-            own[layout.Q_RECORD] = layout.G_KEY + 1 + len(slots) + 2  # the first and the last entry of a key
-            own[layout.J_LOOKS], own[layout.J_OUTER] = int(side.looks), int(side.outer)
-            words += own
-        return words
-
-    def _stages(self, types: Sequence[str], chained: Chained, bits: dict[int, int]) -> list[int]:
-        """The words of an automaton and of its stages, whose states stand behind its own."""
-        stages, code = chained.stages, self.code
-        record = layout.T_COUNTS + len(stages) + len(types)
-        for filter in chained.filters:
-            bits.setdefault(self.filter(filter), 0)
-        first = [n if stage.partner is None else min(n, stage.partner) for n, stage in enumerate(stages)]
-        order = sorted(range(len(stages)), key=lambda n: (-first[n], not stages[n].absent, n))
-        second = [] if stages[0].next is None else [n for n in range(len(stages)) if first[n] == stages[0].next]
-        begins = stages[0].again is not None or (chained.sequence and any(stages[n].absent for n in second))
-        within = layout.NONE if chained.within_us is None else chained.within_us
-        # One attempt that goes on, with its copy, and one for each stage that need not have an event.
-        moves = 2 + sum(stage.counts and stage.least == 0 for stage in stages)
-        room = moves * (record + 4 * layout.ENTRY_WORDS)
-        words = [int(chained.sequence), within, int(begins), record, room, len(types), code.extend(order), len(stages)]
-        for number, stage in enumerate(stages):
-            mine = self.filter(stage.filter)
-            bits[mine] |= 1 << number
-            self._is_held.data[mine] = max(int(self._is_held.data[mine]), int(not stage.absent))
-            what = layout.ABSENT if stage.absent else layout.COUNTING if stage.counts else layout.STEP
-            words += [
-                what,
-                self.types[stage.filter.type],
-                stage.least,
-                layout.NONE if stage.most is None else stage.most,
-                _word(stage.duration_us),
-                len(stage.tests),
-                code.extend([self._program(types, test) for test in stage.tests]),
-                stage.place,
-                len(stage.fronts),
-                code.extend(stage.fronts),
-                stage.backs,
-                first[number],
-                _word(stage.partner),
-                int(stage.both),
-                _word(stage.next),
-                _word(stage.again),
-                _word(stage.home),
-                int(stage.starts),
-            ]
-        return words
 
     def _combine_steps(
         self, plan: RulePlan, combining: Combining, branches: Branches, lookups: Sequence[Lookup]
@@ -758,10 +689,6 @@ def _depth(words: list[int]) -> int:
         elif operation not in unary:
             depth -= 1
     return deepest
-
-
-def _word(number: int | None) -> int:
-    return layout.NONE if number is None else number
 
 
 def _signed(words: Iterable[int]) -> list[int]:

@@ -218,7 +218,7 @@ class Windows:
     def _found(self) -> Iterator[Array]:
         """Where in memory the events stand that attempts have found."""
         for loaded in self._loaded:
-            if loaded.windowed.chained is not None:
+            if loaded.windowed.chained is not None and self._states[loaded.number, layout.M_COUNT]:
                 yield self._attempts(loaded).found(*self._tables())
 
     def _attempts(self, loaded: LoadedWindow) -> Attempts:

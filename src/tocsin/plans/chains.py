@@ -14,6 +14,7 @@ from tocsin.errors import RuleError
 from tocsin.language.queries import Absence, Chain, Every, Pair, Query, Step, expressions, indexed
 from tocsin.language.rules import Attribute, Expression
 from tocsin.language.terms import conjuncts, walk
+from tocsin.plans.expressions import Field, Typed, equal_fields
 from tocsin.plans.graph import Chained, Filter, Stage
 from tocsin.plans.typing import Resolve, truth
 
@@ -91,10 +92,16 @@ def bind_chain(chain: Chain, places: Places, alone: Sequence[Resolve], together:
         own, others = _divided(leaf.pattern.constraints)
         pair = pairs.get(number)
         filter = Filter(leaf.pattern.type, tuple(sorted({truth(test, alone[number]) for test in own}, key=repr)))
+        tests = tuple(truth(test, together[number]) for test in others)
+        first = number if pair is None else pair[0]
+        settled = {places.own[n] for n in range(first) if isinstance(step := leaves[n], Step) and step.single}
+        keyed = isinstance(leaf, Step) and leaf.single and not chain.sequence
+        keys = {test: key for test in tests if keyed and (key := _key(test, places.own[number], settled)) is not None}
         stages.append(
             Stage(
                 filter,
-                tuple(truth(test, together[number]) for test in others),
+                tuple(test for test in tests if test not in keys),
+                tuple(keys.values()),
                 places.own[number],
                 leaf.least if isinstance(leaf, Step) else 0,
                 leaf.most if isinstance(leaf, Step) else 0,
@@ -111,6 +118,18 @@ def bind_chain(chain: Chain, places: Places, alone: Sequence[Resolve], together:
             )
         )
     return Chained(tuple(stages), chain.sequence, chain.within_us)
+
+
+def _key(test: Typed, own: int, settled: set[int]) -> tuple[Field, Field] | None:
+    """The attributes of an earlier event and of the own one, if the test is that they are equal.
+
+    Of the earlier states a single event does not change any more while an attempt waits here.
+    """
+    fields = equal_fields(test)
+    if fields is None:
+        return None
+    there, here = fields if fields[1].place == own else fields[::-1]
+    return (there, here) if here.place == own and there.place in settled else None
 
 
 def _several(leaf: Step | Absence) -> bool:

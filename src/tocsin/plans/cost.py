@@ -93,7 +93,8 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
             work *= 1 + rows * KEY ** len(plan.windowed.joined.keys)
         elif plan.windowed.chained is not None:  # an event is shown to what waits at its stages
             stages = plan.windowed.chained.stages
-            work = sum(statistics.rate(stage.filter) for stage in stages) * (1 + rows / len(stages))
+            waiting = [rows / len(stages) * KEY ** len(stage.keys) for stage in stages]
+            work = sum(statistics.rate(stage.filter) * (1 + n) for stage, n in zip(stages, waiting, strict=True))
         return Cost(rows, rows * (ROW_BYTES + WORD_BYTES + ENTRY_BYTES), work)
     rows = sum(kept(lookup, statistics) for lookup in plan.lookups)
     combinations = statistics.rate(plan.anchor)

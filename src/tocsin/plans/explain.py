@@ -174,6 +174,7 @@ def _chained(rule: RulePlan, chained: Chained, filters: dict[Filter, str]) -> It
             text += f", {stage.least} to {'any number' if stage.most is None else stage.most}"
         if stage.duration_us is not None:
             text += f", for {print_window(stage.duration_us)}"
+        text += "".join(f", {here.attribute} = {show(there, rule.names)}" for there, here in stage.keys)
         text += "".join(f", {show(test, rule.names)}" for test in stage.tests)
         if stage.partner is not None and stage.partner > number - 1:
             text += f", {'and' if stage.both else 'or'} {stage.partner + 1}"

@@ -127,3 +127,15 @@ def moved(expression: Typed, place: int) -> Typed:
 def places_in(expression: Typed) -> set[int]:
     """The places that an expression speaks of."""
     return {leaf.place for leaf in leaves(expression) if isinstance(leaf, Field)}
+
+
+def equal_fields(test: Typed) -> tuple[Field, Field] | None:
+    """The attributes of two events whose words are the same if, and only if, the test holds."""
+    if not isinstance(test, Apply) or test.operator != "=":
+        return None
+    one, other = test.operands
+    if not isinstance(one, Field) or not isinstance(other, Field) or one.place == other.place:
+        return None
+    integral = all(field.kind is not None and field.kind.integral for field in (one, other))
+    alike = integral or (one.kind == other.kind and one.kind is not None)
+    return (one, other) if alike and {one.attribute, other.attribute}.isdisjoint(("ts", "seq", "id")) else None

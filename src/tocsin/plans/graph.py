@@ -194,6 +194,8 @@ class Stage:
     """What an event must meet by itself."""
     tests: tuple[Typed, ...]
     """What it must meet together with those found before."""
+    keys: tuple[tuple[Field, Field], ...]
+    """Besides: attributes of an earlier event and of this one that must be equal."""
     place: int
     """Where the event stands. Behind it are those of several that are spoken of: from the first, then from the last."""
     least: int

@@ -310,7 +310,8 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
         if rule.windowed.joined is not None:
             read((*rule.windowed.joined.on, *(field for key in rule.windowed.joined.keys for field in key)))
         if rule.windowed.chained is not None:
-            read(test for stage in rule.windowed.chained.stages for test in stage.tests)
+            for stage in rule.windowed.chained.stages:
+                read((*stage.tests, *(field for key in stage.keys for field in key)))
         for filter in rule.windowed.filters:
             read(filter.conditions, filter.type)
         read(call.argument for call in rule.windowed.calls if call.argument is not None)

@@ -19,7 +19,7 @@ from tocsin.language.rules import Attribute, Parameter, Pattern
 from tocsin.plans.bind import RESERVED, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.chains import bind_chain, placed
-from tocsin.plans.expressions import Apply, Computed, Field, Typed
+from tocsin.plans.expressions import Computed, Field, Typed, equal_fields
 from tocsin.plans.graph import Call, Chained, Filter, Joined, RulePlan, Side, Windowed
 from tocsin.plans.typing import Resolve, a, truth, typed, widened
 
@@ -64,9 +64,10 @@ class _Binding:
             sides.append(Side(self._filter(source), source.window, looks, outer))
         resolve = self._resolve_roles(patterns)
         on = {truth(test, resolve): None for test in join.on}
-        keys = {test: key for test in on if (key := _key_of(test)) is not None}
+        keys = {test: key for test in on if (key := equal_fields(test)) is not None}
         rest = tuple(test for test in on if test not in keys)
-        joined = Joined((sides[0], sides[1]), rest, tuple(keys.values()))
+        pairs = tuple((one, other) if one.place == 0 else (other, one) for one, other in keys.values())
+        joined = Joined((sides[0], sides[1]), rest, pairs)
         names, types = tuple(pattern.role for pattern in patterns), tuple(pattern.type for pattern in patterns)
         return self._plan(names, types, resolve, sides[0].filter, joined=joined)
 
@@ -187,17 +188,3 @@ class _Binding:
             name: Computed(calls + number, kind) for number, (name, kind, _) in enumerate(outputs)
         }
         return lambda leaf: values[leaf.name]
-
-
-def _key_of(test: Typed) -> tuple[Field, Field] | None:
-    """The attributes of left and right whose words are the same if the test holds."""
-    if not isinstance(test, Apply) or test.operator != "=":
-        return None
-    left, right = test.operands
-    if not isinstance(left, Field) or not isinstance(right, Field) or {left.place, right.place} != {0, 1}:
-        return None
-    integral = all(field.kind is not None and field.kind.integral for field in (left, right))
-    alike = integral or (left.kind == right.kind and left.kind is not None)
-    if not alike or not {left.attribute, right.attribute}.isdisjoint(("ts", "seq", "id")):
-        return None
-    return (left, right) if left.place == 0 else (right, left)

@@ -4,7 +4,8 @@
 An *attempt* is the events found so far, by place. It waits at one stage or at several: for each there is an *entry*, in
 the list of those that the next event sees, or in that of the fresh ones, which see only the event after it. Lists keep
 the order in which entries came. Attempts that have begun stand in the order of their first events, so that the too old
-ones are found at the front; and entries that wait for time in the order of their attempts' last events.
+ones are found at the front; entries that wait for time in the order of their attempts' last events; and those that
+wait for an event with the key of an earlier one by that key.
 
 An entry that left is not used again before the event is over, and still leads to the one behind it. Nothing here looks
 for room: there is enough when an event comes.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.groups import COUNTS, MEMORY, STATES
+from tocsin.engine.kernels.groups import COUNTS, MEMORY, STATES, drop, found, key_words, keyed
 from tocsin.engine.kernels.layout import (
     C_MEMORY,
     E_ATTEMPT,
@@ -22,12 +23,19 @@ from tocsin.engine.kernels.layout import (
     E_DUE_BEFORE,
     E_DUE_NEXT,
     E_FRESH,
+    E_GROUP,
+    E_KEY_BEFORE,
+    E_KEY_NEXT,
     E_NEXT,
     E_OWN,
     E_STAGE,
     E_STAMP,
     ENTRY_WORDS,
+    G_KEY,
+    G_ROWS,
     K_DURATION,
+    K_KEYED,
+    K_KEYS,
     K_PLACE,
     M_COUNT,
     M_DEAD,
@@ -39,6 +47,8 @@ from tocsin.engine.kernels.layout import (
     M_STAMP,
     M_YOUNGEST,
     NONE,
+    Q_KEY_COUNT,
+    Q_KEYS,
     Q_STATE,
     S_COMING_COUNT,
     S_COUNT,
@@ -214,6 +224,7 @@ def enter_stage(env, place, query, state, number, attempt):
             last = get(memory, last + E_OWN)
         put(memory, last + E_OWN, entry)
     _append(memory, here + 8 * FRESH, entry)
+    _enter_key(env, place, query, number, entry, attempt)
     if get(get(env, CODE), stage_at(query, number) + K_DURATION) >= 0:
         put(memory, entry + E_DUE_NEXT, np.int64(NONE))
         put(memory, entry + E_DUE_BEFORE, np.int64(NONE))
@@ -252,6 +263,7 @@ def leave_stage(env, place, query, state, entry):
     else:
         put(here, S_TAIL, before)
     put(here, S_COUNT, get(here, S_COUNT) - 1)
+    _leave_key(env, place, query, number, entry)
     if get(get(env, CODE), stage_at(query, number) + K_DURATION) >= 0 and get(memory, attempt + T_SINCE) != NEVER:
         _await_no_more(memory, stage, entry)
     own = get(memory, attempt + T_ENTRY)
@@ -309,6 +321,71 @@ def settle(env, place, query, number):
     put(here, S_HEAD + FRESH, np.int64(NONE))
     put(here, S_TAIL + FRESH, np.int64(NONE))
     put(here, S_COMING_COUNT, np.int64(0))
+
+
+# ---- the entries of one key stand behind each other, in the order in which they came
+
+
+@jit
+def group_at(env, place, query, number, row):
+    """The group of the entries at a stage that have the key of an event, NONE if there are none."""
+    keep_apart()
+    code, memory, stage = get(env, CODE), get(place, MEMORY), stage_at(query, number)
+    keyed_by = get(code, stage + K_KEYED)
+    keys = get(code, keyed_by + Q_KEY_COUNT)
+    put(get(env, FRAME), get(code, stage + K_PLACE), np.int64(row))
+    known = key_words(env, memory, keys, get(code, stage + K_KEYS))
+    if known != (np.int64(1) << keys) - 1:
+        return np.int64(NONE)
+    return found(env, place, keyed_by, known)
+
+
+@small
+def first_of_key(env, place, query, number, group):
+    """The first entry of a group."""
+    keys = get(get(env, CODE), get(get(env, CODE), stage_at(query, number) + K_KEYED) + Q_KEY_COUNT)
+    return get(get(place, MEMORY), group + G_KEY + 1 + keys)
+
+
+@jit
+def _enter_key(env, place, query, number, entry, attempt):
+    keep_apart()
+    code, memory, keyed_by = get(env, CODE), get(place, MEMORY), get(get(env, CODE), stage_at(query, number) + K_KEYED)
+    put(memory, entry + E_GROUP, np.int64(NONE))
+    if keyed_by < 0:
+        return
+    keys = get(code, keyed_by + Q_KEY_COUNT)
+    show_frame(env, place, query, attempt)
+    known = key_words(env, memory, keys, get(code, keyed_by + Q_KEYS))
+    if known != (np.int64(1) << keys) - 1:
+        return  # no event has the same
+    group = keyed(env, place, keyed_by, known)
+    ends, rows = group + G_KEY + 1 + keys, get(memory, group + G_ROWS)
+    put(memory, entry + E_GROUP, group)
+    put(memory, entry + E_KEY_NEXT, np.int64(NONE))
+    put(memory, entry + E_KEY_BEFORE, get(memory, ends + 1) if rows > 0 else np.int64(NONE))
+    if rows > 0:
+        put(memory, get(memory, ends + 1) + E_KEY_NEXT, entry)
+    else:
+        put(memory, ends, entry)
+    put(memory, ends + 1, entry)
+    put(memory, group + G_ROWS, rows + 1)
+
+
+@jit
+def _leave_key(env, place, query, number, entry):
+    keep_apart()
+    code, memory = get(env, CODE), get(place, MEMORY)
+    group = get(memory, entry + E_GROUP)
+    if group < 0:
+        return
+    ends = group + G_KEY + 1 + get(code, get(code, stage_at(query, number) + K_KEYED) + Q_KEY_COUNT)
+    before, following = get(memory, entry + E_KEY_BEFORE), get(memory, entry + E_KEY_NEXT)
+    put(memory, ends if before < 0 else before + E_KEY_NEXT, following)
+    put(memory, ends + 1 if following < 0 else following + E_KEY_BEFORE, before)
+    put(memory, group + G_ROWS, get(memory, group + G_ROWS) - 1)
+    if get(memory, group + G_ROWS) == 0:
+        drop(place, waits_at(env, place, query, number), group)
 
 
 # ---- time

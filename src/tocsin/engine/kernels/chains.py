@@ -16,6 +16,7 @@ from tocsin.engine.kernels.attempts import (
     attempt_made,
     clear_list,
     free_attempt,
+    group_at,
     last_came,
     leave_stage,
     settle,
@@ -43,11 +44,14 @@ from tocsin.engine.kernels.layout import (
     E_ATTEMPT,
     E_NEXT,
     E_STAGE,
+    ENTRY_WORDS,
+    G_ROWS,
     K_AGAIN,
     K_BOTH,
     K_DURATION,
     K_FIRST,
     K_HOME,
+    K_KEYED,
     K_LEAST,
     K_NEXT,
     K_PARTNER,
@@ -129,15 +133,18 @@ def chain_missing(env, place, query, state, row):
         if row >= 0 and get(get(place, STORE_TYPE), row) != get(code, stage + K_TYPE):
             continue
         waiting = get(here, S_COUNT) + get(here, S_COMING_COUNT)
+        if row >= 0 and get(code, stage + K_KEYED) >= 0:
+            group = group_at(env, place, query, np.int64(number), row)
+            waiting = get(get(place, MEMORY), group + G_ROWS) if group >= 0 else np.int64(0)
         words += waiting * get(code, query + X_ROOM)
         if get(code, stage + K_NEXT) < 0:
             rows += waiting
     if get(counts, C_ROWS) + rows > get(place, OUT_ROOM):
         return MORE_ROWS
+    if get(counts, C_GROUPS) + rows + words // ENTRY_WORDS > get(place, BUCKET_MASK):
+        return MORE_BUCKETS
     if get(code, query + Q_GROUPED):
         words += rows * get(code, query + Q_RECORD)
-        if get(counts, C_GROUPS) + rows > get(place, BUCKET_MASK):
-            return MORE_BUCKETS
     return MORE_MEMORY if get(counts, C_MEMORY) + words > get(place, TAKEN) else DONE
 
 

@@ -98,10 +98,12 @@ order in which stages see an event; then the stages."""
 STEP, COUNTING, ABSENT = range(3)
 K_WHAT, K_TYPE, K_LEAST, K_MOST, K_DURATION, K_TEST_COUNT, K_TESTS, K_PLACE = range(8)
 K_FRONT_COUNT, K_FRONTS, K_BACKS, K_FIRST, K_PARTNER, K_BOTH, K_NEXT, K_AGAIN, K_HOME, K_STARTS = range(8, 18)
+K_KEYED, K_KEYS = 18, 19
 """A stage: STEP, COUNTING or ABSENT; what it waits for; where its event stands; of several events, which ones from the
 first are kept, and how many from the last; the first stage of its state; the others that it leads to, see
-`plans.graph`."""
-STAGE_WORDS = 18
+`plans.graph`. Where its event must have the key of an earlier one, something like a query, whose groups are the
+attempts of one key that wait here, and the slots of the event's own key."""
+STAGE_WORDS = 20
 
 # An aggregate: its function, the program of its argument, whether that is a double, where it stands in the record of a
 # group, and in which of an entry's queues, or NONE without a window.
@@ -140,7 +142,8 @@ T_ENTRY, T_SINCE, T_SPOILT, T_BORN, T_OLDER, T_YOUNGER, T_COUNTS = range(7)
 
 # An entry: that an attempt waits at a stage.
 E_ATTEMPT, E_STAGE, E_FRESH, E_NEXT, E_BEFORE, E_OWN, E_STAMP, E_DUE_NEXT, E_DUE_BEFORE = range(9)
-ENTRY_WORDS = 9
+E_GROUP, E_KEY_NEXT, E_KEY_BEFORE = range(9, 12)
+ENTRY_WORDS = 12
 
 # The record of a group, before its key and its aggregates: the next in its bucket, its hash, its neighbours among the
 # groups of the query, how many events it has, its row in the chunk, the next group that became empty.

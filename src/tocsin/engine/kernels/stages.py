@@ -12,6 +12,8 @@ from tocsin.engine.kernels.attempts import (
     complete,
     cut,
     enter_stage,
+    first_of_key,
+    group_at,
     last_came,
     leave_once,
     show_frame,
@@ -26,6 +28,7 @@ from tocsin.engine.kernels.layout import (
     ABSENT,
     COUNTING,
     E_ATTEMPT,
+    E_KEY_NEXT,
     E_NEXT,
     E_STAGE,
     K_AGAIN,
@@ -33,6 +36,7 @@ from tocsin.engine.kernels.layout import (
     K_BOTH,
     K_FRONT_COUNT,
     K_FRONTS,
+    K_KEYED,
     K_LEAST,
     K_MOST,
     K_NEXT,
@@ -42,6 +46,7 @@ from tocsin.engine.kernels.layout import (
     K_TEST_COUNT,
     K_TESTS,
     K_WHAT,
+    NONE,
     OVER,
     S_COMING_COUNT,
     S_HEAD,
@@ -127,7 +132,12 @@ def show(env, place, query, state, number, row, fits):
     what, sequence = get(code, stage_at(query, number) + K_WHAT), get(code, query + X_SEQUENCE)
     if not fits and not sequence and what != COUNTING:
         return
-    entry = get(waits_at(env, place, query, number), S_HEAD)
+    entry, following = get(waits_at(env, place, query, number), S_HEAD), np.int64(E_NEXT)
+    if get(code, stage_at(query, number) + K_KEYED) >= 0:
+        group = group_at(env, place, query, number, row)
+        entry, following = np.int64(NONE), np.int64(E_KEY_NEXT)
+        if group >= 0:
+            entry = first_of_key(env, place, query, number, group)
     while entry >= 0:
         if get(memory, entry + E_STAGE) == number:
             attempt = get(memory, entry + E_ATTEMPT)
@@ -137,7 +147,7 @@ def show(env, place, query, state, number, row, fits):
                 _count(env, place, query, state, number, attempt, row, fits)
             else:
                 _step(env, place, query, state, number, attempt, row, fits)
-        entry = get(memory, entry + E_NEXT)
+        entry = get(memory, entry + following)
 
 
 @jit
