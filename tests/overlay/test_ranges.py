@@ -9,7 +9,8 @@ from tocsin.engine.reference_ranges import quiet_point
 from tocsin.events.types import Event
 from tocsin.language.interests import Rectangle
 from tocsin.language.mcep import parse
-from tocsin.overlay.ranges import Focal, lemma_1, lemma_2, points, quiet, stretches, tree
+from tocsin.overlay.ranges import Focal, lemma_1, lemma_2, points, quiet, stretches
+from tocsin.plans.operators import tree
 from tocsin.plans.regions import Region
 
 RULES = """

@@ -391,6 +391,18 @@ def describe(
     return json.dumps({"type": type, "ts": ts, **attributes}, default=str, ensure_ascii=False)
 
 
+def describe_row(batch: pa.Table, row: int, type: str) -> str:
+    """An event of a batch in its notation."""
+    attributes: dict[str, Any] = {}
+    for name in batch.column_names:
+        attribute, value = name.rpartition(":")[0], batch[name][row]
+        if attribute and value.is_valid:
+            time = value.type == ARROW[Kind.TIMESTAMP]
+            attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
+    id = batch["id"][row].as_py() if "id" in batch.column_names else None
+    return describe(type, batch["ts"][row].as_py(), attributes, batch["seq"][row].as_py(), id)
+
+
 def _value(value: object) -> Value:
     return (
         value

@@ -20,7 +20,8 @@ from tocsin.language.interests import Interest, Space
 from tocsin.overlay.cells import Cells, Find, Found
 from tocsin.overlay.collecting import Collect, CollectCells, Collector, Events, Marker, Site
 from tocsin.overlay.delivery import Consumer, Delivery, LocationUpdate, Still
-from tocsin.overlay.ranges import Focal, is_strong, tree
+from tocsin.overlay.ranges import Focal
+from tocsin.plans.operators import is_strong, tree
 from tocsin.plans.regions import Cell, Grid, place_of
 
 CONTROL = (LocationUpdate, Find, Found, Collect, CollectCells, Marker)
