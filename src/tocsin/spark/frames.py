@@ -162,8 +162,9 @@ class Source:
         events: Events,
         columns: Columns,
         types_kept: tuple[str, ...] = (),
+        places: tuple[str, ...] = (),
     ) -> None:
-        self._columns, self._events, self._types_kept = columns, events, types_kept
+        self._columns, self._events, self._types_kept, self._places = columns, events, types_kept, places
         self.tables: dict[str, dict[str, str]] | None = None
         catalog = Catalog(types=types, closed=bool(types))
         if isinstance(events, DataFrame):
@@ -256,7 +257,7 @@ class Source:
         wanted = set(kinds)
         if columns.id in names and not self._types_kept:
             read = self.plan.columns.items()
-            wanted = {name for owner, mine in read if type in (None, owner) for name in mine}
+            wanted = {*self._places, *(name for owner, mine in read if type in (None, owner) for name in mine)}
         return [*header, *(name for name in names if name in wanted and name not in header and name not in empty)]
 
 

@@ -243,15 +243,17 @@ def checked(interests: Sequence[Interest], catalog: Catalog) -> Plan:
 class Gathered:
     """Events in canonical order, each with its identity, of which is known where they are."""
 
-    def __init__(self, parts: Sequence[pa.Table], types: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[pa.Table], types: Sequence[str], *, numbered: bool = True) -> None:
+        """`numbered`: all events are there, so that equal ones can be counted."""
         self.types = types
+        self._places: dict[Space, tuple[Array, Array]] = {}
         batch = concat(_alike(parts)) if parts else pa.table({})
         if not batch.num_rows:
             self.batch, self.ts, self.type = pa.table({}), np.zeros(0, np.int64), np.zeros(0, np.int32)
             return
         batch = batch.take(self._canonical(batch))
         self.ts, self.type = batch["ts"].to_numpy(), batch["type"].to_numpy()
-        self.batch = _numbered(batch)
+        self.batch = _numbered(batch) if numbered else batch
 
     def _canonical(self, batch: pa.Table) -> Array:
         ranks = np.argsort(np.argsort(np.array(self.types)))[batch["type"].to_numpy()]
@@ -273,10 +275,13 @@ class Gathered:
 
     def places(self, space: Space) -> tuple[Array, Array]:
         """East and north of each event, NaN where it has no place."""
-        found = [_doubles(self.batch, name) for name in space.coordinates]
-        there = are_places(found[0], found[1], space is Space.WGS84)
-        return np.where(there, found[0], np.nan), np.where(there, found[1], np.nan)
+        if space not in self._places:
+            found = [_doubles(self.batch, name) for name in space.coordinates]
+            there = are_places(found[0], found[1], space is Space.WGS84)
+            self._places[space] = np.where(there, found[0], np.nan), np.where(there, found[1], np.nan)
+        return self._places[space]
 
+    @cached_property
     def ids(self) -> tuple[pa.Array, pa.Array] | None:
         """Identities as text, and the sources' own ids beside them; None if there are none."""
         if "id" not in self.batch.column_names:

@@ -280,7 +280,7 @@ def _chunks(counts: Array) -> Iterator[tuple[int, int]]:
 
 def _with_own_ids(found: pa.Table, events: Gathered) -> pa.Table:
     """Matches whose parts have the ids that their sources gave them."""
-    ids = events.ids() if len(events) else None
+    ids = events.ids if len(events) else None
     if ids is None or not found.num_rows:
         return found
     parts = whole(found["parts"])
