@@ -23,7 +23,7 @@ LANGUAGES: dict[str, Callable[[str], Program]] = {
 """What reads a text of each language."""
 
 _REQUEST = re.compile(r"^[ \t]*request\s+[A-Za-z_]", re.IGNORECASE | re.MULTILINE)
-_INTEREST = re.compile(r"^[ \t]*interest\s+[A-Za-z_]\w*\s+of\s", re.IGNORECASE | re.MULTILINE)
+_INTEREST = re.compile(r"\binterest\s+[A-Za-z_]\w*\s+of\s", re.IGNORECASE)
 _SKIP = r"(?>(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*\*/)*)"
 _QUERY = re.compile(
     rf"{_SKIP}(?:@|from\b|partition\b|define\s+(?:stream|table|window|trigger|function)\s+\w)", re.IGNORECASE

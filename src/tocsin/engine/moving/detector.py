@@ -46,8 +46,12 @@ class MovingDetector:
         self._letters: list[Letter] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
 
+    def locate(self, locations: pa.Table) -> pa.Table:
+        """Takes location updates that come apart from events; returns what became certain."""
+        return self.push(typed(locations, self._followed.interests, self._columns))
+
     def push(self, data: Data, locations: pa.Table | None = None) -> pa.Table:
-        """Takes events, and location updates if they come apart; returns what became certain."""
+        """Takes events, and location updates if they come beside them; returns what became certain."""
         seen = [self._read(data)]
         if locations is not None:
             seen.append(self._read(typed(locations, self._followed.interests, self._columns)))
@@ -104,7 +108,7 @@ class MovingDetector:
         pieces = self._follower.advance(self._sieve.focals.expanded(updates), upto)
         found = self._matcher.run(pieces, Gathered(self._parts, self._sieve.types))
         self._parts = recent(self._parts, self._follower.needed_from())
-        self._counts["matches"] += found["rule"].is_valid().to_numpy(zero_copy_only=False).sum() if len(found) else 0
+        self._counts["matches"] += found.num_rows - found["rule"].null_count
         return found
 
     def _bury(self, dead: list[Letter]) -> None:

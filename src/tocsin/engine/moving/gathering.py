@@ -114,7 +114,7 @@ class Focals:
                 for name, value in zip(space.coordinates, (east, north), strict=True)
             }
             told = {name: value for name, value in values.items() if value is not None}
-            text = describe(pattern.type, when, told, id=table["id"][row].as_py())
+            text = describe(pattern.type, when, told)
             letters.append(
                 (f"{space.coordinates[0]} and {space.coordinates[1]} are no place", pattern.type, when, text)
             )
