@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 
-from tocsin.language.interests import Space
+from tocsin.engine.reference import detect
+from tocsin.language.interests import Rectangle, Space
+from tocsin.language.mcep import parse
 from tocsin.plans.regions import Region
 from tocsin.studies import mobility, mobility_runs, named
 from tocsin.studies.mobility_runs import DEVIATIONS_M, measure_answers, measure_moving, measure_predeployed
@@ -31,7 +36,21 @@ def test_predeployed_ranges_are_counted_one_by_one() -> None:
         ].shape
         regions = [Region(shape, (x, y), Space.PLANE) for x in xs for y in ys]
         held = sum(region.contains((e.attributes["x"], e.attributes["y"])) for e in trace.events for region in regions)
-        assert (row["deployed"], row["streamed"]) == (len(regions), held)
+        assert (row["deployed"], row["primary"]) == (len(regions), held)
+
+
+def test_what_goes_between_predeployed_operators_is_counted_range_by_range() -> None:
+    trace = mobility_runs.street_trace(40, 12, 3, 300.0, 300.0, accident_every_s=2.0)
+    lower = [rule for rule in parse(mobility_runs.RULES).rules if rule.emits.name != "Accident"]
+    places = {event.id: (event.attributes["x"], event.attributes["y"]) for event in trace.events}
+    boxes = mobility_runs._composites(trace.events, places)
+    centres = [np.arange(50, 350, 100)] * 2
+    counted = mobility_runs._ranges_with(boxes, centres, 120.0).sum()
+    found = 0
+    for x, y in product(*centres):
+        region = Region(Rectangle(120.0, 120.0), (x, y))
+        found += len(detect(lower, [event for event in trace.events if region.contains(places[event.id])]))
+    assert counted == found > 0
 
 
 def test_incremental_streaming_streams_less_and_delivers_the_same() -> None:
@@ -55,7 +74,7 @@ def test_answers_are_right_and_there_are_some(semantics: str, consuming: bool) -
 def streams(mcep: int, control: int, predeployed: int) -> list[Row]:
     base = {"edge_m": 100, "seed": 1}
     rows = [{**base, "mode": "predeployment", "deviation_m": one, "streamed": predeployed} for one in DEVIATIONS_M]
-    return [*rows, {**base, "mode": "MCEP", "streamed": mcep, "control": control}]
+    return [*rows, {**base, "mode": "MCEP", "streamed": mcep, "control": control, "ranges": 1}]
 
 
 def test_claims_can_fail() -> None:

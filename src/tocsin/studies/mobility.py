@@ -78,7 +78,7 @@ def judge_streams(rows: Sequence[Row]) -> list[Claim]:
     close = sorted(at for at, ratio in ratios.items() if ratio > FAR)
     shown = "; above half at " + ", ".join(f"{e} m/{d} m" for e, d in close) if close else ""
     text = (
-        f"MCEP streams {min(ratios.values()):.5f} to {ratios[worst]:.2f} times predeployment's primary events; most at "
+        f"MCEP streams {min(ratios.values()):.5f} to {ratios[worst]:.2f} times predeployment's events; most at "
         f"an edge of {worst[0]} m and a deviation of {worst[1]} m{shown}"
     )
     shares = {at: float(row["control"]) / float(row["streamed"]) for at, row in moving.items()}
@@ -91,8 +91,10 @@ def judge_streams(rows: Sequence[Row]) -> list[Claim]:
         )
         for at in moving
     }
+    least = {at: float(row["ranges"]) / float(row["streamed"]) for at, row in moving.items()}
     control = (
-        f"control messages {min(shares.values()):.2f} to {max(shares.values()):.2f} times MCEP's streamed events, "
+        f"control messages {min(shares.values()):.2f} to {max(shares.values()):.2f} times MCEP's streamed events "
+        f"(location updates alone {min(least.values()):.2f} to {max(least.values()):.2f}), "
         f"{min(against.values()):.2f} to {max(against.values()):.2f} times those of the coarsest predeployment"
     )
     return [
