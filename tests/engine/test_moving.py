@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.simulation.moving import Moving, dense, moving
+from tests.simulation.moving import Moving, dense, moving, shadowed
 from tests.simulation.ranges import all_expected, arriving, nameless, rows_of, told
 
+from tocsin.engine.detector import Detector
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.matching import quiet_point
 from tocsin.engine.moving.places import Cells, cell_size, inside
 from tocsin.engine.reference_ranges import quiet_point as reference_quiet_point
 from tocsin.language.interests import Circle, Polygon, Rectangle, Space
+from tocsin.language.mcep import parse
 from tocsin.plans.regions import DEGREE_M, Region
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -61,6 +64,48 @@ def test_streams(first: int) -> None:
     for seed in range(first, first + 20):
         case = dense(seed, queries=2)
         stream(nameless(case) if seed % 3 == 0 else case, Random(seed))
+
+
+def test_strong_queries_agree_where_they_overlap() -> None:
+    pairs = 0
+    for seed in range(40):
+        case = shadowed(dense(seed, queries=2, same=True, strong=True))
+        detector = MovingDetector(case.interests, case.types, delay_us=NEVER_LATE_US, history_us=case.city.history_us)
+        found = told(rows_of([detector.push(list(case.case.events)), detector.finish()]))
+        ranges = {name: [covering.range for covering in coverings] for name, coverings in case.expected().items()}
+        for (one, mine), (two, other) in product(*(enumerate(ranges[f"q{name}"]) for name in ("Me", "You"))):
+            begin, end = max(mine.start, other.start), min(mine.end, other.end)
+            (marker, *matches), (another, *others) = found["qMe"][one], found["qYou"][two]
+            if mine.region == other.region and begin <= end and not marker[2] and not another[2]:
+                seen = [[match[1:] for match in some if begin <= match[3] <= end] for some in (matches, others)]
+                assert seen[0] == seen[1]
+                pairs += len(seen[0])
+    assert pairs > 100
+
+
+def test_queries_over_the_same_ranges_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    push = Detector.push_batch
+
+    def counting(self, batch, types):
+        given.append(batch.num_rows)
+        return push(self, batch, types)
+
+    monkeypatch.setattr(Detector, "push_batch", counting)
+    text = "define P() from A() and each B() within 9 us from A "
+    where = "around Me range circle 9 m lifetime 8 us"
+    events = [event for event in dense(1).case.events if event.type != "C"]
+    found = {}
+    for count in (1, 5):
+        given.clear()
+        interests = parse(text + "".join(f"interest I{n} of P {where} " for n in range(count))).interests
+        detector = MovingDetector(interests, {}, delay_us=NEVER_LATE_US)
+        detector.push(events)
+        rows = detector.finish()
+        found[count] = sum(given), rows
+    assert found[5][0] == found[1][0] > 0
+    assert found[5][1].num_rows == 5 * found[1][1].num_rows > 100
+    assert len(set(found[5][1]["id"].to_pylist())) == found[5][1].num_rows
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.simulation.moving import Moving, as_expected, as_ranges, dense, moving, whole
+from tests.simulation.moving import Moving, as_expected, as_ranges, dense, moving, shadowed, whole
 from tocsin.language.interests import Semantics
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -67,14 +67,9 @@ def agreeing(case: Moving) -> None:
     """Definition 2 of the paper's Section 3, for ranges over one region; both queries at the first one's places."""
     one, two = case.interests
     assert one.semantics is two.semantics is Semantics.STRONG
-    events = []
-    for event in case.case.events:
-        events.append(event)
-        if event.type == "Me":
-            events.append(type(event)("You", event.ts + 3, event.attributes, event.seq, f"{event.id}y"))
-    delivered = Moving(case.interests, type(case.case)(case.case.rules, tuple(events)), case.city)
-    expected = delivered.expected()
-    found = delivered.simulation().run(events)
+    case = shadowed(case)
+    expected = case.expected()
+    found = case.simulation().run(case.case.events)
     for name in found:
         assert as_ranges(found[name]) == as_expected(expected[name])
     for mine in expected[one.name]:
