@@ -118,6 +118,11 @@ def test_a_range_without_an_area_is_a_mistake(shape: str) -> None:
         tocsin.rules(f"define P() from A() interest Near of P around Me range {shape}")
 
 
+def test_events_without_columns_for_places_are_a_mistake() -> None:
+    with pytest.raises(EventError, match="there is no column 'x'"):
+        tocsin.rules(TEXT).detect(pa.table({"type": ["A"], "ts": [1], "lon": [1.0], "lat": [1.0]}))
+
+
 def test_places_must_be_numbers() -> None:
     events = pa.table({"type": ["A"], "ts": [1], "x": ["here"], "y": [1.0]})
     with pytest.raises(RuleError, match="a place is made of numbers"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from tocsin.engine import output
 from tocsin.engine.detector import Detector
 from tocsin.engine.moving.detector import MovingDetector
+from tocsin.engine.moving.following import HISTORY_US
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
@@ -172,6 +173,7 @@ class RuleSet:
         from tocsin.spark.frames import prepare
         from tocsin.spark.rekeying import rekey
 
+        self._check_moving("rekey")
         names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
         source, job = prepare(
             self.rules, self.types, events, Columns(**names), duration_us(options.pop("delay", 0)),
@@ -229,6 +231,7 @@ class RuleSet:
 
         `delay`: how much later than the newest an event may come (µs, "5 s" or a timedelta).
         `ordered`: events come in canonical order (ts, seq, type, id), so that nothing waits.
+        `history`: for queries that move whose rules consume, how long events are kept (default: an hour).
         """
         delay_us = duration_us(delay)
         if ordered and delay_us:
@@ -237,13 +240,18 @@ class RuleSet:
         if self.interests:
             if ordered:
                 raise EventError("queries that move put events in order themselves: leave ordered out")
-            return self._moving(columns, delay_us, history)
+            consuming = any(interest.consumes for interest in self.interests)
+            return self._moving(columns, delay_us, HISTORY_US if history is None and consuming else history)
         self._check_at_rest(None, history)
         return Detector(self._plan, self.types, delay_us=delay_us, ordered=ordered, columns=columns)
 
     def _moving(self, columns: Columns, delay_us: int, history: Duration | None) -> MovingDetector:
         history_us = _or_none(history)
         return MovingDetector(self.interests, self.types, delay_us=delay_us, columns=columns, history_us=history_us)
+
+    def _check_moving(self, what: str) -> None:
+        if self.interests:
+            raise EventError(f"{what} is for rules: the state of queries that move cannot be moved yet")
 
     @staticmethod
     def _check_at_rest(locations: object, history: object) -> None:
@@ -254,6 +262,7 @@ class RuleSet:
 
     def restore(self, snapshot: bytes) -> Detector:
         """A detector that goes on where the snapshot was taken. New and changed rules see events from there on."""
+        self._check_moving("restore")
         return Detector.restore(snapshot, self.rules, self.types)
 
     def explain(self, events: Frames | None = None, **options: Any) -> str:

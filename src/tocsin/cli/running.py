@@ -79,7 +79,7 @@ def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     locations = None
     if ruleset.interests:
         # Ranges need location updates before the events in them, in whichever files these are: all are put in order.
-        detector = ruleset.detector(delay=ALL_US, history=wanted.history, **names)
+        detector = ruleset.detector(delay=ALL_US, history=wanted.history or ALL_US, **names)
         if wanted.locations is not None:
             declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
             locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)

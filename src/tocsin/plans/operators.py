@@ -103,6 +103,24 @@ def tree(interest: Interest) -> Operator:
     return Operator(interest.name, None, of_types(interest.delivers, interest.name), ())
 
 
+def reaches_us(root: Operator) -> dict[str, int]:
+    """How far behind the first moment of what is delivered each type of primary events is needed: refined points."""
+    found: dict[str, int] = {}
+
+    def visit(operator: Operator, back: int) -> None:
+        for type, reach in operator.reaches_us.items():
+            needed = back + reach if back else max(1, reach)
+            if type in operator.sources:
+                found[type] = max(needed, found.get(type, 0))
+            for child in operator.children:
+                if child.rule is not None and child.rule.emits.name == type:
+                    visit(child, needed)
+
+    for child in root.children:
+        visit(child, 0)
+    return found
+
+
 def is_exact(interest: Interest) -> bool:
     """Whether answers depend on where operators start, so that points are not refined and all start anew."""
     return interest.consumes

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from tocsin.engine.detector import LETTERS_KEPT
 from tocsin.engine.moving.following import Followed, Follower
 from tocsin.engine.moving.gathering import UPDATES, Gathered, Letter, Sieve
 from tocsin.engine.moving.matching import Matcher
-from tocsin.errors import EventError
+from tocsin.errors import EventError, nearest
 from tocsin.events.batches import Columns, Data, Seen, concat, describe_row, letters, read
 from tocsin.events.scheduler import Scheduler
 from tocsin.events.types import EventType
@@ -88,6 +89,7 @@ class MovingDetector:
         seen = read(data, self._columns, self._sieve.known, first=self._times is None)
         if self._times is None and seen.rows:
             self._times = seen.times
+        self._check_places(seen)
         given = self._sieve.catalog
         by_type = {name: kinds for name, kinds in seen.by_type.items() if name not in self._sieve.plan.defined}
         # Events of one table have no attribute that their columns do not name; location updates may have others.
@@ -95,6 +97,18 @@ class MovingDetector:
         if learned is not given:
             self._sieve, self._matcher = Sieve(self._followed.interests, learned), None
         return seen
+
+    def _check_places(self, seen: Seen) -> None:
+        """Fails if the columns of a table show that its events have no places."""
+        if not seen.rows or not seen.complete:
+            return
+        names = {name.rpartition(":")[0] for name in seen.batch.column_names} | seen.empty
+        missing = [[name for name in space.coordinates if name not in names] for space in self._sieve.spaces]
+        if all(missing):
+            hint = nearest(missing[0][0], names) or ""
+            raise EventError(
+                f"queries that move look at places, and there is no column '{missing[0][0]}'. {hint}".rstrip()
+            )
 
     def _process(self, released: pa.Table | None, upto: int | None) -> pa.Table:
         updates = UPDATES.empty_table()
@@ -113,7 +127,7 @@ class MovingDetector:
 
     def _bury(self, dead: list[Letter]) -> None:
         self._counts["dead"] += len(dead)
-        self._letters += dead
+        self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]
 
 
 def recent(parts: Sequence[pa.Table], after: int) -> list[pa.Table]:

@@ -21,6 +21,8 @@ from tocsin.plans.regions import distance_m
 Array = np.ndarray[Any, Any]
 
 FOREVER = 2**60
+HISTORY_US = 3_600_000_000
+"""How long a stream keeps events for rules that consume, if nobody says."""
 UPDATE = np.dtype([("query", "i4"), ("ts", "i8"), ("east", "f8"), ("north", "f8")])
 """A location update of a query's focal object."""
 PIECE = np.dtype(

@@ -7,7 +7,7 @@ lie in them, and each (unit, event) is a row of an ordinary batch with the unit'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,12 +27,12 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language.interests import Interest, Shape
 from tocsin.language.requests import shown_type
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.operators import AGE, RANGE, delivered, is_exact, is_strong, ranged, tree
+from tocsin.plans.operators import AGE, RANGE, delivered, is_exact, is_strong, ranged, reaches_us, tree
 from tocsin.plans.plan import Plan, plan
 
 Array = np.ndarray[Any, Any]
 
-ROWS_MAX = 1 << 20
+ROWS_MAX = 1 << 18
 """How many rows a detector gets at once, if no single unit has more."""
 NEVER_LATE_US = 2**60
 MARKER = "Marker"
@@ -66,6 +66,11 @@ class Group:
     @cached_property
     def windows_us(self) -> int:
         return tree(self.interest).windows_us
+
+    def spared(self, types: Sequence[str]) -> Array:
+        """By how much less than the windows each type is looked back for."""
+        reaches = reaches_us(tree(self.interest))
+        return np.array([self.windows_us - reaches.get(type, 0) for type in types], np.int64)
 
 
 class Matcher:
@@ -118,6 +123,7 @@ class Matcher:
         east, north = events.places(space) if len(events) else (np.zeros(0), np.zeros(0))
         rows = np.flatnonzero(np.isin(events.type, wanted) & ~np.isnan(east))
         east, north, ts = east[rows], north[rows], events.ts[rows]
+        types, spared = events.type[rows], group.spared(events.types)
         quiet = np.full(len(units), -FOREVER)
         for number in np.unique(units["shape"]).tolist():
             here = np.flatnonzero(units["shape"] == number)
@@ -131,6 +137,9 @@ class Matcher:
                 unit = here[unit]
                 if is_strong(group.interest):
                     unit, event = self._since_quiet(group, units, unit, event, ts, here[start:stop], quiet)
+                elif not group.exact:
+                    kept = ts[event] > units["begin"][unit] + spared[types[event]]
+                    unit, event = unit[kept], event[kept]
                 parts.append(self._detect(group, units, unit, rows[event], events))
         if is_strong(group.interest) and self.followed.history_us is not None:
             loud = quiet - group.windows_us < units["start"] - self.followed.history_us

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tocsin.engine.moving.detector import the_focal_type
+from tocsin.engine.moving.following import HISTORY_US
 from tocsin.engine.moving.gathering import Focals, Sieve
 from tocsin.errors import EventError
 from tocsin.events.batches import Columns
@@ -16,9 +17,6 @@ from tocsin.language.interests import Interest
 from tocsin.plans.operators import is_exact, is_strong
 from tocsin.spark.frames import Events, Source, default_slots
 from tocsin.spark.moving.jobs import MovingJob
-
-HISTORY_US = 3_600_000_000
-"""How long a stream keeps events for rules that consume, if nobody says."""
 
 
 def detect(
