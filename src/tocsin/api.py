@@ -205,7 +205,7 @@ class RuleSet:
             return detect_moving(
                 self.interests, self.types, events, columns,
                 locations=locations, delay_us=duration_us(delay), history_us=_or_none(history),
-                slots=slots, control=control,
+                slots=slots, control=control, select=select,
             )  # fmt: skip
         from tocsin.spark.frames import detect
 

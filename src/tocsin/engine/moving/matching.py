@@ -7,7 +7,7 @@ lie in them, and each (unit, event) is a row of an ordinary batch with the unit'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,9 +74,12 @@ class Group:
 
 
 class Matcher:
-    """Runs pieces of some interests over events of a known shape. `times`: ts of matches are timestamps."""
+    """Runs pieces of some interests over events of a known shape.
 
-    def __init__(self, followed: Followed, sieve: Sieve, *, times: bool) -> None:
+    `times`: ts of matches are timestamps. `select`: the columns that rows have besides the rule, if not all.
+    """
+
+    def __init__(self, followed: Followed, sieve: Sieve, *, times: bool, select: Collection[str] | None = None) -> None:
         self.followed, self.sieve, self.times = followed, sieve, times
         interests = followed.interests
         groups: dict[object, Group] = {}
@@ -89,7 +92,9 @@ class Matcher:
             group = groups.setdefault(key, Group(len(groups), one, sieve.catalog))
             self._group_of[number] = group.number
         self.groups = tuple(groups.values())
-        self.schema = matches_schema(sieve.plan, times=times)
+        whole = matches_schema(sieve.plan, times=times)
+        self.schema = pa.schema([field for field in whole if select is None or field.name in (*select, "rule")])
+        self._found = {*self.schema.names, "rule", "type", "ts", "id", RANGE}
         self._names = pa.array([one.name for one in interests], pa.string())
         words = [text_words(one.name) for one in interests]
         self._words = np.array(words, np.uint64).reshape(-1, 2)
@@ -186,7 +191,7 @@ class Matcher:
             header.append("id")
         names = [name for name in events.batch.column_names if name in wanted or name in header]
         detector = Detector(group.plan, {}, delay_us=NEVER_LATE_US, times=False)
-        detector.settled = True
+        detector.settled, detector.select = True, self._found
         if len(event):
             rows = events.batch.select(names).take(pa.array(event))
             rows = rows.append_column(f"{RANGE}:{Kind.LONG}", pa.array(unit))
@@ -222,18 +227,18 @@ class Matcher:
 
     def _told(self, of: Array, found: pa.Table) -> pa.Table:
         """Matches as rows of what is delivered."""
-        words = _words_of(whole(found["id"]))
-        state = self._words[of["query"]].T.copy()
-        for word in (of["number"].astype(np.uint64), words[0], words[1]):
-            state = _folded(state, word)
         values = {
             "query": self._names.take(pa.array(of["query"])),
             "range": pa.array(of["number"]),
             "rule": _shown(found["rule"]),
             "type": _shown(found["type"]),
-            "ts": found["ts"],
-            "id": hexadecimal(state[0], state[1]),
         }
+        if "id" in self.schema.names:
+            words = _words_of(whole(found["id"]))
+            state = self._words[of["query"]].T.copy()
+            for word in (of["number"].astype(np.uint64), words[0], words[1]):
+                state = _folded(state, word)
+            values["id"] = hexadecimal(state[0], state[1])
         return self._table(values, found, len(of))
 
     def _markers(self, of: Array) -> pa.Table:
@@ -289,7 +294,7 @@ def _chunks(counts: Array) -> Iterator[tuple[int, int]]:
 
 def _with_own_ids(found: pa.Table, events: Gathered) -> pa.Table:
     """Matches whose parts have the ids that their sources gave them."""
-    ids = events.ids if len(events) else None
+    ids = events.ids if len(events) and "parts" in found.column_names else None
     if ids is None or not found.num_rows:
         return found
     parts = whole(found["parts"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tocsin.engine import output
 from tocsin.engine.moving.detector import the_focal_type
 from tocsin.engine.moving.following import HISTORY_US
 from tocsin.engine.moving.gathering import Focals, Sieve
@@ -30,6 +32,7 @@ def detect(
     history_us: int | None = None,
     slots: int | None = None,
     control: DataFrame | None = None,
+    select: Iterable[str] | None = None,
 ) -> DataFrame:
     """The report of these queries over these events and location updates."""
     together = joined(events, locations, interests, columns)
@@ -42,6 +45,8 @@ def detect(
         history_us = HISTORY_US
     slots = slots or default_slots(source.frame.sparkSession)
     job = MovingJob(interests, source.catalog, columns, slots, source.times, source.tables, delay_us, history_us)
+    if select is not None:
+        job = replace(job, select=output.checked(select, job.matches.names))
     if source.streaming:
         from tocsin.spark.moving.streams import detect_stream
 

@@ -42,6 +42,8 @@ class MovingJob:
     """With a table for each type: for each type its attributes, and the columns that hold them."""
     delay_us: int = 0
     history_us: int | None = None
+    select: tuple[str, ...] | None = None
+    """The columns that rows have, if not all."""
     pieces: tuple[tuple[Array, ...], ...] = ()
     """Over a table: for each slot what is to be run, in chunks."""
     letters: tuple[Letter, ...] = field(default=(), repr=False)
@@ -57,7 +59,7 @@ class MovingJob:
 
     @cached_property
     def matcher(self) -> Matcher:
-        return Matcher(self.followed, self.sieve, times=self.times)
+        return Matcher(self.followed, self.sieve, times=self.times, select=self.select)
 
     @property
     def matches(self) -> pa.Schema:
