@@ -241,19 +241,17 @@ def checked(interests: Sequence[Interest], catalog: Catalog) -> Plan:
 
 
 class Gathered:
-    """Events in canonical order, each with its identity, of which is known where they are."""
+    """Events of which is known where they are. `settled`: all are there, in canonical order, with their identities."""
 
-    def __init__(self, parts: Sequence[pa.Table], types: Sequence[str], *, numbered: bool = True) -> None:
-        """`numbered`: all events are there, so that equal ones can be counted."""
+    def __init__(self, parts: Sequence[pa.Table], types: Sequence[str], *, settled: bool = True) -> None:
         self.types = types
         self._places: dict[Space, tuple[Array, Array]] = {}
         batch = concat(_alike(parts)) if parts else pa.table({})
         if not batch.num_rows:
             self.batch, self.ts, self.type = pa.table({}), np.zeros(0, np.int64), np.zeros(0, np.int32)
             return
-        batch = batch.take(self._canonical(batch))
-        self.ts, self.type = batch["ts"].to_numpy(), batch["type"].to_numpy()
-        self.batch = _numbered(batch) if numbered else batch
+        self.batch = _numbered(batch.take(self._canonical(batch))) if settled else batch
+        self.ts, self.type = self.batch["ts"].to_numpy(), self.batch["type"].to_numpy()
 
     def _canonical(self, batch: pa.Table) -> Array:
         ranks = np.argsort(np.argsort(np.array(self.types)))[batch["type"].to_numpy()]

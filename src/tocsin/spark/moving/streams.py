@@ -99,7 +99,7 @@ def _by_block(job: MovingJob, batch: pa.Table) -> Iterator[tuple[int, pa.Table]]
     events = job.sieve.events(batch)
     if events is None:
         return
-    gathered = Gathered([events], job.sieve.types, numbered=False)
+    gathered = Gathered([events], job.sieve.types, settled=False)
     homes = np.full(len(gathered), -1, np.int64)
     for space in job.sieve.spaces:
         east, north = gathered.places(space)
@@ -161,7 +161,7 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
         updates, behind = _in_time([decode(p.payload or b"") for p in parcels if p.what == LOCATIONS], slot.watermark)
         if number == 0:
             dead += [letter for part in behind for letter in _late_locations(part, job)]
-        fresh = Gathered(events, job.sieve.types, numbered=False).batch if events else None
+        fresh = Gathered(events, job.sieve.types, settled=False).batch if events else None
         if fresh is not None and fresh.num_rows:
             slot.parts[slot.next] = fresh
         slot.waiting = pa.concat_tables([slot.waiting, *updates])
@@ -287,7 +287,7 @@ def _handed(job: MovingJob, number: int, pieces: Array, slot: Slot) -> Iterator[
     """What the slots of queries are given: the first slot of cells hands them the pieces, all their own events."""
     if not len(pieces):
         return
-    events = Gathered(list(slot.parts.values()), job.sieve.types, numbered=False)
+    events = Gathered(list(slot.parts.values()), job.sieve.types, settled=False)
     slots = job.slot_of_query[pieces["query"]]
     for query_slot, label in enumerate(job.labels):
         mine = pieces[slots == query_slot]

@@ -111,7 +111,7 @@ def _sending(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
             events = job.sieve.events(batch) if batch.num_rows else None
             if events is None:
                 continue
-            gathered = Gathered([events], job.sieve.types, numbered=False)
+            gathered = Gathered([events], job.sieve.types, settled=False)
             for slot, parts in enumerate(job.pieces):
                 for number, pieces in enumerate(parts):
                     near = job.near(gathered, pieces)
