@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -40,6 +42,21 @@ def test_seeded_cases_are_of_all_kinds() -> None:
     kinds = {(type(c.interests[0].shape), type(c.interests[0].update), c.interests[0].semantics) for c in several}
     assert len(kinds) > 14
     assert len({case.interests[0].space for case in several}) == 2
+
+
+def test_queries_whose_rules_and_ranges_coincide_share_their_operators() -> None:
+    for seed in range(10):
+        case = dense(seed)
+        (one,) = case.interests
+        alone = case.simulation()
+        alone.run(case.case.events)
+        case = replace(case, interests=(one, replace(one, name="other"), replace(one, name="third", lifetime_us=2)))
+        check(case)
+        together = replace(case, interests=case.interests[:2]).simulation()
+        delivered = together.run(case.case.events)
+        assert together.traffic.streamed == alone.traffic.streamed
+        assert together.traffic.messages == alone.traffic.messages
+        assert len(delivered["other"]) == len(delivered[one.name])
 
 
 @pytest.mark.slow

@@ -121,6 +121,18 @@ def reaches_us(root: Operator) -> dict[str, int]:
     return found
 
 
+def shared(interests: Iterable[Interest]) -> dict[Interest, tuple[str, ...]]:
+    """Queries of which one can do the work for others: these names follow the same object in the same way."""
+    found: dict[Interest, list[str]] = {}
+    first: dict[Interest, Interest] = {}
+    for interest in interests:
+        one = first.setdefault(replace(interest, name=""), interest)
+        found.setdefault(one, [])
+        if one is not interest:
+            found[one].append(interest.name)
+    return {one: tuple(names) for one, names in found.items()}
+
+
 def is_exact(interest: Interest) -> bool:
     """Whether answers depend on where operators start, so that points are not refined and all start anew."""
     return interest.consumes
