@@ -62,6 +62,8 @@ class Known:
     exact: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     shared: Mapping[str, Kind] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    partly_named: bool = False
+    """Whether some events have ids and others do not."""
 
     def kind(self, type: str, attribute: str) -> Kind | None:
         """The kind that an attribute of a type must have, if that is known."""
@@ -177,7 +179,7 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
     if columns.id in names:
         ids = _text(table[columns.id])
         result["id"] = ids
-        for row in _where_null(ids):
+        for row in [] if known.partly_named else _where_null(ids):
             reasons.setdefault(row, "id is null")
     shared: dict[str, Kind] = {}
     header = {columns.ts, columns.seq, columns.id, *(() if type else (columns.type,))}

@@ -45,6 +45,8 @@ def detect(
         history_us = HISTORY_US
     slots = slots or default_slots(source.frame.sparkSession)
     job = MovingJob(interests, source.catalog, columns, slots, source.times, source.tables, delay_us, history_us)
+    if locations is not None and columns.id in source.frame.columns and columns.id not in locations.columns:
+        job = replace(job, partly_named=True)
     if select is not None:
         job = replace(job, select=output.checked(select, job.matches.names))
     if source.streaming:

@@ -7,7 +7,7 @@ cells as large as the largest range: a piece lies on the blocks that its box tou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,8 @@ class MovingJob:
     history_us: int | None = None
     select: tuple[str, ...] | None = None
     """The columns that rows have, if not all."""
+    partly_named: bool = False
+    """Whether events have ids and location updates do not."""
     pieces: tuple[tuple[Array, ...], ...] = ()
     """Over a table: for each slot what is to be run, in chunks."""
     letters: tuple[Letter, ...] = field(default=(), repr=False)
@@ -66,9 +68,10 @@ class MovingJob:
         """The columns of markers and matches."""
         return self.matcher.schema
 
-    @property
+    @cached_property
     def known(self) -> Known:
-        return self.sieve.known
+        """What the reader of batches must know."""
+        return replace(self.sieve.known, partly_named=self.partly_named)
 
     @cached_property
     def labels(self) -> list[int]:
