@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tocsin.engine import output
 from tocsin.engine.detector import Detector
+from tocsin.engine.moving.detector import MovingDetector
+from tocsin.engine.moving.following import HISTORY_US
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
 from tocsin.language import guess, parse
+from tocsin.language.interests import Interest
+from tocsin.language.printing_interests import print_interest
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Program, Rule
@@ -36,7 +40,7 @@ class DeadLetterWarning(UserWarning):
 
 
 class RuleSet:
-    """Rules that are deployed together."""
+    """Rules that are deployed together, or queries that move (`interests`) with the rules that they are made of."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -45,6 +49,11 @@ class RuleSet:
     @property
     def rules(self) -> tuple[Statement, ...]:
         return self.program.rules
+
+    @property
+    def interests(self) -> tuple[Interest, ...]:
+        """The queries that move. If there are any, they alone deliver, and not the rules by themselves."""
+        return self.program.interests
 
     @property
     def types(self) -> dict[str, EventType]:
@@ -80,6 +89,8 @@ class RuleSet:
         control: DataFrame | None = None,
         keep: Iterable[str] | None = None,
         select: Iterable[str] | None = None,
+        locations: Any = None,
+        history: Duration | None = None,
     ) -> Any:
         """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), in any order,
         or a Spark DataFrame (or a mapping of type to DataFrame), which gives a DataFrame; a stream gives a stream.
@@ -89,6 +100,13 @@ class RuleSet:
 
         `select`: the columns that matches have, if not all. Where there are many matches, `parts`, the events that a
         match is made of, costs as much as all others together.
+
+        For queries that move, rows have `query` and `range` besides; before the matches of a range stands its marker, a
+        row of type `Marker` without a rule, whose `ts` is the start of the range and whose `error` says why there is
+        nothing, if that is so.
+
+        `locations`: location updates, if they are not among the events: as the events are, the type may be left out.
+        `history`: how far back from a range's start events are kept (of a stream whose rules consume: an hour).
 
         For DataFrames:
 
@@ -102,10 +120,16 @@ class RuleSet:
             from tocsin.spark import matches
 
             select = select if select is None else tuple(select)
-            found = matches(self._report(events, columns, delay, slots, control, keep, select))
+            found = matches(self._report(events, columns, delay, slots, control, keep, select, locations, history))
             return found if select is None else found.select(*select)
-        detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
-        detector.push(events)
+        detector: Detector | MovingDetector
+        if self.interests:
+            detector = self._moving(columns, 2**60, history)
+            detector.push(events, locations)
+        else:
+            self._check_at_rest(locations, history)
+            detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
+            detector.push(events)
         found = detector.finish()
         if select is not None:
             found = found.select(list(output.checked(select, found.column_names)))
@@ -130,12 +154,15 @@ class RuleSet:
         slots: int | None = None,
         control: DataFrame | None = None,
         keep: Iterable[str] | None = None,
+        locations: DataFrame | None = None,
+        history: Duration | None = None,
     ) -> DataFrame:
         """Everything that detection in DataFrames has to say: matches, dead letters and metrics, told apart by `_kind`.
 
         `tocsin.spark.matches`, `dead_letters` and `metrics` are its parts. The options are those of `detect`.
         """
-        return self._report(events, Columns(type, ts, seq, id, ts_unit), delay, slots, control, keep, None)
+        columns = Columns(type, ts, seq, id, ts_unit)
+        return self._report(events, columns, delay, slots, control, keep, None, locations, history)
 
     def rekey(self, events: Frames, old: str | Path, new: str | Path, **options: Any) -> None:
         """Makes the checkpoint `new` for these rules, with the state and the source offsets of the checkpoint `old`.
@@ -146,6 +173,7 @@ class RuleSet:
         from tocsin.spark.frames import prepare
         from tocsin.spark.rekeying import rekey
 
+        self._check_moving("rekey")
         names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
         source, job = prepare(
             self.rules, self.types, events, Columns(**names), duration_us(options.pop("delay", 0)),
@@ -164,11 +192,24 @@ class RuleSet:
         control: DataFrame | None,
         keep: Iterable[str] | None,
         select: Iterable[str] | None,
+        locations: DataFrame | None,
+        history: Duration | None,
     ) -> DataFrame:
-        from tocsin.spark.frames import detect
-
         if slots is not None and (not isinstance(slots, int) or slots < 1):
             raise EventError(f"slots is a whole number from 1 on, not {slots!r}")
+        if self.interests:
+            from tocsin.spark.moving.frames import detect as detect_moving
+
+            if keep is not None:
+                raise EventError("queries that move do not come and go while a stream runs: leave keep out")
+            return detect_moving(
+                self.interests, self.types, events, columns,
+                locations=locations, delay_us=duration_us(delay), history_us=_or_none(history),
+                slots=slots, control=control, select=select,
+            )  # fmt: skip
+        from tocsin.spark.frames import detect
+
+        self._check_at_rest(locations, history)
         return detect(
             self.rules, self.types, events, columns,
             delay_us=duration_us(delay), slots=slots, control=control, keep=keep, select=select,
@@ -184,20 +225,44 @@ class RuleSet:
         seq: str = "seq",
         id: str = "id",
         ts_unit: str | None = None,
-    ) -> Detector:
-        """A detector for a stream.
+        history: Duration | None = None,
+    ) -> Any:
+        """A `Detector` for a stream, or a `MovingDetector` for queries that move.
 
         `delay`: how much later than the newest an event may come (µs, "5 s" or a timedelta).
         `ordered`: events come in canonical order (ts, seq, type, id), so that nothing waits.
+        `history`: for queries that move whose rules consume, how long events are kept (default: an hour).
         """
         delay_us = duration_us(delay)
         if ordered and delay_us:
             raise EventError("an ordered source has no delay: say ordered=True or delay=…, not both")
         columns = Columns(type, ts, seq, id, ts_unit)
+        if self.interests:
+            if ordered:
+                raise EventError("queries that move put events in order themselves: leave ordered out")
+            consuming = any(interest.consumes for interest in self.interests)
+            return self._moving(columns, delay_us, HISTORY_US if history is None and consuming else history)
+        self._check_at_rest(None, history)
         return Detector(self._plan, self.types, delay_us=delay_us, ordered=ordered, columns=columns)
+
+    def _moving(self, columns: Columns, delay_us: int, history: Duration | None) -> MovingDetector:
+        history_us = _or_none(history)
+        return MovingDetector(self.interests, self.types, delay_us=delay_us, columns=columns, history_us=history_us)
+
+    def _check_moving(self, what: str) -> None:
+        if self.interests:
+            raise EventError(f"{what} is for rules: the state of queries that move cannot be moved yet")
+
+    @staticmethod
+    def _check_at_rest(locations: object, history: object) -> None:
+        """Fails if what is for queries that move is given without any."""
+        for name, value in (("locations", locations), ("history", history)):
+            if value is not None:
+                raise EventError(f"{name} is for queries that move, and there is no interest here")
 
     def restore(self, snapshot: bytes) -> Detector:
         """A detector that goes on where the snapshot was taken. New and changed rules see events from there on."""
+        self._check_moving("restore")
         return Detector.restore(snapshot, self.rules, self.types)
 
     def explain(self, events: Frames | None = None, **options: Any) -> str:
@@ -205,8 +270,9 @@ class RuleSet:
 
         With DataFrames also what is pushed into Spark, and what runs in which slot; the options are those of `detect`.
         """
-        if events is None:
-            return explain(self._plan)
+        if events is None or self.interests:
+            told = [print_interest(interest) for interest in self.interests]
+            return "\n\n".join([explain(self._plan), *told])
         from tocsin.spark.frames import explain_frames
 
         names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
@@ -225,7 +291,7 @@ def _is_frames(events: object) -> TypeGuard[Frames]:
     return type(some).__module__.startswith("pyspark.")
 
 
-def rules(source: str | Path | Iterable[Statement], language: str | None = None) -> RuleSet:
+def rules(source: str | Path | Iterable[Statement | Interest], language: str | None = None) -> RuleSet:
     """Rules from their text or from a file (a `Path`, or a string that names a file), or from rules made by the
     builder.
 
@@ -239,11 +305,19 @@ def rules(source: str | Path | Iterable[Statement], language: str | None = None)
             raise RuleError("there is no rule here", hint="A rule starts with: define Name(…) from …")
         return RuleSet(replace(program, rules=tuple(replace(rule, source=text) for rule in program.rules)))
     given = tuple(source) if isinstance(source, Iterable) else (source,)
+    moving = tuple(one for one in given if isinstance(one, Interest))
+    if moving:
+        if len(moving) < len(given):
+            raise RuleError("queries that move bring their rules along: give them alone")
+        needed: tuple[Statement, ...] = tuple(dict.fromkeys(rule for one in moving for rule in one.rules))
+        return RuleSet(Program((), needed, moving))
+    plain: list[Statement] = []
     for rule in given:
         if not isinstance(rule, Rule | Request | Query):
             message = f"rules come as text, a file, or Rule objects, not as {type(rule).__name__}"
             raise RuleError(message, hint="The builder's rules end with .build().")
-    return RuleSet(Program((), given))
+        plain.append(rule)
+    return RuleSet(Program((), tuple(plain)))
 
 
 def duration_us(duration: Duration) -> int:
@@ -266,6 +340,10 @@ def duration_us(duration: Duration) -> int:
     if micros < 0:
         raise EventError("a delay cannot be negative")
     return micros
+
+
+def _or_none(duration: Duration | None) -> int | None:
+    return None if duration is None else duration_us(duration)
 
 
 def _text(source: str | Path) -> str:

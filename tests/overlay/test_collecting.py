@@ -9,7 +9,7 @@ from tocsin.language.mcep import parse
 from tocsin.overlay.cells import Cells, Find, Found
 from tocsin.overlay.collecting import Collect, CollectCells, Collector, Events, Marker, Row
 from tocsin.overlay.delivery import Consumer, LocationUpdate, Still
-from tocsin.overlay.ranges import tree
+from tocsin.plans.operators import tree
 from tocsin.plans.regions import Grid, Region
 
 OLD, NEW = Region(Rectangle(10, 10), (0, 0)), Region(Rectangle(10, 10), (4, 0))

@@ -9,7 +9,8 @@ from tocsin.engine.reference_ranges import quiet_point
 from tocsin.events.types import Event
 from tocsin.language.interests import Rectangle
 from tocsin.language.mcep import parse
-from tocsin.overlay.ranges import Focal, lemma_1, lemma_2, points, quiet, stretches, tree
+from tocsin.overlay.ranges import Focal, lemma_1, lemma_2, points, quiet, stretches
+from tocsin.plans.operators import reaches_us, tree
 from tocsin.plans.regions import Region
 
 RULES = """
@@ -68,6 +69,17 @@ def test_what_preserves_locality() -> None:
         "define Q() from A() and last B() within 3 us from A define P() from Q()",
     ):
         assert not root(rule).preserves_locality
+
+
+def test_refined_points_are_the_same_for_one_who_has_everything() -> None:
+    (interest,) = parse(RULES + "interest I of P around Me range circle 1 m").interests
+    root = tree(interest)
+    found: dict[str, int] = {}
+    for key, own in points(root, 1000, exact=False).items():
+        sources = next(operator.sources for operator in root.walk() if operator.key == key)
+        for type in sources:
+            found[type] = max(1000 - own[type], found.get(type, 0))
+    assert reaches_us(root) == found == {"A": 2, "B": 4, "C": 8, "D": 5}
 
 
 @given(st.lists(st.lists(st.integers(0, 60), max_size=8), max_size=4), st.integers(0, 60), st.integers(1, 9))

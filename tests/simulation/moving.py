@@ -152,6 +152,17 @@ def settled(case: Case, chance: Random, queries: int, same: bool, strong: bool |
     return Moving(tuple(interests), Case(case.rules, tuple(events)), city)
 
 
+def shadowed(case: Moving) -> Moving:
+    """The case with the second query at the first one's places, a little later: ranges over one region overlap."""
+    events = []
+    for event in case.case.events:
+        if event.type != "You":
+            events.append(event)
+        if event.type == "Me":
+            events.append(Event("You", event.ts + 3, event.attributes, event.seq, f"{event.id}y"))
+    return replace(case, case=replace(case.case, events=tuple(events)))
+
+
 def as_ranges(delivered: list[Delivery]) -> list[list[object]]:
     """What was delivered, range by range: number, start and error, then the matches."""
     found: list[list[object]] = []

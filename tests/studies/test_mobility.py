@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 
-from tocsin.language.interests import Space
+from tocsin.engine.reference import detect
+from tocsin.language.interests import Rectangle, Space
+from tocsin.language.mcep import parse
 from tocsin.plans.regions import Region
-from tocsin.studies import mobility, mobility_runs, named
-from tocsin.studies.mobility_runs import DEVIATIONS_M, measure_answers, measure_moving, measure_predeployed
+from tocsin.studies import named
+from tocsin.studies.mobility import claims, runs
+from tocsin.studies.mobility.runs import DEVIATIONS_M, measure_answers, measure_moving, measure_predeployed
 from tocsin.studies.study import Row, Scale
 
 SETTINGS = {"cars": 60, "seconds": 12, "seed": 1, "edge_m": 300, "lifetime_s": 10}
 
 
 def test_the_study_has_all_claims() -> None:
-    claims = {claim for figure in named("mobility").figures for claim in figure.claims}
-    assert {"M1", "M2", "M3", "M4"} <= claims
+    found = {claim for figure in named("mobility").figures for claim in figure.claims}
+    assert {"M1", "M2", "M3", "M4"} <= found
     assert all(figure.runs(Scale(quick=True)) for figure in named("mobility").figures)
 
 
 def test_predeployed_ranges_are_counted_one_by_one() -> None:
-    trace = mobility_runs._trace(60, 12, 1)
+    trace = runs._trace(60, 12, 1)
     for row in measure_predeployed(SETTINGS):
         if (deviation := row["deviation_m"]) < 100:
             continue
         xs = range(deviation, int(trace.width_m) + deviation, 2 * deviation)
         ys = range(deviation, int(trace.height_m) + deviation, 2 * deviation)
-        shape = mobility_runs._interests(mobility_runs.RULES, ["c1"], "rectangle 300 m by 300 m", "1 s", "each")[
-            0
-        ].shape
+        shape = runs._interests(runs.RULES, ["c1"], "rectangle 300 m by 300 m", "1 s", "each")[0].shape
         regions = [Region(shape, (x, y), Space.PLANE) for x in xs for y in ys]
         held = sum(region.contains((e.attributes["x"], e.attributes["y"])) for e in trace.events for region in regions)
-        assert (row["deployed"], row["streamed"]) == (len(regions), held)
+        assert (row["deployed"], row["primary"]) == (len(regions), held)
+
+
+def test_what_goes_between_predeployed_operators_is_counted_range_by_range() -> None:
+    trace = runs.street_trace(40, 12, 3, 300.0, 300.0, accident_every_s=2.0)
+    lower = [rule for rule in parse(runs.RULES).rules if rule.emits.name != "Accident"]
+    places = {event.id: (event.attributes["x"], event.attributes["y"]) for event in trace.events}
+    boxes = runs._composites(trace.events, places)
+    centres = [np.arange(50, 350, 100)] * 2
+    counted = runs._ranges_with(boxes, centres, 120.0).sum()
+    found = 0
+    for x, y in product(*centres):
+        region = Region(Rectangle(120.0, 120.0), (x, y))
+        found += len(detect(lower, [event for event in trace.events if region.contains(places[event.id])]))
+    assert counted == found > 0
 
 
 def test_incremental_streaming_streams_less_and_delivers_the_same() -> None:
-    rows = {mode: measure_moving({**SETTINGS, "mode": mode})[0] for mode in mobility_runs.MODES}
+    rows = {mode: measure_moving({**SETTINGS, "mode": mode})[0] for mode in runs.MODES}
     assert all(row["wrong"] == 0 for row in rows.values())
     assert rows["MCEP"]["streamed"] < rows["MCEP w/o optimizations"]["streamed"]
     assert rows["MCEP"]["delivered"] == rows["MCEP w/o optimizations"]["delivered"]
@@ -55,21 +73,21 @@ def test_answers_are_right_and_there_are_some(semantics: str, consuming: bool) -
 def streams(mcep: int, control: int, predeployed: int) -> list[Row]:
     base = {"edge_m": 100, "seed": 1}
     rows = [{**base, "mode": "predeployment", "deviation_m": one, "streamed": predeployed} for one in DEVIATIONS_M]
-    return [*rows, {**base, "mode": "MCEP", "streamed": mcep, "control": control}]
+    return [*rows, {**base, "mode": "MCEP", "streamed": mcep, "control": control, "ranges": 1}]
 
 
 def test_claims_can_fail() -> None:
-    assert [claim.holds for claim in mobility.judge_streams(streams(100, 1, 10_000))] == [True, True]
-    assert [claim.holds for claim in mobility.judge_streams(streams(100, 50, 150))] == [False, False]
+    assert [claim.holds for claim in claims.judge_streams(streams(100, 1, 10_000))] == [True, True]
+    assert [claim.holds for claim in claims.judge_streams(streams(100, 50, 150))] == [False, False]
     base = {"edge_m": 100, "seed": 1, "wrong": 0}
 
     def three(*streamed: int) -> list[Row]:
-        return [{**base, "mode": mode, "streamed": n} for mode, n in zip(mobility_runs.MODES, streamed, strict=True)]
+        return [{**base, "mode": mode, "streamed": n} for mode, n in zip(runs.MODES, streamed, strict=True)]
 
-    assert mobility.judge_incremental(three(50, 100, 40))[0].holds
-    assert not mobility.judge_incremental(three(95, 100, 40))[0].holds
-    assert not mobility.judge_incremental(three(50, 100, 60))[0].holds
+    assert claims.judge_incremental(three(50, 100, 40))[0].holds
+    assert not claims.judge_incremental(three(95, 100, 40))[0].holds
+    assert not claims.judge_incremental(three(50, 100, 60))[0].holds
     good = {"wrong": 0, "ranges": 9, "semantics": "strong", "pairs": 3, "disagreeing": 0, "refused": 0, "delivered": 4}
-    assert mobility.judge_answers([good])[0].holds
+    assert claims.judge_answers([good])[0].holds
     for wrong in ({"wrong": 1}, {"disagreeing": 1}, {"pairs": 0}, {"delivered": 0}):
-        assert not mobility.judge_answers([{**good, **wrong}])[0].holds
+        assert not claims.judge_answers([{**good, **wrong}])[0].holds

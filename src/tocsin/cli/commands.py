@@ -95,7 +95,10 @@ def check(rules: Rules) -> None:
     ruleset = _rules(rules)
     for rule in ruleset.rules:
         typer.echo(f"{rule.name}: {rule.emits}")
-    typer.echo(f"{rules}: {showing.count(len(ruleset), 'rule')}, no mistake", err=True)
+    for interest in ruleset.interests:
+        typer.echo(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
+    moving = f" and {showing.count(len(ruleset.interests), 'interest')}" if ruleset.interests else ""
+    typer.echo(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake", err=True)
 
 
 @app.command()
@@ -140,6 +143,16 @@ def run(
     dead_letters: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Write late and bad events to this file or folder, with the reason."),
+    ] = None,
+    locations: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Location updates of the objects that queries follow, if not among the events."
+        ),
+    ] = None,
+    history: Annotated[
+        str | None,
+        typer.Option(help="How far back from a range's start events are kept, such as '1 h'.", show_default=False),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     delay: Annotated[
@@ -207,6 +220,9 @@ def run(
     tocsin run fire.tesla --events kafka://localhost:9092/readings --matches kafka://localhost:9092/fires
     --follow --rules-folder changes/ --metrics 9100
 
+    [bold]Queries that move, and where their objects are:[/bold]
+    tocsin run accidents.mcep --events events/ --locations positions.csv
+
     [bold]Without Spark, for scripts:[/bold]  tocsin run fire.tesla --events log.jsonl --engine embedded --json
     """
     options = {"--checkpoint": checkpoint, "--rules-folder": rules_folder, "--metrics": metrics}
@@ -220,6 +236,12 @@ def run(
     if engine is Engine.EMBEDDED and (follow or slots):
         raise typer.BadParameter("this is for --engine spark", param_hint="--follow" if follow else "--slots")
     ruleset = _rules(rules)
+    for name, value in (("--locations", locations), ("--history", history)):
+        if value is not None and not ruleset.interests:
+            raise typer.BadParameter(f"{rules} has no interest: this is for queries that move", param_hint=name)
+    if ruleset.interests and (rules_folder or ordered):
+        param = "--rules-folder" if rules_folder else "--ordered"
+        raise typer.BadParameter("this is not for queries that move", param_hint=param)
     wanted = running.Wanted(
         rules=rules,
         events=events,
@@ -236,6 +258,8 @@ def run(
         changes=rules_folder,
         metrics=metrics,
         as_json=as_json,
+        locations=locations,
+        history=history,
     )
     if engine is Engine.EMBEDDED:
         running.embedded(ruleset, wanted)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tocsin.engine.detector import Detector
+    from tocsin.engine.moving.detector import MovingDetector
     from tocsin.events.files import EventFiles, TableWriter
     from tocsin.events.lines import BadLine
 
@@ -52,9 +53,16 @@ def as_json(outcome: Outcome, matches: str | None, dead_letters: str | None) -> 
 
 
 def embedded(
-    detector: Detector, source: EventFiles, matches: Path | None, dead_letters: Path | None, *, limit: int
+    detector: Detector | MovingDetector,
+    source: EventFiles,
+    matches: Path | None,
+    dead_letters: Path | None,
+    *,
+    limit: int,
+    locations: EventFiles | None = None,
 ) -> Outcome:
     """Runs in this process, and writes or keeps what comes out."""
+    from tocsin.engine.moving.detector import MovingDetector
     from tocsin.events.files import TableWriter
 
     for path in (matches, dead_letters):
@@ -66,6 +74,11 @@ def embedded(
             stack.enter_context(TableWriter(matches)) if matches else None,
             stack.enter_context(TableWriter(dead_letters)) if dead_letters else None,
         )
+        if locations is not None:
+            assert isinstance(detector, MovingDetector)
+            for chunk in locations.chunks(CHUNK_ROWS):
+                taking.take(detector.locate(chunk.table))
+                taking.set_aside(detector.dead_letters(), chunk.bad)
         seconds = _drive(detector, source, taking)
     counts = {**detector.counts, "bad_lines": taking.bad_lines}
     return Outcome(counts, taking.by_rule, taking.shown(), taking.dead, taking.examples, seconds)
@@ -89,8 +102,9 @@ class Taking:
         """Takes matches as they become certain."""
         if not self.kept or (table.num_rows and self.matches < self.limit):
             self.kept.append(table.slice(0, max(0, self.limit - self.matches)))
-        self.matches += table.num_rows
-        self.by_rule.update(found_by_rule(table))
+        found = found_by_rule(table)
+        self.matches += sum(found.values())
+        self.by_rule.update(found)
         if self.matches_to:
             self.matches_to.write(table)
 
@@ -116,7 +130,7 @@ class Taking:
         return pa.concat_tables(self.kept)
 
 
-def _drive(detector: Detector, source: EventFiles, taking: Taking) -> float:
+def _drive(detector: Detector | MovingDetector, source: EventFiles, taking: Taking) -> float:
     """Sends all events through the detector, with a progress bar on a terminal. Returns the seconds it took."""
     start = perf_counter()
     with console(stderr=True).status(f"looking at the columns of {source.source}"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from tocsin.cli.outcomes import Outcome
     from tocsin.events.batches import Columns
     from tocsin.events.types import Kind
+
+
+ALL_US = 2**59
+"""A delay within which all events are."""
+LOCATIONS_OPTIONAL = ("type", "seq", "id")
+"""Columns that location updates need not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,8 @@ class Wanted:
     changes: str | None
     metrics: str | None
     as_json: bool
+    locations: str | None = None
+    history: str | None = None
 
     @property
     def columns(self) -> Columns:
@@ -63,15 +71,23 @@ def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     """The run in this process."""
     from tocsin.events.files import open_events
 
-    for address in (wanted.events, wanted.matches, wanted.dead_letters):
+    for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
         if address is not None and "://" in address:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
     source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
-    names, unit = wanted.names, wanted.ts_unit
-    detector = ruleset.detector(delay=wanted.delay, ordered=wanted.ordered, ts_unit=unit, **names)
+    names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
+    locations = None
+    if ruleset.interests:
+        # Ranges need location updates before the events in them, in whichever files these are: all are put in order.
+        detector = ruleset.detector(delay=ALL_US, history=wanted.history or ALL_US, **names)
+        if wanted.locations is not None:
+            declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
+            locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)
+    else:
+        detector = ruleset.detector(delay=wanted.delay, ordered=wanted.ordered, **names)
     places = [Path(path) if path else None for path in (wanted.matches, wanted.dead_letters)]
     with named(wanted.rules):
-        outcome = outcomes.embedded(detector, source, *places, limit=wanted.limit)
+        outcome = outcomes.embedded(detector, source, *places, limit=wanted.limit, locations=locations)
     wanted.tell(outcome)
 
 
@@ -83,13 +99,19 @@ def once(ruleset: RuleSet, wanted: Wanted) -> None:
     duration_us(wanted.delay)
     _check_places(wanted)
     with errors.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
-        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.matches))
+        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
         status.update(f"reading {wanted.events}")
         source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
+        locations = None
+        if wanted.locations is not None:
+            types, optional = ruleset.types, LOCATIONS_OPTIONAL
+            locations = sources.table(session, wanted.locations, wanted.columns, types, optional)
         found = runs.once(
             ruleset,
             source,
             wanted.columns,
+            locations=locations,
+            history=wanted.history,
             slots=wanted.slots,
             matches=wanted.matches,
             dead_letters=wanted.dead_letters,
@@ -116,11 +138,13 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
         matches=wanted.matches,
         dead_letters=wanted.dead_letters,
         changes=wanted.changes,
+        locations=wanted.locations,
+        history=wanted.history,
         printed=None if wanted.as_json else following.print_matches,
         said=lambda text: typer.echo(text, err=True),
     )
     with errors.plainly(), named(wanted.rules):
-        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.matches))
+        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
         outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
     wanted.tell(outcome)
     return code

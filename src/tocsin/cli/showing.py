@@ -41,14 +41,13 @@ def show(table: pa.Table, total: int) -> None:
     if not total:
         typer.echo("no matches")
         return
-    title = (
-        count(total, "match") if total == table.num_rows else f"the first {table.num_rows:,} of {count(total, 'match')}"
-    )
+    here = sum(found_by_rule(table).values())
+    title = count(total, "match") if total == here else f"the first {here:,} of {count(total, 'match')}"
     names = [name for name in table.column_names if name not in ("id", "parts")]
     columns = [Column(name, overflow="fold") for name in (*names, "made of")]
     shown = Table(*columns, title=title, title_justify="left")
     for record in records(table):
-        parts = ", ".join(f"{part['role']} {_clock(part['ts'])}" for part in record["parts"])
+        parts = ", ".join(f"{part['role']} {_clock(part['ts'])}" for part in record["parts"] or ())
         shown.add_row(*("" if record[name] is None else str(record[name]) for name in names), parts)
     console().print(shown)
 
@@ -81,8 +80,8 @@ def rate(events: int, seconds: float) -> str:
 
 
 def found_by_rule(matches: pa.Table) -> dict[str, int]:
-    """How many matches each rule has."""
-    counted: Any = matches["rule"].value_counts()
+    """How many matches each rule has. Markers of ranges have none."""
+    counted: Any = matches["rule"].drop_null().value_counts()
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 

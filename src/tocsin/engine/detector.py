@@ -19,7 +19,6 @@ from tocsin.engine.machine import Instant, Machine
 from tocsin.engine.state import State, extract, load
 from tocsin.errors import EventError, RuleError, StateError, nearest
 from tocsin.events.batches import (
-    ARROW,
     DEFINED,
     TS_LIMIT,
     UNNEEDED,
@@ -27,7 +26,7 @@ from tocsin.events.batches import (
     Data,
     Known,
     Seen,
-    describe,
+    describe_row,
     letters,
     read,
 )
@@ -74,6 +73,8 @@ class Detector:
         """The columns that matches have, if not all."""
         self.nameless = False
         """Whether events need no identity; see `identifies`."""
+        self.settled = False
+        """Whether batches are identified and in canonical order; see `Intake`."""
         self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
         self._check_order(self._plan, ordered)
         self._since: dict[str, int] = {}
@@ -105,7 +106,7 @@ class Detector:
     def _machine(self) -> Machine:
         """What runs; not made before it is needed, as the first events may tell more about their types."""
         machine = Machine(self._plan, self._since, ordered=self._ordered)
-        machine.intake.nameless = self.nameless
+        machine.intake.nameless, machine.intake.settled = self.nameless, self.settled
         return machine
 
     # ---- what goes in and comes out
@@ -496,15 +497,8 @@ class Detector:
         if len(self._letters) >= LETTERS_KEPT:
             self._counts["dead"] += 1
             return
-        attributes: dict[str, Any] = {}
-        for name in batch.column_names:
-            attribute, value = name.rpartition(":")[0], batch[name][row]
-            if attribute and value.is_valid:
-                time = value.type == ARROW[Kind.TIMESTAMP]
-                attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
-        type, ts = [*self._reading][number], batch["ts"][row].as_py()
-        id = batch["id"][row].as_py() if "id" in batch.column_names else None
-        self._bury([(reason, type, ts, describe(type, ts, attributes, batch["seq"][row].as_py(), id))])
+        type = [*self._reading][number]
+        self._bury([(reason, type, batch["ts"][row].as_py(), describe_row(batch, row, type))])
 
     def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
         self._counts["dead"] += len(dead)

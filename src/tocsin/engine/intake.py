@@ -118,6 +118,8 @@ class Intake:
         self.tail = Tail() if ordered else None
         self.nameless = False
         """Whether nobody will ask who an event is: then only equals are identified, for their order."""
+        self.settled = False
+        """Whether batches are in canonical order already, with identities in which occurrences are counted."""
 
     def environment(self, lists: kernels.Lists | None) -> Array:
         """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
@@ -271,6 +273,8 @@ class Intake:
 
         `source` and `passed` follow. Returns the rows that are late among their equals.
         """
+        if self.settled:
+            return [], passed
         store, count = self._store, len(source)
         ts, seq = store.ts[base : base + count], store.seq[base : base + count]
         same = (ts[1:] == ts[:-1]) & (seq[1:] == seq[:-1])

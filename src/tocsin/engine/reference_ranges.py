@@ -144,7 +144,8 @@ def covering(interest: Interest, range: Range, facts: Sequence[Fact], history_us
         return Covering(range, error="the history kept is shorter than the lifetime and the windows")
     quiet = None
     if interest.consumes and interest.semantics == Semantics.STRONG:
-        quiet = quiet_point([fact.ts for fact in located], first - windows, windows)
+        seen = {use for rule in interest.rules for use in rule.uses}
+        quiet = quiet_point([fact.ts for fact in located if fact.type in seen], first - windows, windows)
         if quiet - windows < kept_from:
             return Covering(range, error="there is no quiet point within the history kept")
 

@@ -352,7 +352,7 @@ class Tables:
         self.outputs = max(self.outputs, len(programs))
         roles = 1 + len(plan.steps) if plan.context is None and plan.windowed is None else 0
         self.places = max(self.places, roles)
-        self._rule_words.extend(_signed(text_words(plan.rule.name)))
+        self._rule_words.extend(_signed(text_words(shown_type(plan.rule.name))))
         self._role_counts.extend([roles])
         return loaded
 

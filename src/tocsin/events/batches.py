@@ -62,6 +62,8 @@ class Known:
     exact: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     shared: Mapping[str, Kind] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    partly_named: bool = False
+    """Whether some events have ids and others do not."""
 
     def kind(self, type: str, attribute: str) -> Kind | None:
         """The kind that an attribute of a type must have, if that is known."""
@@ -177,7 +179,7 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
     if columns.id in names:
         ids = _text(table[columns.id])
         result["id"] = ids
-        for row in _where_null(ids):
+        for row in [] if known.partly_named else _where_null(ids):
             reasons.setdefault(row, "id is null")
     shared: dict[str, Kind] = {}
     header = {columns.ts, columns.seq, columns.id, *(() if type else (columns.type,))}
@@ -389,6 +391,18 @@ def describe(
     except EventError:
         pass
     return json.dumps({"type": type, "ts": ts, **attributes}, default=str, ensure_ascii=False)
+
+
+def describe_row(batch: pa.Table, row: int, type: str) -> str:
+    """An event of a batch in its notation."""
+    attributes: dict[str, Any] = {}
+    for name in batch.column_names:
+        attribute, value = name.rpartition(":")[0], batch[name][row]
+        if attribute and value.is_valid:
+            time = value.type == ARROW[Kind.TIMESTAMP]
+            attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
+    id = batch["id"][row].as_py() if "id" in batch.column_names else None
+    return describe(type, batch["ts"][row].as_py(), attributes, batch["seq"][row].as_py(), id)
 
 
 def _value(value: object) -> Value:

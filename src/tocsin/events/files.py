@@ -11,7 +11,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -52,12 +52,21 @@ class Chunk(NamedTuple):
     bytes_read: int
 
 
+OPTIONAL = ("seq", "id")
+
+
 class EventFiles(ABC):
     """Event files of one format, opened by `open_events`."""
 
     def __init__(
-        self, source: Path, paths: tuple[Path, ...], names: Mapping[str, str], declared: Mapping[str, Kind]
+        self,
+        source: Path,
+        paths: tuple[Path, ...],
+        names: Mapping[str, str],
+        declared: Mapping[str, Kind],
+        optional: Collection[str] = OPTIONAL,
     ) -> None:
+        self.optional = optional
         self.source = source
         self.paths = paths
         self.names = dict(names)
@@ -69,7 +78,7 @@ class EventFiles(ABC):
         """The columns over all files. Text files are read once for this."""
         schema = self._schema()
         for header, name in self.names.items():
-            optional = header in ("seq", "id") and name == header
+            optional = header in self.optional and name == header
             if optional or name in schema.names:
                 continue
             role = {"type": "type", "ts": "time"}.get(header, header)
@@ -178,11 +187,13 @@ def open_events(
     seq: str = "seq",
     id: str = "id",
     declared: Mapping[str, Kind] | None = None,
+    optional: Collection[str] = OPTIONAL,
 ) -> EventFiles:
     """The events of a file, or of all files of a folder in the order of their names.
 
-    `type`, `ts`, `seq` and `id` say what those columns are called, `declared` what columns of text files hold that is
-    not to be guessed. In a folder, names that start with `.` or `_` are passed over, as are folders inside it.
+    `type`, `ts`, `seq` and `id` say what those columns are called, `optional` which of them may be missing under its
+    own name, `declared` what columns of text files hold that is not to be guessed. In a folder, names that start with
+    `.` or `_` are passed over, as are folders inside it.
     """
     path = Path(path)
     names = {"type": type, "ts": ts, "seq": seq, "id": id}
@@ -201,7 +212,7 @@ def open_events(
         if len(formats) > 1:
             examples = ", ".join(f"{file.name} ({name})" for name, file in sorted(formats.items()))
             raise EventError(f"the folder {path} mixes formats: {examples}", hint="Read one format at a time.")
-        return (ParquetFiles if "Parquet" in formats else TextFiles)(path, paths, names, declared or {})
+        return (ParquetFiles if "Parquet" in formats else TextFiles)(path, paths, names, declared or {}, optional)
 
 
 def iso(table: pa.Table) -> pa.Table:

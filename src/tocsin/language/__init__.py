@@ -9,15 +9,21 @@ import re
 from collections.abc import Callable
 
 from tocsin.errors import RuleError, nearest
-from tocsin.language import eps, siddhi, tesla
+from tocsin.language import eps, mcep, siddhi, tesla
 from tocsin.language.printing import print_expression, print_pattern, print_program, print_rule, print_window
 from tocsin.language.rules import Pattern, Program, Rule
 from tocsin.language.tesla import parse_expression, parse_pattern
 
-LANGUAGES: dict[str, Callable[[str], Program]] = {"tesla": tesla.parse, "eps": eps.parse, "siddhi": siddhi.parse}
+LANGUAGES: dict[str, Callable[[str], Program]] = {
+    "tesla": tesla.parse,
+    "eps": eps.parse,
+    "siddhi": siddhi.parse,
+    "mcep": mcep.parse,
+}
 """What reads a text of each language."""
 
 _REQUEST = re.compile(r"^[ \t]*request\s+[A-Za-z_]", re.IGNORECASE | re.MULTILINE)
+_INTEREST = re.compile(r"\binterest\s+[A-Za-z_]\w*\s+of\s", re.IGNORECASE)
 _SKIP = r"(?>(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*\*/)*)"
 _QUERY = re.compile(
     rf"{_SKIP}(?:@|from\b|partition\b|define\s+(?:stream|table|window|trigger|function)\s+\w)", re.IGNORECASE
@@ -38,14 +44,16 @@ def parse(text: str, language: str | None = None) -> Program:
 
 
 def guess(text: str) -> str:
-    """The language that a text is most likely written in: requests for notification begin with that word, and queries
-    with `from` or a definition of a stream.
+    """The language that a text is most likely written in: requests for notification and interests begin with that word,
+    queries with `from` or a definition of a stream.
 
     >>> guess("request Both on A & B"), guess("from A select x insert into B")
     ('eps', 'siddhi')
     """
     if _QUERY.match(text):
         return "siddhi"
+    if _INTEREST.search(text):
+        return "mcep"
     return "eps" if _REQUEST.search(text) else "tesla"
 
 

@@ -52,7 +52,7 @@ def parse(text: str) -> Program:
     """
     with reading(text):
         types, requests = _automaton().read(text, "program")
-    return Program(types, requests, text)
+    return Program(types, requests, source=text)
 
 
 @cache

@@ -7,13 +7,12 @@ location updates, the range R relative to it, and the lifetime δ of what the ru
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, pairwise
 
 from tocsin.errors import RuleError, Span, nearest
-from tocsin.events.types import EventType
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Parameter, Pattern, Rule, no_span
 from tocsin.language.terms import walk
@@ -109,16 +108,6 @@ class Interest:
         return any(rule.consuming for rule in self.rules)
 
 
-@dataclass(frozen=True, slots=True)
-class Interests:
-    """All that one text says."""
-
-    types: tuple[EventType, ...] = ()
-    rules: tuple[Rule, ...] = ()
-    interests: tuple[Interest, ...] = ()
-    source: str | None = field(default=None, compare=False, repr=False)
-
-
 def needed(delivers: Iterable[str], rules: Sequence[Statement], span: Span | None = None) -> tuple[Rule, ...]:
     """The rules that find events of these types, with those that these use, in the order of the text."""
     defined = {rule.emits.name for rule in rules}
@@ -211,12 +200,3 @@ def _folded(side: Side, other: Side) -> bool:
 
 def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
-
-
-def in_order(names: Sequence[str], interests: Iterable[Interest]) -> Iterator[Interest]:
-    """The interests of these names."""
-    known = {interest.name: interest for interest in interests}
-    for name in names:
-        if name not in known:
-            raise RuleError(f"there is no interest {name}", hint=nearest(name, known))
-        yield known[name]

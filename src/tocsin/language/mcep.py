@@ -24,7 +24,6 @@ from tocsin.language.interests import (
     Circle,
     Each,
     Interest,
-    Interests,
     Polygon,
     Rectangle,
     Semantics,
@@ -39,13 +38,13 @@ from tocsin.language.interests import (
 )
 from tocsin.language.mistakes_interests import unexpected
 from tocsin.language.reading import grammar, reading
-from tocsin.language.rules import Pattern
+from tocsin.language.rules import Pattern, Program
 from tocsin.language.tesla import TeslaReader
 from tocsin.language.tokens import Token
 from tocsin.language.tokens_interests import LENGTHS_M, InterestLexer
 
 
-def parse(text: str) -> Interests:
+def parse(text: str) -> Program:
     """The interests, rules and event types of a text.
 
     >>> text = "define Hot() from Temp(value > 45) interest Near of Hot around Me range circle 100 m"
@@ -61,7 +60,7 @@ def parse(text: str) -> Interests:
                 raise RuleError(f"two interests are called '{one.name.value}'", span=one.name.span)
             names.add(one.name.value)
             interests.append(_interest(one, rules))
-    return Interests(types, rules, tuple(interests), text)
+    return Program(types, rules, tuple(interests), source=text)
 
 
 @cache

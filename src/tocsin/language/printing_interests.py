@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tocsin.language.interests import (
     Circle,
     Each,
     Interest,
-    Interests,
     Polygon,
     Rectangle,
     Semantics,
@@ -19,10 +20,10 @@ from tocsin.language.printing import print_pattern, print_program, print_window
 from tocsin.language.rules import Program
 
 
-def print_interests(interests: Interests) -> str:
+def print_interests(program: Program) -> str:
     """Declarations, rules and interests as one text."""
-    parts = [print_program(Program(interests.types, interests.rules)).rstrip("\n")]
-    parts += [print_interest(interest) for interest in interests.interests]
+    parts = [print_program(replace(program, interests=())).rstrip("\n")]
+    parts += [print_interest(interest) for interest in program.interests]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

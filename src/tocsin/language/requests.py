@@ -231,12 +231,13 @@ def leaf_type(leaf: Leaf, request: str) -> str:
     return node.pattern.type if isinstance(node, Occurs | Times) else timer_type(node, request)
 
 
-_OF = " of "
+OF = " of "
+"""Stands between a type and whose it is."""
 
 
 def timer_type(timer: Timer, request: str) -> str:
     """The type of a timer's events. Each request has timers of its own."""
-    return timer_name(timer) + _OF + request
+    return timer_name(timer) + OF + request
 
 
 def shown_type(type: str) -> str:
@@ -245,12 +246,12 @@ def shown_type(type: str) -> str:
     >>> shown_type("every(1 h) of Report"), shown_type("Smoke")
     ('every(1 h)', 'Smoke')
     """
-    return type.partition(_OF)[0]
+    return type.partition(OF)[0]
 
 
 def timer_owner(type: str) -> str | None:
     """The request whose timer an event of that type comes from."""
-    return type.partition(_OF)[2] or None
+    return type.partition(OF)[2] or None
 
 
 def timer_name(timer: Timer) -> str:

@@ -14,6 +14,7 @@ from tocsin.errors import Span
 from tocsin.events.types import EventType, Kind
 
 if TYPE_CHECKING:
+    from tocsin.language.interests import Interest
     from tocsin.language.requests import Statement
 
 
@@ -230,4 +231,6 @@ class Program:
     types: tuple[EventType, ...] = ()
     rules: tuple[Statement, ...] = ()
     """Rules and requests for notification."""
+    interests: tuple[Interest, ...] = ()
+    """Queries that move, made of these rules."""
     source: str | None = field(default=None, compare=False, repr=False)

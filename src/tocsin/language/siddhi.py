@@ -73,7 +73,7 @@ def parse(text: str) -> Program:
         queries = Streams(definitions, named_queries(statements.asked)).queries()
     filled = {query.emits.name for query in queries}
     types = tuple(type for type in definitions.values() if type.name not in filled)
-    return Program(types, queries, text)
+    return Program(types, queries, source=text)
 
 
 @cache

@@ -46,7 +46,7 @@ def parse(text: str) -> Program:
     '>'
     """
     types, rules = _read(text, "program")
-    return Program(types, rules, text)
+    return Program(types, rules, source=text)
 
 
 def parse_pattern(text: str) -> Pattern:

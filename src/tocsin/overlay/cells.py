@@ -154,7 +154,9 @@ class Cells:
             self._wanted.pop(find.query, None)
         busy: tuple[Stretch, ...] = ()
         if find.quiet_us is not None and find.member:
-            times = sorted(event.ts for event, place in self._events(find.region) if find.region.contains(place))
+            looked_at = {type for _, types in find.operators.values() for type in types}
+            near = [event for event, place in self._events(find.region) if find.region.contains(place)]
+            times = sorted(event.ts for event in near if event.type in looked_at)
             busy = stretches(times, find.quiet_us)
         kept_from = self.progress - self.kept_us
         self.outbox.append(

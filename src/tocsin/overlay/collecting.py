@@ -20,8 +20,8 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.reference import Match, Part
 from tocsin.events.ids import Words, hexadecimal, match_words
 from tocsin.events.types import Event, EventType
-from tocsin.overlay.ranges import Operator
 from tocsin.plans.catalog import Catalog
+from tocsin.plans.operators import Operator
 from tocsin.plans.plan import Plan, plan
 from tocsin.plans.regions import Place, Region
 

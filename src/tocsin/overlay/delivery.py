@@ -17,7 +17,8 @@ from tocsin.events.ids import Words, fold, hexadecimal, text_words
 from tocsin.language.interests import Interest
 from tocsin.overlay.cells import Find, Found
 from tocsin.overlay.collecting import Collect, Events, Marker, Row, Site, Slot, Streamed
-from tocsin.overlay.ranges import is_exact, is_strong, lemma_1, points, quiet, tree
+from tocsin.overlay.ranges import lemma_1, points, quiet
+from tocsin.plans.operators import is_exact, is_strong, tree
 from tocsin.plans.regions import Cell, Grid, Place, Region
 
 TOO_SHORT = "the history kept is shorter than the lifetime and the windows"
@@ -78,8 +79,11 @@ class Consumer:
         grid: Grid,
         holder: Callable[[Cell], Site],
         history_us: int,
+        sharing: tuple[str, ...] = (),
     ) -> None:
         self.interest = interest
+        self.names = (interest.name, *sharing)
+        """The queries that are delivered to: one, or several whose rules and ranges coincide."""
         self.site = site
         self.root = tree(interest)
         self.places = dict(places)
@@ -230,7 +234,8 @@ class Consumer:
         for child in self.root.children:
             self._slots[child.key].awaiting = child.key in collect.affected
         self._done = -math.inf
-        self.delivered.append(Delivery(self.interest.name, collect.number, start=collect.start, error=error))
+        for name in self.names:
+            self.delivered.append(Delivery(name, collect.number, start=collect.start, error=error))
 
     def _hand_over(self, upto: float) -> None:
         if upto <= self._done or upto == math.inf:
@@ -248,8 +253,9 @@ class Consumer:
             return
         for row in sorted(rows, key=_order):
             assert row.match is not None
-            id = delivered_id(self.interest.name, collect.number, row.words)
-            self.delivered.append(Delivery(self.interest.name, collect.number, id, row.match))
+            for query in self.names:
+                id = delivered_id(query, collect.number, row.words)
+                self.delivered.append(Delivery(query, collect.number, id, row.match))
 
 
 def delivered_id(query: str, number: int, words: Words) -> str:

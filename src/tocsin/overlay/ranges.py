@@ -1,92 +1,21 @@
-"""What does a query that moves ask of its operators? The operator tree, initialisation points, and who must be told.
+"""What does a query that moves ask of its operators? Initialisation points, and who must be told.
 
-    delivery ◄─ rule ◄─ rule ◄─ brokers that hold the range's cells
-
-An operator is a rule on one path of the tree. *Points* are exclusive: an input is needed if it is later. Lemma 1 says
+*Points* are exclusive: an input is needed if it is later. Lemma 1 says
 from which point a source must stream, Lemma 2 whom a move of the range concerns (MCEP, Section 5.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from tocsin.events.types import Event
-from tocsin.language.interests import Each, Interest, Semantics, Spatial, Timed
-from tocsin.language.rules import Policy, Rule, Selection, Within
+from tocsin.language.interests import Each, Interest, Spatial, Timed
+from tocsin.plans.operators import Operator
 from tocsin.plans.regions import Place, Region, distance_m, place_of
 
 Stretch = tuple[int, int]
 """First and last time of events that follow each other without a quiet point in between."""
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A rule at one place of the tree, or the delivery at its root, which has none."""
-
-    key: str
-    """The path from the root: unique in a query."""
-    rule: Rule | None
-    children: tuple[Operator, ...]
-    sources: tuple[str, ...]
-    """The types of primary events that it sees."""
-
-    def walk(self) -> Iterator[Operator]:
-        """It and all below it."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-    @cached_property
-    def restriction_us(self) -> int:
-        """The restriction window: the longest of `reaches_us`."""
-        return max(1, *self.reaches_us.values()) if self.rule else 0
-
-    @cached_property
-    def reaches_us(self) -> Mapping[str, int]:
-        """How far behind its anchor it looks for events of each type."""
-        assert self.rule is not None
-        back = {self.rule.anchor.role: 0}
-        reaches = {self.rule.anchor.type: 0}
-        for clause in self.rule.clauses:
-            scope = clause.scope
-            reach = back[scope.origin] + scope.window_us if isinstance(scope, Within) else back[scope.start]
-            if isinstance(clause, Selection):
-                back[clause.pattern.role] = reach
-            reaches[clause.pattern.type] = max(reach, reaches.get(clause.pattern.type, 0))
-        return reaches
-
-    @cached_property
-    def windows_us(self) -> int:
-        """The longest sum of restriction windows from here down to a source."""
-        return self.restriction_us + max((child.windows_us for child in self.children), default=0)
-
-    @cached_property
-    def preserves_locality(self) -> bool:
-        """Whether more input never means that something is not found: `each` selections all the way down."""
-        clauses = self.rule.clauses if self.rule else ()
-        grows = all(isinstance(clause, Selection) and clause.policy is Policy.EACH for clause in clauses)
-        return (
-            grows
-            and not (self.rule and self.rule.consuming)
-            and all(child.preserves_locality for child in self.children)
-        )
-
-
-def tree(interest: Interest) -> Operator:
-    """The operators of a query: its delivery, and under it a rule for each path."""
-
-    def of_types(types: Iterable[str], path: str) -> tuple[Operator, ...]:
-        return tuple(of_rule(rule, path) for type in types for rule in interest.rules if rule.emits.name == type)
-
-    def of_rule(rule: Rule, path: str) -> Operator:
-        key = f"{path}/{rule.name}"
-        uses = tuple(dict.fromkeys(rule.uses))
-        return Operator(key, rule, of_types(uses, key), tuple(use for use in uses if use not in defined))
-
-    defined = {rule.emits.name for rule in interest.rules}
-    return Operator(interest.name, None, of_types(interest.delivers, interest.name), ())
 
 
 def lemma_1(start: int, lifetime_us: int, restrictions_us: Iterable[int]) -> int:
@@ -191,13 +120,3 @@ class Focal:
                 return distance_m(place, self.last[1], self.interest.space) >= every_m
             case Each():
                 return True
-
-
-def is_exact(interest: Interest) -> bool:
-    """Whether answers depend on where operators start, so that points are not refined and all start anew."""
-    return interest.consumes
-
-
-def is_strong(interest: Interest) -> bool:
-    """Whether ranges start at quiet points."""
-    return interest.consumes and interest.semantics is Semantics.STRONG

@@ -46,7 +46,8 @@ def distance_m(one: Place, two: Place, space: Space) -> float:
     511
     """
     if space is Space.PLANE:
-        return math.hypot(two[0] - one[0], two[1] - one[1])
+        east, north = two[0] - one[0], two[1] - one[1]
+        return math.sqrt(east * east + north * north)
     south, north = math.radians(one[1]), math.radians(two[1])
     turned = math.radians(two[0] - one[0])
     half = math.sin((north - south) / 2) ** 2 + math.cos(south) * math.cos(north) * math.sin(turned / 2) ** 2

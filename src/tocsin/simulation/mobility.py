@@ -20,7 +20,8 @@ from tocsin.language.interests import Interest, Space
 from tocsin.overlay.cells import Cells, Find, Found
 from tocsin.overlay.collecting import Collect, CollectCells, Collector, Events, Marker, Site
 from tocsin.overlay.delivery import Consumer, Delivery, LocationUpdate, Still
-from tocsin.overlay.ranges import Focal, is_strong, tree
+from tocsin.overlay.ranges import Focal
+from tocsin.plans.operators import is_strong, shared, tree
 from tocsin.plans.regions import Cell, Grid, place_of
 
 CONTROL = (LocationUpdate, Find, Found, Collect, CollectCells, Marker)
@@ -124,11 +125,11 @@ class Simulation:
         self._heap: list[tuple[int, int, Site, object]] = []
         self._count = 0
         self._delays: dict[tuple[Site, Site], int] = {}
-        for interest in interests:
-            self._place(interest, types)
+        for interest, others in shared(interests).items():
+            self._place(interest, types, others)
 
-    def _place(self, interest: Interest, types: Mapping[str, EventType]) -> None:
-        """Puts the operators of a query on brokers, by chance as in the paper."""
+    def _place(self, interest: Interest, types: Mapping[str, EventType], others: tuple[str, ...]) -> None:
+        """Puts the operators of a query, and of others that coincide, on brokers, by chance as in the paper."""
         root = tree(interest)
         names = sorted(self.sites)
         places = {operator.key: self.chance.choice(names) for operator in root.walk()}
@@ -136,7 +137,7 @@ class Simulation:
         city = self.city
         incremental = city.incremental and not is_strong(interest)
         self.sites[home].consumers[interest.name] = Consumer(
-            interest, home, places, city.grid, city.holder, city.history_us
+            interest, home, places, city.grid, city.holder, city.history_us, others
         )
         known = {**types, **{rule.emits.name: rule.emits for rule in interest.rules}} if types else {}
         for operator in root.walk():
@@ -152,7 +153,7 @@ class Simulation:
         last = ordered[-1].ts if ordered else 0
         plans: list[tuple[int, int, str, int, int]] = []
         names = [("site", name) for name in sorted(self.sites)]
-        names += [("focal", interest.name) for interest in self.interests]
+        names += [("focal", name) for name in self.homes]
         for order, (_, name) in enumerate(names):
             for begin, end in self._epochs(ordered[0].ts - 1 if ordered else 0, last):
                 arrives = end + self.chance.randint(*self.city.delay_us)
@@ -165,7 +166,8 @@ class Simulation:
             agenda.append((floor[order], order, name, begin, end))
         agenda.sort()
         held = self._by_site(ordered)
-        focals = {interest.name: (Focal(interest), self._updates(interest, ordered)) for interest in self.interests}
+        followed = [interest for interest in self.interests if interest.name in self.homes]
+        focals = {interest.name: (Focal(interest), self._updates(interest, ordered)) for interest in followed}
         for now, order, name, begin, end in agenda:
             self._carry(now)
             if names[order][0] == "site":
@@ -176,7 +178,10 @@ class Simulation:
             else:
                 self._move(name, *focals[name], begin, end, now)
         self._carry(None)
-        found = {name: self.sites[home].consumers[name].delivered for name, home in self.homes.items()}
+        found: dict[str, list[Delivery]] = {interest.name: [] for interest in self.interests}
+        for name, home in self.homes.items():
+            for delivery in self.sites[home].consumers[name].delivered:
+                found[delivery.query].append(delivery)
         self.traffic.delivered = sum(delivery.match is not None for list in found.values() for delivery in list)
         return found
 

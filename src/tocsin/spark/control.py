@@ -31,14 +31,14 @@ SCHEMA = "add string, remove array<string>, at bigint, advance bigint"
 """The columns of control rows."""
 
 
-def parcels(changes: DataFrame, job: Job) -> DataFrame:
+def parcels(changes: DataFrame, labels: Sequence[int]) -> DataFrame:
     """Control rows for every slot."""
     known = ("add", "remove", "at", "advance")
     names = [name for name in known if name in changes.columns]
     strange = [name for name in changes.columns if name not in known]
     if strange or not names:
         raise EventError(f"control rows have the columns {', '.join(known)}, not {', '.join(strange) or 'none'}")
-    slots = F.explode(F.array(*(F.lit(label).cast("int") for label in job.labels)))
+    slots = F.explode(F.array(*(F.lit(label).cast("int") for label in labels)))
     none = F.lit(None).cast("bigint")
     payload = F.to_json(F.struct(*names)).cast("binary")
     return changes.select(

@@ -8,7 +8,7 @@ is a group of Spark's stateful operator, and its state is the detector's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TypeAlias
 
@@ -62,7 +62,7 @@ def detect(
         from tocsin.spark.streaming import detect_stream
 
         return detect_stream(source, sent, control)
-    parcels = source.needed(job).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+    parcels = source.needed(job.types).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
     if source.plan.is_timed:
         parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
@@ -168,8 +168,9 @@ class Source:
         events: Events,
         columns: Columns,
         types_kept: tuple[str, ...] = (),
+        places: tuple[str, ...] = (),
     ) -> None:
-        self._columns, self._events, self._types_kept = columns, events, types_kept
+        self._columns, self._events, self._types_kept, self._places = columns, events, types_kept, places
         self.tables: dict[str, dict[str, str]] | None = None
         catalog = Catalog(types=types, closed=bool(types))
         if isinstance(events, DataFrame):
@@ -199,12 +200,12 @@ class Source:
         """Any of the DataFrames."""
         return self._events if isinstance(self._events, DataFrame) else next(iter(self._events.values()))
 
-    def needed(self, job: Job) -> DataFrame:
-        """The rows and columns that the rules need."""
+    def needed(self, types: Sequence[str] = ()) -> DataFrame:
+        """The rows and columns that the rules need, with numbers for these types."""
         parts = [rows if test is None else rows.where(test) for rows, test in self._parts()]
-        return self._numbered(self._together(parts), job)
+        return self._numbered(self._together(parts), types)
 
-    def ticking(self, job: Job) -> DataFrame:
+    def ticking(self, types: Sequence[str] = ()) -> DataFrame:
         """The same of a stream, where every row moves Spark's watermark, needed or not."""
         parts = []
         for rows, test in self._parts():
@@ -212,7 +213,7 @@ class Source:
             parts.append(rows.select("*", moment(self._columns, self._held).alias(AT), wanted.alias(WANTED)))
         rows = self._together(parts).withWatermark(AT, "0 seconds")
         # A condition that names the event time is not pushed below the watermark.
-        return self._numbered(rows.where(col(WANTED) | col(AT).isNull()).drop(AT, WANTED), job)
+        return self._numbered(rows.where(col(WANTED) | col(AT).isNull()).drop(AT, WANTED), types)
 
     def last_tick(self, job: Job) -> DataFrame:
         """A parcel for every slot with the largest time of all rows, needed or not: up to there timers run."""
@@ -240,15 +241,15 @@ class Source:
             found.append((rows.columns, "all rows" if test is None else str(test).removeprefix("Column<'")[:-2]))
         return found
 
-    def _numbered(self, rows: DataFrame, job: Job) -> DataFrame:
-        """The rows with numbers for the types that rules need, and the names of others: strings are dear in Arrow."""
+    def _numbered(self, rows: DataFrame, types: Sequence[str]) -> DataFrame:
+        """The rows with numbers for these types, and the names of others: strings are dear in Arrow."""
         name = self._columns.type
-        if not 0 < len(job.types) <= TYPES_NUMBERED_MAX or rows.schema[name].dataType != T.StringType():
+        if not 0 < len(types) <= TYPES_NUMBERED_MAX or rows.schema[name].dataType != T.StringType():
             return rows
         others = [col(other) for other in rows.columns if other != name]
-        of_type = [F.when(col(name) == F.lit(type), F.lit(number)) for number, type in enumerate(job.types)]
+        of_type = [F.when(col(name) == F.lit(type), F.lit(number)) for number, type in enumerate(types)]
         number = F.coalesce(*of_type).cast("tinyint")
-        stranger = F.when(~F.coalesce(col(name).isin(*job.types), F.lit(False)), col(name))
+        stranger = F.when(~F.coalesce(col(name).isin(*types), F.lit(False)), col(name))
         return rows.select(number.alias(name), stranger.alias(TYPE_NAME), *others)
 
     def _together(self, parts: list[DataFrame]) -> DataFrame:
@@ -281,7 +282,7 @@ class Source:
         wanted = set(kinds)
         if columns.id in names and not self._types_kept:
             read = self.plan.columns.items()
-            wanted = {name for owner, mine in read if type in (None, owner) for name in mine}
+            wanted = {*self._places, *(name for owner, mine in read if type in (None, owner) for name in mine)}
         return [*header, *(name for name in names if name in wanted and name not in header and name not in empty)]
 
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
 
@@ -117,22 +118,24 @@ class Job:
         return None if self.select is None else (*self.select, "rule")
 
 
-_kept: OrderedDict[str, Job] = OrderedDict()
+_kept: OrderedDict[str, Any] = OrderedDict()
+
+J = TypeVar("J")
 
 
 @dataclass(frozen=True)
-class Sent:
+class Sent(Generic[J]):
     """A job on its way to the workers."""
 
     data: bytes = field(repr=False)
     digest: str
 
     @property
-    def job(self) -> Job:
+    def job(self) -> J:
         """The job; read once in a process."""
-        job = _kept.get(self.digest)
+        job: J | None = _kept.get(self.digest)
         if job is None:
-            job = _kept[self.digest] = pickle.loads(self.data)
+            job = _kept[self.digest] = cast(J, pickle.loads(self.data))
             while len(_kept) > JOBS_KEPT:
                 _kept.popitem(last=False)
         else:
@@ -140,7 +143,7 @@ class Sent:
         return job
 
 
-def send(job: Job) -> Sent:
+def send(job: J) -> Sent[J]:
     """The job as bytes."""
     data = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
     digest = hashlib.sha256(data).hexdigest()

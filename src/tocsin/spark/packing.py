@@ -8,15 +8,15 @@ control rows are changes of the rules; a seed is the state that a slot starts fr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine.intake import identities, whole
-from tocsin.events.batches import Data, letters, read
+from tocsin.events.batches import Columns, Data, Known, letters, read
 from tocsin.events.ids import text_words
 from tocsin.spark.jobs import Job, Sent
 
@@ -51,7 +51,7 @@ class Parcel(NamedTuple):
     payload: bytes | pa.Buffer | None
 
 
-def packer(sent: Sent, *, ticks: bool) -> Callable[[Batches], Batches]:
+def packer(sent: Sent[Job], *, ticks: bool) -> Callable[[Batches], Batches]:
     """The function that packs a partition. `ticks`: for a stream."""
 
     def pack(batches: Batches) -> Batches:
@@ -85,18 +85,9 @@ def chunks(batches: Batches) -> Iterator[pa.Table]:
 
 def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
     """The parcels of a chunk, and a tick with its largest ts."""
-    table = _named(table, job)
-    if UNREADABLE in table.column_names:
-        strange = table[UNREADABLE].filter(table[UNREADABLE].is_valid()).to_pylist()
-        if strange:
-            told = letters([(row["reason"], None, None, row["text"]) for row in strange])
-            yield Parcel(job.labels[0], LETTERS, None, None, encode(told))
-            table = table.filter(table[UNREADABLE].is_null())
-        table = table.drop_columns([UNREADABLE])
-    seen = read(_by_type(table, job), job.columns, job.known, first=not job.times)
-    if seen.dead:
-        yield Parcel(job.labels[0], LETTERS, None, None, encode(letters(seen.dead)))
-    batch = seen.batch
+    batch, dead = readable(_named(table, job), job)
+    if dead is not None:
+        yield dead
     if not batch.num_rows:
         return
     yield Parcel(0, TICK, None, int(batch["ts"].to_numpy().max()), None)
@@ -118,7 +109,34 @@ def _named(table: pa.Table, job: Job) -> pa.Table:
     return table.set_column(place, job.columns.type, types).drop_columns([TYPE_NAME])
 
 
-def _by_type(table: pa.Table, job: Job) -> Data:
+class Read(Protocol):
+    """What must be known to read rows."""
+
+    @property
+    def columns(self) -> Columns: ...
+    @property
+    def times(self) -> bool: ...
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, str]] | None: ...
+    @property
+    def known(self) -> Known: ...
+    @property
+    def labels(self) -> list[int]: ...
+
+
+def readable(table: pa.Table, job: Read) -> tuple[pa.Table, Parcel | None]:
+    """The events of a chunk as a batch, and a parcel of what could not be read."""
+    dead: list[tuple[str, str | None, int | None, str]] = []
+    if UNREADABLE in table.column_names:
+        strange = table[UNREADABLE].filter(table[UNREADABLE].is_valid()).to_pylist()
+        dead += [(row["reason"], None, None, row["text"]) for row in strange]
+        table = table.filter(table[UNREADABLE].is_null()).drop_columns([UNREADABLE])
+    seen = read(_by_type(table, job), job.columns, job.known, first=not job.times)
+    dead += seen.dead
+    return seen.batch, Parcel(job.labels[0], LETTERS, None, None, encode(letters(dead))) if dead else None
+
+
+def _by_type(table: pa.Table, job: Read) -> Data:
     """The rows as they were given: one table, or one for each type."""
     if job.tables is None:
         return table

@@ -60,7 +60,7 @@ def _wide(columns: pa.Schema, values: Mapping[str, Any], size: int) -> pa.Table:
     return pa.table(arrays, schema=columns)
 
 
-def unpacker(sent: Sent) -> Callable[[Batches], Batches]:
+def unpacker(sent: Sent[Any]) -> Callable[[Batches], Batches]:
     """The function that turns payloads into the rows of the report."""
 
     def unpack(batches: Batches) -> Batches:
@@ -74,7 +74,7 @@ def unpacker(sent: Sent) -> Callable[[Batches], Batches]:
 
 def count_by_rule(matches: pa.Table) -> dict[str, int]:
     """How many matches each rule has."""
-    counted: Any = pc.value_counts(matches["rule"])
+    counted: Any = pc.value_counts(matches["rule"].drop_null())
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 

@@ -46,6 +46,7 @@ COLLECTED_MAX = 1_000_000
 """More matches than this go through a folder on their way into one file."""
 EXAMPLES = 3
 NAME = "tocsin"
+PLACE = "_tocsin_place"
 STOP_S_MAX = 10.0
 
 
@@ -87,13 +88,17 @@ def once(
     matches: str | None = None,
     dead_letters: str | None = None,
     limit: int = 20,
+    locations: sources.Events | None = None,
+    history: str | None = None,
 ) -> Found:
-    """Detects in what is there, and writes or shows the matches in the order of time."""
+    """Detects in what is there, and writes or shows the matches in the order of time, or by query and range."""
     begun = perf_counter()
     with ExitStack() as places:
         matches_to = places.enter_context(_place(matches)) if matches is not None else None
         dead_to = places.enter_context(_place(dead_letters)) if dead_letters is not None else None
-        report = ruleset.report(events.frame, **names(columns), slots=slots).persist()
+        at = None if locations is None else locations.frame
+        named = names(columns)
+        report = ruleset.report(events.frame, **named, slots=slots, locations=at, history=history).persist()
         places.callback(report.unpersist)
         told = [json.loads(row["metrics"]) for row in reports.metrics(report).collect()]
         by_rule: Counter[str] = Counter()
@@ -105,7 +110,7 @@ def once(
         if matches_to is not None:
             _write(found, matches_to, by_rule.total())
         else:
-            shown = found.orderBy("ts", "id").limit(limit).toArrow()
+            shown = in_order(found).limit(limit).toArrow()
         examples: list[str] = []
         if dead:
             rows = [*events.bad.slice(0, EXAMPLES).to_pylist(), *(row.asDict() for row in strange.take(EXAMPLES))]
@@ -113,6 +118,9 @@ def once(
         if dead_to is not None:
             _write(strange, dead_to, dead, events.bad)
         events_read, bad = events.count()
+        if locations is not None:
+            more, worse = locations.count()
+            events_read, bad = events_read + more, bad + worse
     counts = {
         "events": events_read,
         "late": sum(slot["late"] for slot in told),
@@ -121,6 +129,13 @@ def once(
         "bad_lines": bad,
     }
     return Found(counts, by_rule, shown, dead, examples, perf_counter() - begun)
+
+
+def in_order(rows: DataFrame) -> DataFrame:
+    """Rows by time; what queries that move deliver by query, each in the order in which it stands in its partition."""
+    if "query" in rows.columns:
+        return rows.withColumn(PLACE, F.monotonically_increasing_id()).orderBy("query", PLACE).drop(PLACE)
+    return rows.orderBy(*(name for name in ("ts", "id") if name in rows.columns))
 
 
 def names(columns: Columns) -> dict[str, Any]:
@@ -155,28 +170,34 @@ def is_file(path: str) -> bool:
 
 def _write(rows: DataFrame, to: TableWriter | str, count: int, first: pa.Table | None = None) -> None:
     """Rows into one file, a folder of files, or a topic; `first` before them."""
-    order = [name for name in ("ts", "id") if name in rows.columns]
     if isinstance(to, str):
         if to.startswith("kafka://"):
             sinks.send(rows, to)
             return
         if first is not None and first.num_rows:
             rows = rows.unionByName(rows.sparkSession.createDataFrame(first).select(*_as(rows)))
-        rows.orderBy(*order).write.mode("append").parquet(to)
+        in_order(rows).write.mode("append").parquet(to)
         return
     if count > COLLECTED_MAX:
         columns = rows.limit(0).toArrow().schema
         with tempfile.TemporaryDirectory(prefix=".tocsin-", dir=to.path.parent) as folder:
-            rows.orderBy(*order).write.mode("append").parquet(sources.absolute(f"{folder}/parts"))
+            in_order(rows).write.mode("append").parquet(sources.absolute(f"{folder}/parts"))
             for part in sorted((Path(folder) / "parts").glob("part-*.parquet")):
                 with pq.ParquetFile(part) as file:
                     for batch in file.iter_batches():
                         to.write(pa.Table.from_batches([batch]).cast(columns))
         return
-    found = rows.toArrow().sort_by([(name, "ascending") for name in order])
+    found = settled(rows.toArrow())
     if first is not None and first.num_rows:
         found = pa.concat_tables([first.cast(found.schema), found])
     to.write(found)
+
+
+def settled(found: pa.Table) -> pa.Table:
+    """Collected rows in the order that `in_order` means."""
+    order = ("query",) if "query" in found.column_names else ("ts", "id")
+    # The sort is stable.
+    return found.sort_by([(name, "ascending") for name in order if name in found.column_names])
 
 
 def _as(rows: DataFrame) -> list[Any]:
@@ -199,6 +220,9 @@ class Follow:
     dead_letters: str | None = None
     changes: str | None = None
     """The folder of changes of the rules."""
+    locations: str | None = None
+    """Location updates, for queries that move."""
+    history: str | None = None
     printed: Callable[[pa.Table], None] | None = None
     """Takes matches that are written nowhere."""
     said: Callable[[str], None] = print
@@ -232,12 +256,22 @@ class Followed:
             self.shape = sources.Shape.from_data(memo["shape"])
         else:
             self.shape = sources.shape_of(self.spark, what.events, what.columns, self.ruleset.types)
+        self.places: sources.Shape | None = None
+        if what.locations is not None:
+            if "places" in memo:
+                self.places = sources.Shape.from_data(memo["places"])
+            else:
+                self.places = sources.shape_of(
+                    self.spark, what.locations, what.columns, self.ruleset.types, ("type", "seq", "id")
+                )
         if what.changes is not None:
             Path(what.changes).mkdir(parents=True, exist_ok=True)
             self._taken.mkdir(parents=True, exist_ok=True)
             for change in sorted(self._taken.glob("*.json")):
                 self.kept |= self._needed(change)[0]
         told = {"events": what.events, "columns": asdict(what.columns), "delay_us": what.delay_us}
+        if self.places is not None:
+            told |= {"locations": what.locations, "places": self.places.to_data()}
         _remember(what.checkpoint, {"slots": self.slots, "shape": self.shape.to_data(), **told} | memo)
 
     @contextmanager
@@ -261,9 +295,13 @@ class Followed:
                 self.spark.readStream.schema(SCHEMA).json(sources.absolute(str(self._taken))),
                 sorted(self.kept),
             )
+        locations = None
+        if what.locations is not None and self.places is not None:
+            locations = sources.stream(self.spark, what.locations, self.places, what.columns)
         report = self.ruleset.report(
-            events, **names(what.columns), delay=what.delay_us, slots=self.slots, control=changes, keep=keep
-        )
+            events, **names(what.columns), delay=what.delay_us, slots=self.slots, control=changes, keep=keep,
+            locations=locations, history=what.history,
+        )  # fmt: skip
         more: list[sinks.Batch] = [self._tell_refusals] if what.changes is not None else []
         folder = dead_letters = None
         if what.matches is None:
@@ -349,7 +387,7 @@ class Followed:
         if self.what.printed is not None:
             found = reports.matches(report).toArrow()
             if found.num_rows:
-                self.what.printed(found.sort_by([("ts", "ascending"), ("id", "ascending")]))
+                self.what.printed(settled(found))
 
     def _tell_refusals(self, report: DataFrame, batch: int) -> None:
         for row in reports.dead_letters(report).where("reason LIKE 'the rules were not changed%'").collect():

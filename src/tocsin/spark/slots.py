@@ -23,8 +23,8 @@ from tocsin.spark.reports import count_by_rule, report, schema
 class Tally:
     """What a slot found in one batch, and what it counted."""
 
-    def __init__(self, job: Job, slot: int) -> None:
-        self.columns = schema(job.matches)
+    def __init__(self, matches: pa.Schema, slot: int) -> None:
+        self.columns = schema(matches)
         self._slot = slot
         self._by_rule: Counter[str] = Counter()
         self._matches: list[pa.Table] = []
@@ -65,7 +65,7 @@ def take_events(detector: Detector, parcel: Parcel, tally: Tally) -> None:
     tally.take(detector.push_batch(*events_of(parcel.payload, nameless=detector.nameless)))
 
 
-def batch_detector(sent: Sent) -> Any:
+def batch_detector(sent: Sent[Job]) -> Any:
     """The function that detects in one partition of a batch, whose parcels come in the order of their least ts.
 
     What is older than the next parcel's least ts is done with before that is read, so that memory follows the windows
@@ -74,12 +74,12 @@ def batch_detector(sent: Sent) -> Any:
 
     def detect(batches: Batches) -> Batches:
         job = sent.job
-        parcels = _parcels(batches)
+        parcels = parcels_of(batches)
         first = next(parcels, None)
         if first is None:
             return
         slot = job.labels.index(first.slot)
-        detector, tally = job.detector(slot), Tally(job, slot)
+        detector, tally = job.detector(slot), Tally(job.matches, slot)
         detector.nameless = not identifies(detector.plan, job.select)
         last: int | None = None
         for parcel, following in pairwise(_ended(first, parcels)):
@@ -106,7 +106,8 @@ def _ended(first: Parcel, rest: Iterable[Parcel]) -> Iterator[Any]:
     yield None
 
 
-def _parcels(batches: Batches) -> Iterator[Parcel]:
+def parcels_of(batches: Batches) -> Iterator[Parcel]:
+    """The parcels of a partition."""
     for batch in batches:
         for row in range(batch.num_rows):
             slot, what, least, largest, payload = (batch.column(n)[row] for n in range(5))

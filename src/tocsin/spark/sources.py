@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 
 from tocsin.errors import EventError, TocsinError
 from tocsin.events.batches import Columns, kind_of, letters
-from tocsin.events.files import FORMATS, EventFiles, TextFiles, open_events
+from tocsin.events.files import FORMATS, OPTIONAL, EventFiles, TextFiles, open_events
 from tocsin.events.formats import NULLS, WORDS
 from tocsin.events.lines import NAMES
 from tocsin.events.types import EventType, Kind
@@ -88,8 +88,14 @@ def absolute(address: str) -> str:
     return str(Path(address).absolute()) if is_local(address) else address
 
 
-def table(session: SparkSession, address: str, columns: Columns, types: Mapping[str, EventType]) -> Events:
-    """What is there now."""
+def table(
+    session: SparkSession,
+    address: str,
+    columns: Columns,
+    types: Mapping[str, EventType],
+    optional: Collection[str] = OPTIONAL,
+) -> Events:
+    """What is there now. `optional`: columns that may be missing."""
     if address.startswith("kafka://"):
         lines = _messages(session.read.format("kafka").options(**kafka.reading(kafka.topic(address))).load())
         return _observed(typed(lines, Shape("Kafka", declared(types, columns)), columns))
@@ -99,7 +105,7 @@ def table(session: SparkSession, address: str, columns: Columns, types: Mapping[
             return Events(session.read.option("mergeSchema", True).parquet(address))
         shape = Shape(format, declared(types, columns))
         return _observed(typed(_lines(session.read.text(address)), shape, columns))
-    files = opened(address, columns, types)
+    files = opened(address, columns, types, optional)
     if isinstance(files, TextFiles):
         return _text(session, files, columns)
     return Events(session.read.option("mergeSchema", True).parquet(absolute(address)))
@@ -117,7 +123,13 @@ def stream(session: SparkSession, address: str, shape: Shape, columns: Columns) 
     return typed(_lines(reader.text(absolute(address))), shape, columns)
 
 
-def shape_of(session: SparkSession, address: str, columns: Columns, types: Mapping[str, EventType]) -> Shape:
+def shape_of(
+    session: SparkSession,
+    address: str,
+    columns: Columns,
+    types: Mapping[str, EventType],
+    optional: Collection[str] = OPTIONAL,
+) -> Shape:
     """What a stream looks like, as far as that can be seen now."""
     if address.startswith("kafka://"):
         return Shape("Kafka", declared(types, columns))
@@ -130,7 +142,7 @@ def shape_of(session: SparkSession, address: str, columns: Columns, types: Mappi
         raise EventError(
             f"{address} is a file, and --follow waits for new ones: name a folder, or kafka://host:port/topic"
         )
-    files = opened(address, columns, types)
+    files = opened(address, columns, types, optional)
     if not isinstance(files, TextFiles):
         table = session.read.option("mergeSchema", True).parquet(absolute(address))
         return Shape("Parquet", schema=table.schema.json())
@@ -143,14 +155,16 @@ def shape_of(session: SparkSession, address: str, columns: Columns, types: Mappi
     return Shape(format, _kinds(files), header=headers[0] if headers else "")
 
 
-def opened(address: str, columns: Columns, types: Mapping[str, EventType]) -> EventFiles:
+def opened(
+    address: str, columns: Columns, types: Mapping[str, EventType], optional: Collection[str] = OPTIONAL
+) -> EventFiles:
     """The files of a path on this machine, looked at as in one process, and so with the same complaints."""
     path = Path(address)
     names = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
     if path.is_dir() and not any(file.is_file() and file.name[0] not in "._" for file in path.iterdir()):
         below = (file for file in sorted(path.rglob("*.parquet")) if _visible(file.relative_to(path)))
         path = next((file for file in below), path)  # folders in folders, as Spark writes them
-    files = open_events(path, declared=_agreed(types), **names)
+    files = open_events(path, declared=_agreed(types), optional=optional, **names)
     _ = files.schema
     return files
 

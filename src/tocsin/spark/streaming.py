@@ -70,7 +70,7 @@ _cached: OrderedDict[tuple[str, int], Slot] = OrderedDict()
 class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
     """The slots of a partition."""
 
-    def __init__(self, sent: Sent) -> None:
+    def __init__(self, sent: Sent[Job]) -> None:
         self._sent = sent
 
     def init(self, handle: Any) -> None:
@@ -80,13 +80,7 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
         self._layout = handle.getValueState("layout", "layout string")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        parcels = [
-            Parcel(int(key[0]), what, _whole(least), _whole(largest), payload)
-            for frame in rows
-            for what, least, largest, payload in zip(
-                frame["what"], frame["least"], frame["largest"], frame["payload"], strict=True
-            )
-        ]
+        parcels = parcel_rows(int(key[0]), rows)
         yield from self._turn(int(key[0]), parcels, timerValues.getCurrentWatermarkInMs())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
@@ -107,7 +101,7 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
             self._sow(job, number, parcels[0])
             return
         slot = self._open(job, number)
-        detector, tally = slot.detector, Tally(job, number)
+        detector, tally = slot.detector, Tally(job.matches, number)
         before = detector.counts
         for parcel in parcels:
             if parcel.what == EVENTS:
@@ -213,19 +207,30 @@ def _moved(was: Unit, now: Unit) -> bool:
     return any(now.key.get(type, attribute) != attribute for type, attribute in was.key.items())
 
 
-def detect_stream(source: Source, sent: Sent, changes: DataFrame | None) -> DataFrame:
+def detect_stream(source: Source, sent: Sent[Job], changes: DataFrame | None) -> DataFrame:
     """The report of a stream."""
     from tocsin.spark.frames import report_schema
 
     job = sent.job
-    parcels = source.ticking(sent.job).mapInArrow(packer(sent, ticks=True), PARCELS_DDL)
+    parcels = source.ticking(sent.job.types).mapInArrow(packer(sent, ticks=True), PARCELS_DDL)
     if changes is not None:
-        parcels = parcels.unionByName(control.parcels(changes, job))
+        parcels = parcels.unionByName(control.parcels(changes, job.labels))
     payloads = parcels.groupBy("slot").transformWithStateInPandas(
         SlotProcessor(sent), reports.PAYLOADS_DDL, "Append", "EventTime"
     )
     report = payloads.mapInArrow(reports.unpacker(sent), report_schema(job))
     return reports.told_apart(report).observe(OBSERVED, F.collect_list("_metrics").alias("slots"))
+
+
+def parcel_rows(label: int, rows: Iterator[pd.DataFrame]) -> list[Parcel]:
+    """The parcels of a slot."""
+    return [
+        Parcel(label, what, _whole(least), _whole(largest), payload)
+        for frame in rows
+        for what, least, largest, payload in zip(
+            frame["what"], frame["least"], frame["largest"], frame["payload"], strict=True
+        )
+    ]
 
 
 def _whole(value: Any) -> int | None:

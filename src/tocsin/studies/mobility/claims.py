@@ -1,21 +1,12 @@
-"""MCEP's evaluation: what does it cost to let a query move (Section 6 of its paper)?
-
-A city of 1.5 km × 2 km with 1,000 cars that publish about 250 events a second, brokers in a grid of 3 × 4, and one car
-whose query for accidents moves with it. Figures 7 and 8 compare with ranges deployed all over the city, figure 9 shows
-what incremental streaming saves, `answers` holds every range against the reference.
-"""
+"""Which runs are made for MCEP's figures, and what do they say of its claims?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
-from tocsin.studies.mobility_runs import DEVIATIONS_M, MODES, measure_answers, measure_moving, measure_streams
-from tocsin.studies.study import Claim, Figure, Row, Scale, Settings, Study
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+from tocsin.studies.mobility.runs import MODES
+from tocsin.studies.study import Claim, Row, Scale, Settings
 
 FAR = 0.5
 """Far below: at most half."""
@@ -30,7 +21,8 @@ SHAPES = {
 }
 
 
-def _base(scale: Scale) -> list[Settings]:
+def base_runs(scale: Scale) -> list[Settings]:
+    """Ranges with edges of 100 to 500 m."""
     edges = scale.pick((100, 300, 500), (100, 200, 300, 400, 500), (100, 200, 300, 400, 500))
     seeds = range(1, 1 + scale.pick(1, min(scale.seeds, 2), scale.seeds))
     seconds, lifetime = scale.pick((60, 30), (200, 60), (1000, 300))
@@ -42,7 +34,7 @@ def _base(scale: Scale) -> list[Settings]:
 
 def streaming_runs(scale: Scale) -> list[Settings]:
     """Ranges with edges of 100 to 500 m, in each of the three ways to move."""
-    return [{**settings, "mode": mode} for settings in _base(scale) for mode in MODES]
+    return [{**settings, "mode": mode} for settings in base_runs(scale) for mode in MODES]
 
 
 def answer_runs(scale: Scale) -> list[Settings]:
@@ -78,7 +70,7 @@ def judge_streams(rows: Sequence[Row]) -> list[Claim]:
     close = sorted(at for at, ratio in ratios.items() if ratio > FAR)
     shown = "; above half at " + ", ".join(f"{e} m/{d} m" for e, d in close) if close else ""
     text = (
-        f"MCEP streams {min(ratios.values()):.5f} to {ratios[worst]:.2f} times predeployment's primary events; most at "
+        f"MCEP streams {min(ratios.values()):.5f} to {ratios[worst]:.2f} times predeployment's events; most at "
         f"an edge of {worst[0]} m and a deviation of {worst[1]} m{shown}"
     )
     shares = {at: float(row["control"]) / float(row["streamed"]) for at, row in moving.items()}
@@ -91,8 +83,10 @@ def judge_streams(rows: Sequence[Row]) -> list[Claim]:
         )
         for at in moving
     }
+    least = {at: float(row["ranges"]) / float(row["streamed"]) for at, row in moving.items()}
     control = (
-        f"control messages {min(shares.values()):.2f} to {max(shares.values()):.2f} times MCEP's streamed events, "
+        f"control messages {min(shares.values()):.2f} to {max(shares.values()):.2f} times MCEP's streamed events "
+        f"(location updates alone {min(least.values()):.2f} to {max(least.values()):.2f}), "
         f"{min(against.values()):.2f} to {max(against.values()):.2f} times those of the coarsest predeployment"
     )
     return [
@@ -129,75 +123,3 @@ def judge_answers(rows: Sequence[Row]) -> list[Claim]:
         f"{apart} of {pairs} pairs over one region disagree (weak: {weak})"
     )
     return [Claim("M4", wrong == 0 and apart == 0 and pairs > 0 and matches > 0, text)]
-
-
-def draw_streams(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Figures 7 and 8: events, then control messages, by the edge of the range."""
-    left, right = canvas.subplots(1, 2)
-    for deviation in DEVIATIONS_M:
-        chosen = [row for row in rows if row.get("deviation_m") == deviation]
-        left.plot(*_series(chosen, "streamed"), marker="o", markersize=3, label=f"predeployed, {deviation} m")
-    moving = [row for row in rows if row["mode"] == "MCEP"]
-    left.plot(*_series(moving, "streamed"), marker="s", color="black", linewidth=2, label="MCEP")
-    left.set(yscale="log", xlabel="edge of the range (m)", ylabel="events streamed", title="Figure 7")
-    bottom, top = left.get_ylim()
-    left.set_ylim(bottom, top * 30)
-    left.legend(frameon=False, fontsize=7, ncols=2, loc="upper left")
-    right.plot(*_series(moving, "streamed"), marker="s", color="black", label="events")
-    right.plot(*_series(moving, "control"), marker="^", color="tab:red", label="control messages")
-    right.set(xlabel="edge of the range (m)", ylabel="messages of MCEP", title="Figure 8", ylim=(0, None))
-    right.legend(frameon=False, fontsize=8)
-
-
-def draw_incremental(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Figure 9: events streamed in three ways to move."""
-    axes = canvas.subplots()
-    for mode, marker in zip(MODES, "so^", strict=True):
-        axes.plot(*_series([row for row in rows if row["mode"] == mode], "streamed"), marker=marker, label=mode)
-    axes.set(yscale="log", xlabel="edge of the range (m)", ylabel="events streamed")
-    axes.legend(frameon=False)
-
-
-def draw_answers(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Ranges of each run, and how many were wrong."""
-    axes = canvas.subplots()
-    labels = []
-    for number, row in enumerate(rows, 1):
-        consuming = "consuming, " if row["consuming"] else ""
-        labels.append(f"{number}: {str(row['shape']).split()[0]}, {row['update']}, {consuming}{row['semantics']}")
-    axes.barh(labels, [int(row["ranges"]) for row in rows], color="tab:green", label="ranges")
-    axes.barh(labels, [int(row["wrong"]) for row in rows], color="tab:red", label="wrong")
-    axes.tick_params(axis="y", labelsize=6)
-    axes.invert_yaxis()
-    axes.legend(frameon=False)
-
-
-def _series(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:
-    """Edges, and the mean over seeds."""
-    edges = sorted({int(row["edge_m"]) for row in rows})
-    means = []
-    for edge in edges:
-        values = [float(row[name]) for row in rows if row["edge_m"] == edge]
-        means.append(sum(values) / len(values))
-    return edges, means
-
-
-STUDY = Study(
-    "mobility",
-    "MCEP: moving range queries",
-    (
-        Figure("7", "Predeployment and moving", ("M1", "M2", "8"), _base, measure_streams, draw_streams, judge_streams),
-        Figure(
-            "9", "Incremental streaming", ("M3",), streaming_runs, measure_moving, draw_incremental, judge_incremental
-        ),
-        Figure(
-            "answers",
-            "Every range against the reference",
-            ("M4",),
-            answer_runs,
-            measure_answers,
-            draw_answers,
-            judge_answers,
-        ),
-    ),
-)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from tocsin.engine.detector import Detector
 from tocsin.engine.reference import identified
 from tocsin.engine.reference_ranges import Covering, covering, coverings, cut
 from tocsin.events.types import SECOND_US, Event, EventType
 from tocsin.language.interests import Interest, Space
 from tocsin.language.mcep import parse
 from tocsin.overlay.delivery import Delivery
-from tocsin.plans.regions import Grid, place_of
+from tocsin.plans.regions import Grid, Place, place_of
 from tocsin.simulation.mobility import City, Simulation
 from tocsin.simulation.traces import RULES, Trace, street_trace
 from tocsin.studies.study import Row, Settings
 
+Array = np.ndarray[Any, Any]
+
 WIDTH_M, HEIGHT_M = 1500.0, 2000.0
 DEVIATIONS_M = (10, 25, 50, 100, 200, 400)
 MODES = {"MCEP": ("each", True), "MCEP w/o optimizations": ("each", False), "MCEP tmp update": ("every 10 s", True)}
+CARS = 3
+"""How many cars are followed, one at a time, for the figures that compare with predeployment."""
 SAMPLED = 5
 """How many ranges of each run are compared with the reference."""
 
@@ -30,7 +36,7 @@ def measure_moving(settings: Settings) -> list[Row]:
     """One car's query: what is streamed and said, and whether what is delivered is right."""
     trace = _trace(int(settings["cars"]), int(settings["seconds"]), int(settings["seed"]))
     update, incremental = MODES[str(settings["mode"])]
-    edge, car = int(settings["edge_m"]), _followed(trace)
+    edge, car = int(settings["edge_m"]), str(settings.get("car") or _followed(trace))
     (interest,) = _interests(RULES, [car], f"rectangle {edge} m by {edge} m", f"{settings['lifetime_s']} s", update)
     history_us = (int(settings["lifetime_s"]) + 60) * SECOND_US
     city = City(
@@ -59,27 +65,59 @@ def measure_moving(settings: Settings) -> list[Row]:
 
 
 def measure_predeployed(settings: Settings) -> list[Row]:
-    """What is streamed to ranges that are deployed all over the city, for each deviation: primary events alone."""
+    """What is streamed to and within ranges that are deployed all over the city, for each deviation."""
     trace = _trace(int(settings["cars"]), int(settings["seconds"]), int(settings["seed"]))
     edge = float(settings["edge_m"])
-    places = np.array([place_of(event.attributes, Space.PLANE) for event in trace.events])
+    places = {str(event.id): place_of(event.attributes, Space.PLANE) for event in trace.events}
+    primary = np.array([[places[str(event.id)]] * 2 for event in trace.events])
+    between = _composites(trace.events, places)
     rows: list[Row] = []
     for deviation in DEVIATIONS_M:
-        counts = np.ones(len(places))
-        ranges = 1
-        for axis, length in ((0, trace.width_m), (1, trace.height_m)):
-            centres = np.arange(deviation, length + deviation, 2 * deviation)
-            ranges *= len(centres)
-            low = np.searchsorted(centres, places[:, axis] - edge / 2, "left")
-            counts *= np.searchsorted(centres, places[:, axis] + edge / 2, "right") - low
-        rows.append({"deviation_m": deviation, "deployed": ranges, "streamed": int(counts.sum())})
+        sides = [np.arange(deviation, length + deviation, 2 * deviation) for length in (trace.width_m, trace.height_m)]
+        counts = [int(_ranges_with(boxes, sides, edge).sum()) for boxes in (primary, between)]
+        rows.append(
+            {
+                "deviation_m": deviation,
+                "deployed": len(sides[0]) * len(sides[1]),
+                "primary": counts[0],
+                "streamed": sum(counts),
+            }
+        )
     return rows
 
 
+def _composites(events: Sequence[Event], places: Mapping[str, Place | None]) -> Array:
+    """Boxes around all that the events of the lower operators are made of, wherever in the city: as these only select
+    with `each`, a range finds those of which it holds all parts."""
+    rules = [rule for rule in parse(RULES).rules if rule.emits.name != "Accident"]
+    detector = Detector(rules, _types(), delay_us=2**60)
+    found = [detector.push(list(events)), detector.finish()]
+    boxes = []
+    for row in (row for table in found for row in table["parts"].to_pylist()):
+        at = np.array([places[part["id"]] for part in row])
+        boxes.append((at.min(0), at.max(0)))
+    return np.array(boxes).reshape(-1, 2, 2)
+
+
+def _ranges_with(boxes: Array, centres: Sequence[Array], edge_m: float) -> Array:
+    """How many ranges around these centres hold all of each box."""
+    counts = np.ones(len(boxes))
+    for axis, along in enumerate(centres):
+        low = np.searchsorted(along, boxes[:, 1, axis] - edge_m / 2, "left")
+        high = np.searchsorted(along, boxes[:, 0, axis] + edge_m / 2, "right")
+        counts *= np.maximum(high - low, 0)
+    return counts
+
+
 def measure_streams(settings: Settings) -> list[Row]:
-    """What figures 7 and 8 need of one edge."""
+    """What figures 7 and 8 need of one edge: MCEP as the mean of some cars, drawn by the seed."""
     predeployed = [{"mode": "predeployment", **row} for row in measure_predeployed(settings)]
-    return [*predeployed, *({**row, "mode": "MCEP"} for row in measure_moving({**settings, "mode": "MCEP"}))]
+    trace = _trace(int(settings["cars"]), int(settings["seconds"]), int(settings["seed"]))
+    chance = np.random.default_rng(int(settings["seed"]))
+    cars = chance.choice(sorted(trace.ways), CARS, replace=False).tolist()
+    found = [measure_moving({**settings, "mode": "MCEP", "car": car})[0] for car in cars]
+    mean: Row = {name: sum(float(row[name]) for row in found) / len(found) for name in found[0]}
+    return [*predeployed, {**mean, "mode": "MCEP"}]
 
 
 CONSUMING = RULES.replace("each Brake(car!=$c)", "first Brake(car!=$c)") + "consuming Brake\n"

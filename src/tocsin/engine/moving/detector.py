@@ -1,0 +1,156 @@
+"""Queries that move, at work on a stream: events and location updates in any order in, markers and matches out.
+
+What is remembered is events, as far back as some range may still look, and where each query's range is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from tocsin.engine.detector import LETTERS_KEPT
+from tocsin.engine.moving.following import Followed, Follower
+from tocsin.engine.moving.gathering import UPDATES, Gathered, Letter, Sieve
+from tocsin.engine.moving.matching import Matcher
+from tocsin.errors import EventError, nearest
+from tocsin.events.batches import Columns, Data, Seen, concat, describe_row, letters, read
+from tocsin.events.scheduler import Scheduler
+from tocsin.events.types import EventType
+from tocsin.language.interests import Interest
+from tocsin.plans.catalog import Catalog
+
+
+class MovingDetector:
+    """Follows the objects of some interests. Make one with `RuleSet.detector`.
+
+    `history_us`: how far back from a range's start events are kept; None: as far as needed.
+    """
+
+    def __init__(
+        self,
+        interests: Sequence[Interest],
+        types: Mapping[str, EventType],
+        *,
+        delay_us: int = 0,
+        columns: Columns | None = None,
+        history_us: int | None = None,
+    ) -> None:
+        self._columns = columns or Columns()
+        self._followed = Followed(tuple(interests), history_us)
+        self._follower = Follower(self._followed)
+        self._sieve = Sieve(self._followed.interests, Catalog(types=types, closed=bool(types)))
+        self._matcher: Matcher | None = None
+        self._times: bool | None = None
+        self._scheduler = Scheduler(delay_us)
+        self._parts: list[pa.Table] = []
+        self._letters: list[Letter] = []
+        self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
+
+    def locate(self, locations: pa.Table) -> pa.Table:
+        """Takes location updates that come apart from events; returns what became certain."""
+        return self.push(typed(locations, self._followed.interests, self._columns))
+
+    def push(self, data: Data, locations: pa.Table | None = None) -> pa.Table:
+        """Takes events, and location updates if they come beside them; returns what became certain."""
+        seen = [self._read(data)]
+        if locations is not None:
+            seen.append(self._read(typed(locations, self._followed.interests, self._columns)))
+        self._counts["events"] += sum(one.rows for one in seen)
+        batch = concat([one.batch for one in seen])
+        self._bury([letter for one in seen for letter in one.dead])
+        released, late = self._scheduler.push(batch)
+        for row in late.tolist():
+            if (number := batch["type"][row].as_py()) >= 0:
+                type = self._sieve.types[number]
+                self._counts["late"] += 1
+                self._bury([("late", type, batch["ts"][row].as_py(), describe_row(batch, row, type))])
+        return self._process(released, self._scheduler.watermark)
+
+    def advance(self, ts: int) -> pa.Table:
+        """Says that time has reached `ts` (µs): no event before it will come any more."""
+        return self._process(self._scheduler.advance(ts), self._scheduler.watermark)
+
+    def finish(self) -> pa.Table:
+        """Says that no event will come any more; returns the rest."""
+        return self._process(self._scheduler.finish(), None)
+
+    def dead_letters(self) -> pa.Table:
+        """Takes what could not be used: reason, type, ts, and the event in its notation."""
+        taken, self._letters = self._letters, []
+        return letters(taken)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many events came, were late, were dead-lettered for any reason, and how many matches were found."""
+        return dict(self._counts)
+
+    def _read(self, data: Data) -> Seen:
+        seen = read(data, self._columns, self._sieve.known, first=self._times is None)
+        if self._times is None and seen.rows:
+            self._times = seen.times
+        self._check_places(seen)
+        given = self._sieve.catalog
+        by_type = {name: kinds for name, kinds in seen.by_type.items() if name not in self._sieve.plan.defined}
+        # Events of one table have no attribute that their columns do not name; location updates may have others.
+        learned = given.learned(seen.shared, by_type, seen.empty, complete=False)
+        if learned is not given:
+            self._sieve, self._matcher = Sieve(self._followed.interests, learned), None
+        return seen
+
+    def _check_places(self, seen: Seen) -> None:
+        """Fails if the columns of a table show that its events have no places."""
+        if not seen.rows or not seen.complete:
+            return
+        names = {name.rpartition(":")[0] for name in seen.batch.column_names} | seen.empty
+        missing = [[name for name in space.coordinates if name not in names] for space in self._sieve.spaces]
+        if all(missing):
+            hint = nearest(missing[0][0], names) or ""
+            raise EventError(
+                f"queries that move look at places, and there is no column '{missing[0][0]}'. {hint}".rstrip()
+            )
+
+    def _process(self, released: pa.Table | None, upto: int | None) -> pa.Table:
+        updates = UPDATES.empty_table()
+        if released is not None and released.num_rows:
+            updates, dead = self._sieve.updates(released)
+            self._bury(dead)
+            if (events := self._sieve.events(released)) is not None:
+                self._parts.append(events)
+        if self._matcher is None:
+            self._matcher = Matcher(self._followed, self._sieve, times=bool(self._times))
+        pieces = self._follower.advance(self._sieve.focals.expanded(updates), upto)
+        found = self._matcher.run(pieces, Gathered(self._parts, self._sieve.types))
+        self._parts = recent(self._parts, self._follower.needed_from())
+        self._counts["matches"] += found.num_rows - found["rule"].null_count
+        return found
+
+    def _bury(self, dead: list[Letter]) -> None:
+        self._counts["dead"] += len(dead)
+        self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]
+
+
+def recent(parts: Sequence[pa.Table], after: int) -> list[pa.Table]:
+    """What of these events is later than a time."""
+    kept = []
+    for part in parts:
+        ts = part["ts"].to_numpy()
+        if len(ts) and ts.max() > after:
+            kept.append(part if ts.min() > after else part.filter(pa.array(ts > after)))
+    return kept
+
+
+def typed(locations: pa.Table, interests: Sequence[Interest], columns: Columns) -> Data:
+    """Location updates with their type: without a column for it, the one that all queries follow."""
+    if columns.type in locations.column_names:
+        return locations
+    return {the_focal_type(interests, columns): locations}
+
+
+def the_focal_type(interests: Sequence[Interest], columns: Columns) -> str:
+    """The type of all focal objects."""
+    types = sorted({one.focal.type for one in interests})
+    if len(types) > 1:
+        message = f"the queries follow {' and '.join(types)}: the locations need a column '{columns.type}'"
+        raise EventError(message)
+    return types[0]

@@ -1,0 +1,80 @@
+"""From DataFrames of events and of location updates to a DataFrame of markers and matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tocsin.engine import output
+from tocsin.engine.moving.detector import the_focal_type
+from tocsin.engine.moving.following import HISTORY_US
+from tocsin.engine.moving.gathering import Focals, Sieve
+from tocsin.errors import EventError
+from tocsin.events.batches import Columns
+from tocsin.events.types import EventType
+from tocsin.language.interests import Interest
+from tocsin.plans.operators import is_exact, is_strong
+from tocsin.spark.frames import Events, Source, default_slots
+from tocsin.spark.moving.jobs import MovingJob
+
+
+def detect(
+    interests: tuple[Interest, ...],
+    types: Mapping[str, EventType],
+    events: Events,
+    columns: Columns,
+    *,
+    locations: DataFrame | None = None,
+    delay_us: int = 0,
+    history_us: int | None = None,
+    slots: int | None = None,
+    control: DataFrame | None = None,
+    select: Iterable[str] | None = None,
+) -> DataFrame:
+    """The report of these queries over these events and location updates."""
+    together = joined(events, locations, interests, columns)
+    focals = Focals(interests)
+    rules = tuple(dict.fromkeys(rule for one in interests for rule in one.rules))
+    strong = {type for one in interests if is_strong(one) for type in Sieve.used_by(one)}
+    places = tuple(dict.fromkeys(name for one in interests for name in one.space.coordinates))
+    source = Source((*rules, *focals.rules), types, together, columns, tuple(sorted(strong)), places)
+    if source.streaming and history_us is None and any(is_exact(one) for one in interests):
+        history_us = HISTORY_US
+    slots = slots or default_slots(source.frame.sparkSession)
+    job = MovingJob(interests, source.catalog, columns, slots, source.times, source.tables, delay_us, history_us)
+    if locations is not None and columns.id in source.frame.columns and columns.id not in locations.columns:
+        job = replace(job, partly_named=True)
+    if select is not None:
+        job = replace(job, select=output.checked(select, job.matches.names))
+    if source.streaming:
+        from tocsin.spark.moving.streams import detect_stream
+
+        return detect_stream(source, job, control)
+    if control is not None:
+        raise EventError("control rows are for streams only: these events are no stream")
+    from tocsin.spark.moving.tables import detect_table
+
+    return detect_table(source, Source(focals.rules, types, together, columns, (), places), job)
+
+
+def joined(events: Events, locations: DataFrame | None, interests: tuple[Interest, ...], columns: Columns) -> Events:
+    """Events and location updates as one."""
+    if locations is None:
+        return events
+    frames = [events] if isinstance(events, DataFrame) else list(events.values())
+    if any(frame.isStreaming != locations.isStreaming for frame in frames):
+        raise EventError("events and locations are both tables, or both streams")
+    typed = columns.type in locations.columns
+    if isinstance(events, DataFrame):
+        if not typed:
+            locations = locations.withColumn(columns.type, F.lit(the_focal_type(interests, columns)))
+        return events.unionByName(locations, allowMissingColumns=True)
+    if typed:
+        raise EventError(f"events come by type, the locations have a column '{columns.type}': give them by type too")
+    name = the_focal_type(interests, columns)
+    if name in events:
+        return {**events, name: events[name].unionByName(locations, allowMissingColumns=True)}
+    return {**events, name: locations}

@@ -1,0 +1,191 @@
+"""Many cases of queries that move in one Spark query: each is a tenant, with types, rules and interests of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import tocsin
+from tests.conformance.packs import Move, Row, rows_of
+from tests.conformance.spark import PATIENCE_S, conf, write
+from tests.simulation.moving import Moving, dense
+from tests.simulation.ranges import expected, nameless, told
+from tocsin.engine.reference_ranges import coverings
+from tocsin.events.types import Event
+from tocsin.language.interests import Interest
+from tocsin.spark import control
+
+
+@dataclass(frozen=True)
+class MovingQuery:
+    """What is packed together, and how it is run."""
+
+    name: str
+    seed: int
+    tenants: int
+    slots: int = 2
+    named: bool = True
+    batches: int = 3
+    delay_us: int = 5
+    restarts: int = 1
+    history_us: int | None = 10_000
+    apart: bool = False
+    """Whether location updates come by themselves."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class MovingPack:
+    """The tenants of a query."""
+
+    query: MovingQuery
+
+    @cached_property
+    def cases(self) -> list[tuple[tuple[Interest, ...], tuple[Event, ...]]]:
+        found = []
+        for number in range(self.query.tenants):
+            case = dense(self.query.seed + number, queries=2)
+            found.append(moved(case if self.query.named else nameless(case), f"t{number}_"))
+        return found
+
+    @cached_property
+    def interests(self) -> tuple[Interest, ...]:
+        return tuple(one for interests, _ in self.cases for one in interests)
+
+    @cached_property
+    def events(self) -> list[Event]:
+        return [event for _, events in self.cases for event in events]
+
+    def wrong(self, rows: Sequence[Row]) -> list[str]:
+        """The queries that did not get what the reference says."""
+        found = told(rows)
+        wrong = []
+        for interests, events in self.cases:
+            for one in interests:
+                right = expected(coverings(one, events, self.query.history_us))
+                if found.pop(one.name, []) != right:
+                    wrong.append(one.name)
+        return wrong + list(found)
+
+
+def moved(case: Moving, prefix: str) -> tuple[tuple[Interest, ...], tuple[Event, ...]]:
+    """A case among others."""
+    move = Move(prefix)
+    interests = tuple(
+        replace(
+            one,
+            name=prefix + one.name,
+            delivers=tuple(prefix + name for name in one.delivers),
+            focal=move.node(one.focal),
+            rules=move.node(one.rules),
+        )
+        for one in case.interests
+    )
+    return interests, tuple(move.event(event, set()) for event in case.case.events)
+
+
+def table(events: Sequence[Event], query: MovingQuery) -> pa.Table:
+    """Events as a table."""
+    columns = {
+        "type": pa.array([event.type for event in events], pa.string()),
+        "ts": pa.array([event.ts for event in events], pa.int64()),
+        **{
+            name: pa.array([event.attributes.get(name) for event in events], pa.float64())
+            for name in ("x", "y", "lon", "lat")
+        },
+    }
+    if query.named:
+        columns["id"] = pa.array([event.id for event in events], pa.string())
+    return pa.table(columns)
+
+
+def is_location(event: Event) -> bool:
+    return event.type.endswith(("_Me", "_You"))
+
+
+def batch(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
+    """What all tenants are delivered, of tables of several files and in no order."""
+    query, chance = pack.query, Random(pack.query.seed)
+    shuffled = chance.sample(pack.events, len(pack.events))
+    parts = {"events": shuffled}
+    if query.apart:
+        parts = {
+            "events": [e for e in shuffled if not is_location(e)],
+            "locations": [e for e in shuffled if is_location(e)],
+        }
+    for name, events in parts.items():
+        for part in (0, 1):
+            write(table(events[part::2], query), folder / name / f"{part}.parquet", 0)
+    frames = {name: spark.read.parquet(str(folder / name)) for name in parts}
+    with conf(spark, partitions=query.slots):
+        report = tocsin.rules(pack.interests).report(
+            frames["events"],
+            locations=frames.get("locations"),
+            ts_unit="us",
+            slots=query.slots,
+            history=query.history_us,
+        )
+        return delivered(report.toArrow())
+
+
+def stream(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
+    """What all tenants are delivered, of micro-batches, with restarts in between."""
+    query, chance = pack.query, Random(pack.query.seed)
+    late = sorted(pack.events, key=lambda event: event.ts + chance.randint(0, query.delay_us))
+    cuts = sorted(chance.sample(range(1, len(late)), query.batches - 1))
+    (folder / "control").mkdir(parents=True)
+    found: dict[int, pa.Table] = {}
+    stops = {round(query.batches * n / (query.restarts + 1)) for n in range(1, query.restarts + 1)}
+    with conf(spark, partitions=query.slots):
+        for number, (low, high) in enumerate(zip([0, *cuts], [*cuts, len(late)], strict=True), 1):
+            some = late[low:high]
+            for part, name in ((0, "events"), (1, "locations" if query.apart else "events")):
+                mine = [e for n, e in enumerate(some) if (is_location(e) if query.apart else n % 2) == part]
+                write(table(mine, query), folder / name / f"{number:03}-{part}.parquet", number)
+            if number in stops or number == query.batches:
+                run(spark, pack, folder, found)
+        last = max(event.ts for event in pack.events)
+        (folder / "control" / "end.json").write_text(json.dumps({"advance": last + 1}))
+        run(spark, pack, folder, found)
+    return [row for number in sorted(found) for row in delivered(found[number])]
+
+
+def run(spark: SparkSession, pack: MovingPack, folder: Path, found: dict[int, pa.Table]) -> None:
+    """Runs what is there. A batch that runs again replaces what it found before."""
+    query = pack.query
+    reader = spark.readStream.option("maxFilesPerTrigger", 1 if query.apart else 2)
+    frames: dict[str, DataFrame] = {}
+    for name in ("events", "locations") if query.apart else ("events",):
+        path = str(folder / name)
+        frames[name] = reader.schema(spark.read.parquet(path).schema).parquet(path)
+    orders = spark.readStream.schema(control.SCHEMA).json(str(folder / "control"))
+    report = tocsin.rules(pack.interests).report(
+        frames["events"], locations=frames.get("locations"), control=orders, delay=query.delay_us,
+        ts_unit="us", slots=query.slots, history=query.history_us,
+    )  # fmt: skip
+
+    def keep(frame: DataFrame, number: int) -> None:
+        found[number] = frame.toArrow()
+
+    writer = report.writeStream.option("checkpointLocation", str(folder / "checkpoint")).foreachBatch(keep)
+    running = writer.trigger(availableNow=True).start()
+    try:
+        assert running.awaitTermination(PATIENCE_S), f"not done in {PATIENCE_S} s"
+    finally:
+        running.stop()
+
+
+def delivered(report: pa.Table) -> list[Row]:
+    """The markers and matches of a report that has no dead letters."""
+    rows = rows_of(report)
+    assert not [row for row in rows if row["_reason"] is not None]
+    return [{name: row[name] for name in row if name[0] != "_"} for row in rows if row["_metrics"] is None]

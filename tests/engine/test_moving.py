@@ -1,0 +1,170 @@
+"""Does the engine deliver of queries that move what the reference says, over tables and over streams?"""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.simulation.moving import Moving, dense, moving, shadowed
+from tests.simulation.ranges import all_expected, arriving, nameless, rows_of, told
+
+from tocsin.engine.detector import Detector
+from tocsin.engine.moving.detector import MovingDetector
+from tocsin.engine.moving.matching import quiet_point
+from tocsin.engine.moving.places import Cells, cell_size, inside
+from tocsin.engine.reference_ranges import quiet_point as reference_quiet_point
+from tocsin.language.interests import Circle, Polygon, Rectangle, Space
+from tocsin.language.mcep import parse
+from tocsin.plans.regions import DEGREE_M, Region
+
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+NEVER_LATE_US = 2**60
+
+
+def table(case: Moving) -> None:
+    detector = MovingDetector(case.interests, case.types, delay_us=NEVER_LATE_US, history_us=case.city.history_us)
+    found = [detector.push(list(case.case.events)), detector.finish()]
+    assert told(rows_of(found)) == all_expected(case)
+    assert not detector.dead_letters().num_rows
+
+
+def stream(case: Moving, chance: Random) -> None:
+    batches, delay_us = arriving(case.case.events, chance)
+    # Ranges whose rules consume are looked at from their start on: they must not be older than the history.
+    detector = MovingDetector(case.interests, case.types, delay_us=delay_us, history_us=case.city.history_us)
+    found = [detector.push(batch) for batch in batches]
+    found.append(detector.finish())
+    assert told(rows_of(found)) == all_expected(case)
+    assert not detector.dead_letters().num_rows
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_tables(first: int) -> None:
+    for seed in range(first, first + 20):
+        table(dense(seed, queries=2))
+
+
+def test_tables_without_ids() -> None:
+    for seed in range(100, 110):
+        table(nameless(dense(seed, queries=2)))
+
+
+@settings(max_examples=30, suppress_health_check=QUIET)
+@given(moving(queries=2))
+def test_any_rules_over_tables(case: Moving) -> None:
+    table(case)
+
+
+@pytest.mark.parametrize("first", range(40, 80, 20))
+def test_streams(first: int) -> None:
+    for seed in range(first, first + 20):
+        case = dense(seed, queries=2)
+        stream(nameless(case) if seed % 3 == 0 else case, Random(seed))
+
+
+def test_strong_queries_agree_where_they_overlap() -> None:
+    pairs = 0
+    for seed in range(20):
+        case = shadowed(dense(seed, queries=2, same=True, strong=True))
+        detector = MovingDetector(case.interests, case.types, delay_us=NEVER_LATE_US, history_us=case.city.history_us)
+        found = told(rows_of([detector.push(list(case.case.events)), detector.finish()]))
+        ranges = {name: [covering.range for covering in coverings] for name, coverings in case.expected().items()}
+        for (one, mine), (two, other) in product(*(enumerate(ranges[f"q{name}"]) for name in ("Me", "You"))):
+            begin, end = max(mine.start, other.start), min(mine.end, other.end)
+            (marker, *matches), (another, *others) = found["qMe"][one], found["qYou"][two]
+            if mine.region == other.region and begin <= end and not marker[2] and not another[2]:
+                seen = [[match[1:] for match in some if begin <= match[3] <= end] for some in (matches, others)]
+                assert seen[0] == seen[1]
+                pairs += len(seen[0])
+    assert pairs > 50
+
+
+def test_queries_over_the_same_ranges_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    push = Detector.push_batch
+
+    def counting(self, batch, types):
+        given.append(batch.num_rows)
+        return push(self, batch, types)
+
+    monkeypatch.setattr(Detector, "push_batch", counting)
+    text = "define P() from A() and each B() within 9 us from A "
+    where = "around Me range circle 9 m lifetime 8 us"
+    events = [event for event in dense(1).case.events if event.type != "C"]
+    found = {}
+    for count in (1, 5):
+        given.clear()
+        interests = parse(text + "".join(f"interest I{n} of P {where} " for n in range(count))).interests
+        detector = MovingDetector(interests, {}, delay_us=NEVER_LATE_US)
+        detector.push(events)
+        rows = detector.finish()
+        found[count] = sum(given), rows
+    assert found[5][0] == found[1][0] > 0
+    assert found[5][1].num_rows == 5 * found[1][1].num_rows > 100
+    assert len(set(found[5][1]["id"].to_pylist())) == found[5][1].num_rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 2000, 100))
+def test_a_thousand_tables_and_streams(first: int) -> None:
+    for seed in range(first, first + 100):
+        case = dense(seed, queries=2)
+        table(case)
+        stream(nameless(case) if seed % 3 == 0 else case, Random(seed))
+
+
+@given(st.lists(st.integers(0, 60)), st.integers(0, 60), st.integers(1, 9))
+def test_quiet_points(times: list[int], latest: int, windows: int) -> None:
+    ordered = sorted(times)
+    assert quiet_point(np.array(ordered, np.int64), latest, windows) == reference_quiet_point(ordered, latest, windows)
+
+
+SHAPES = st.sampled_from(
+    [
+        Rectangle(10, 4),
+        Rectangle(3, 30),
+        Circle(5),
+        Circle(0.5),
+        Polygon(((0.0, 0.0), (8.0, 0.0), (8.0, 4.0), (0.0, 9.0))),
+    ]
+)
+PLACES = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), max_size=30)
+
+
+@given(SHAPES, st.sampled_from(list(Space)), PLACES, PLACES, st.sampled_from([0.0, 179.99995]), st.data())
+def test_cells_join_what_lies_in_regions(shape, space, centres, places, where, data) -> None:
+    scale, shift = (1.0, 0.0) if space is Space.PLANE else (1 / DEGREE_M, where)
+
+    def at(points):
+        found = np.array(points, np.float64).reshape(-1, 2) * scale
+        found[:, 0] += shift
+        if space is Space.WGS84:
+            found[:, 0] = np.where(found[:, 0] > 180, found[:, 0] - 360, found[:, 0])
+        return found[:, 0].copy(), found[:, 1].copy()
+
+    (cx, cy), (x, y) = at(centres), at(places)
+    low = np.array([data.draw(st.integers(0, len(x))) for _ in cx], np.int64)
+    high = np.array([data.draw(st.integers(0, len(x))) for _ in cx], np.int64)
+    cells = Cells(x, y, *cell_size(shape, space, cy))
+    centre, event = cells.pairs(shape, space, (cx, cy), cells.near(shape, space, (cx, cy), low, high))
+    regions = [Region(shape, place, space) for place in zip(cx.tolist(), cy.tolist(), strict=True)]
+    right = {
+        (c, e)
+        for c, region in enumerate(regions)
+        for e in range(low[c], high[c])
+        if region.contains((float(x[e]), float(y[e])))
+    }
+    assert sorted(zip(centre.tolist(), event.tolist(), strict=True)) == sorted(right)
+
+
+@given(SHAPES, st.sampled_from(list(Space)), PLACES)
+def test_columns_are_tested_as_single_places(shape, space, places) -> None:
+    scale = 1.0 if space is Space.PLANE else 1 / DEGREE_M
+    x, y = (np.array([place[axis] for place in places], np.float64) * scale for axis in (0, 1))
+    found = inside(shape, space, (np.zeros(len(x)), np.zeros(len(x))), (x, y))
+    region = Region(shape, (0.0, 0.0), space)
+    assert found.tolist() == [region.contains(place) for place in zip(x.tolist(), y.tolist(), strict=True)]

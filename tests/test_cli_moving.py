@@ -1,0 +1,132 @@
+"""`tocsin run` with queries that move: in this process, on Spark over what is there, and following."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from tocsin import cli
+
+JAMS = """\
+event Brake(car: string, x: double, y: double)
+event Position(car: string, x: double, y: double)
+
+define   Jam(n: long)
+from     Brake() and $n = Count(Brake() within 10 s from Brake)
+where    n = $n
+
+interest Near
+of       Jam
+around   Position(car="c1")
+range    rectangle 100 m by 100 m
+lifetime 5 s
+"""
+EVENTS = """\
+type,ts,id,car,x,y
+Brake,2026-01-01T00:00:01Z,b1,c2,10,10
+Brake,2026-01-01T00:00:03Z,b2,c3,20,10
+Brake,2026-01-01T00:00:08Z,b3,c3,500,10
+Brake,2026-01-01T00:00:12Z,b4,c4,510,10
+Brake,2026-01-01T00:00:13Z,b5,c4,900,10
+"""
+LOCATIONS = """\
+ts,car,x,y
+2026-01-01T00:00:02Z,c1,0,0
+2026-01-01T00:00:05Z,c1,nan,0
+2026-01-01T00:00:10Z,c1,500,0
+"""
+RIGHT = [
+    (1, "Marker", "00:00:02", None),
+    (1, "Jam", "00:00:01", 0),
+    (1, "Jam", "00:00:03", 1),
+    (2, "Marker", "00:00:10", None),
+    (2, "Jam", "00:00:08", 0),
+    (2, "Jam", "00:00:12", 1),
+]
+WAIT_S = 240
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("jams.mcep", JAMS), ("e.csv", EVENTS), ("l.csv", LOCATIONS)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def tocsin(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def seen(rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    return [(row["range"], row["type"], str(row["ts"])[11:19], row["n"]) for row in rows]
+
+
+def test_check(folder: Path) -> None:
+    result = tocsin("check", "jams.mcep")
+    assert "Near: Jam around Position" in result.stdout
+    assert "1 rule and 1 interest, no mistake" in result.stderr
+
+
+def test_in_this_process(folder: Path) -> None:
+    arguments = ("run", "jams.mcep", "--events", "e.csv", "--locations", "l.csv", "--engine", "embedded", "--json")
+    found = json.loads(tocsin(*arguments).stdout)
+    assert seen(found["matches"]) == RIGHT
+    assert found["counts"]["matches"] == 4
+    assert found["dead_letters"] == ["x and y are no place: Position@1767225605000000(y=0.0)"]
+
+
+def test_mistakes(folder: Path) -> None:
+    (folder / "plain.tesla").write_text("define Hot() from Brake()", encoding="utf-8")
+    result = tocsin("run", "plain.tesla", "--events", "e.csv", "--locations", "l.csv", "--engine", "embedded")
+    assert result.exit_code == 2
+    assert "has no interest" in result.stderr
+    result = tocsin("run", "jams.mcep", "--events", "e.csv", "--ordered", "--engine", "embedded")
+    assert result.exit_code == 2
+    assert "queries that move" in result.stderr
+
+
+def test_on_spark(folder: Path, spark: SparkSession) -> None:
+    found = json.loads(tocsin("run", "jams.mcep", "--events", "e.csv", "--locations", "l.csv", "--json").stdout)
+    assert seen(found["matches"]) == RIGHT
+    assert found["dead_letters"] == ["x and y are no place: Position@1767225605000000(y=0.0)"]
+
+
+def test_following(folder: Path, spark: SparkSession) -> None:
+    for name, text in (("events", EVENTS), ("locations", LOCATIONS)):
+        (folder / name).mkdir()
+        (folder / name / "1.csv").write_text(text, encoding="utf-8")
+    ended = threading.Event()
+
+    def stop() -> None:
+        until = time.monotonic() + WAIT_S
+        while time.monotonic() < until and not ended.wait(0.2):
+            # What is at the watermark waits for more; all before it is certain.
+            if len(delivered()) >= len(RIGHT):
+                break
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def delivered() -> list[dict[str, Any]]:
+        return [
+            row for path in sorted(Path("out").glob("batch=*/*.parquet")) for row in pq.read_table(path).to_pylist()
+        ]
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    thread = threading.Thread(target=stop)
+    thread.start()
+    arguments = ("--events", "events", "--locations", "locations", "--matches", "out", "--follow", "--slots", "2")
+    result = tocsin("run", "jams.mcep", *arguments)
+    ended.set()
+    thread.join()
+    signal.signal(signal.SIGTERM, before)
+    assert seen(delivered()) == RIGHT, result.output
