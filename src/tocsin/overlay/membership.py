@@ -138,13 +138,10 @@ class Membership:
         self.version, self.rules, self.wanted = order.version, order.rules, order.wanted
         self.asked = order.asked
         self.redeploy()
-        through = self.deployed.through
-        for request in self.uplink.take_over(order.asked, self.deployed.simple, through):
-            rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
-            known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
-            for found in self.uplink.switched(request, known, self.upto, self.types):
-                self._push(found)
-        self.uplink.keep_pulled(through)
+        rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
+        known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
+        for found in self.uplink.take_over(order.asked, self.deployed.through, known, self.upto, self.types):
+            self._push(found)
         self._tell_progress()
 
     @property
