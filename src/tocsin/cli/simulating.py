@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: b
         cuts = [scenario.warm_up_s, end_s] if scenario.warm_up_s else [end_s]
         outcome, network = run(
             scenario.sites, one, scenario.types, scenario.rules, scenario.events, scenario.where,
-            epochs_s=cuts, measured_from_s=scenario.warm_up_s,
+            epochs_s=cuts, measured_from_s=scenario.warm_up_s, changes=scenario.changes,
         )  # fmt: skip
         row: dict[str, Any] = {
             "strategy": one.name,
@@ -41,10 +42,13 @@ def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: b
             "delay_ms_max": round(outcome.delay_ms_max, 3),
             "leader": outcome.root,
         }
+        if outcome.repairs:
+            row["repairs"] = [asdict(repair) for repair in outcome.repairs]
         if check:
             row["wrong_sinks"] = wrong_sinks(
-                network, scenario.sites, scenario.types, scenario.rules, scenario.events, round(end_s * 1_000_000)
-            )
+                network, scenario.sites, scenario.types, scenario.rules, scenario.events, round(end_s * 1_000_000),
+                scenario.changes,
+            )  # fmt: skip
         outcomes.append(row)
         if svg is not None:
             where = svg if len(chosen) == 1 else svg.with_stem(f"{svg.stem}-{one.name}")
@@ -85,5 +89,24 @@ def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
         table.add_row(
             row["strategy"], f"{row['messages_per_s']:,.1f}", f"{row['bytes_per_s']:,.0f}", *kinds,
             f"{row['notices']:,}", f"{row['delay_ms_mean']:.2f}", f"{row['delay_ms_max']:.2f}", sinks,
+        )  # fmt: skip
+    console().print(table)
+    _show_repairs(outcomes)
+
+
+def _show_repairs(outcomes: list[dict[str, Any]]) -> None:
+    """What changes of the sites took."""
+    from rich.table import Table
+
+    rows = [(row["strategy"], repair) for row in outcomes for repair in row.get("repairs", ())]
+    if not rows:
+        return
+    table = Table(title="Changes: what it took to repair trees, tables and rules", title_justify="left")
+    for name in ("strategy", "at s", "messages", "events sent again", "ms"):
+        table.add_column(name, justify="left" if name == "strategy" else "right")
+    for strategy, repair in rows:
+        table.add_row(
+            strategy, f"{repair['at_s']:g}", f"{repair['messages']:,}", f"{repair['events']:,}",
+            f"{repair['time_ms']:.2f}",
         )  # fmt: skip
     console().print(table)

@@ -18,11 +18,14 @@ from tocsin.errors import StateError
 from tocsin.language import parse, parse_pattern, print_pattern, print_rule
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import messages
+from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Mastery
 from tocsin.overlay.mastery import Rates
+from tocsin.overlay.membership import Building
 from tocsin.overlay.pulling import Kept
 from tocsin.overlay.timing import Timing
 from tocsin.overlay.uplink import Uplink
+from tocsin.overlay.versions import Change
 from tocsin.plans.splitting import Partial, Use
 
 _CLASSES: dict[str, Any] = {
@@ -35,6 +38,9 @@ _CLASSES: dict[str, Any] = {
         Partial,
         Kept,
         Rates,
+        Asking,
+        Building,
+        Change,
         Uplink,
         Mastery,
         Use,

@@ -45,6 +45,11 @@ class Item:
         return frozenset(type for rule in self.rules for type in rule.uses)
 
     @property
+    def consuming(self) -> bool:
+        """Whether it remembers what it used up."""
+        return any(rule.consuming for rule in self.rules)
+
+    @property
     def horizon_us(self) -> int:
         """How far behind an anchor all rules together look."""
         return sum(Shape(rule).horizon_us for rule in self.rules)
@@ -164,7 +169,7 @@ def _item(strategy: Strategy, rules: tuple[Rule, ...], advertised: Advertised) -
     if not strategy.splits:
         return Item(rules[-1].name, rules, (), True, False)
     uses: dict[Use, None] = {}
-    consuming = any(rule.consuming for rule in rules)
+    consuming = any(one.consuming for one in rules)
     for rule in rules:
         found = _bare_uses(rule, advertised) if consuming else split(rule, advertised, stays=True).uses
         uses.update(dict.fromkeys(found))

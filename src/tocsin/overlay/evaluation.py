@@ -83,7 +83,7 @@ class Evaluator:
     """Some rules of a membership, decided together.
 
     `ordered`: all events come in order. `horizon_us`: how far back the rules look. `wanted`: the rules whose matches
-    matter by themselves, not only to others.
+    matter by themselves, not only to others. `consuming`: they remember what they used up.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Evaluator:
         defined = {rule.emits.name for rule in self.rules}
         self.types = {type: types[type] for rule in self.rules for type in rule.uses if type not in defined}
         self.horizon_us, self.ordered = horizon_us, ordered
+        self.consuming = any(rule.consuming for rule in self.rules)
         self._anchors = {rule.anchor.type for rule in self.rules}
         self._detector = self._new() if ordered else None
 

@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import mastery
+from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
+from tocsin.overlay.finding import PART, blockers, evaluators, participants, seqs
 from tocsin.overlay.messages import Answer, Asked, Awaken, DeployRule, Done, Matches, Message, Progress
 from tocsin.overlay.pulling import Found
 from tocsin.overlay.strategies import Strategy
@@ -27,13 +29,21 @@ from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial
 
 NONE = np.zeros(0, np.int64)
-PART = "partial "
-"""How names of partial rules begin in detectors; no rule's name has a space."""
 AT = "\0at"
 """The column with the times at which matches are ready."""
 NOTHING = DeployRule("", 0)
 Send = Callable[[str, Message], None]
 Push = Callable[[pa.Table, Array], None]
+
+
+@dataclass
+class Building:
+    """How far a new tree is (`trees`): who offered the way that is being followed up, how many offers are not settled,
+    and whether the tree is known to stand."""
+
+    engager: str | None = None
+    open: int = 0
+    stands: bool = False
 
 
 @dataclass
@@ -48,6 +58,18 @@ class Membership:
     """Sends events to the father."""
     deliver: Callable[[pa.Table, Array], None]
     """Hands what reached the root, in order, to the sinks."""
+    ended: Callable[[], None]
+    """Told when everything before the end of the tree's time has been decided here."""
+    start: int = BEGINNING
+    """Matches before this are another tree's (`versions`); the same for those that are not before `end`."""
+    end: int = FOREVER_US
+    ready: bool = True
+    """Whether something was deployed, so that events can come."""
+    over: bool = False
+    building: Building = field(default_factory=Building)
+    remembered: tuple[str, ...] = ()
+    """The rules that consume and for which another tree's memory comes, and those for which it has come."""
+    recalled: set[str] = field(default_factory=set)
     father: str | None = None
     distance_us: int = 0
     children: set[str] = field(default_factory=set)
@@ -75,12 +97,7 @@ class Membership:
     """Matches from below that wait for their turn at the root."""
     heads: dict[Partial, Array] = field(default_factory=dict)
     """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
-    awakened: dict[tuple[Key, str, Partial], tuple[int, int]] = field(default_factory=dict)
-    """For each use of a slave: up to which master's event, and up to which time, it was asked."""
-    waiting: dict[tuple[str, Partial], int] = field(default_factory=dict)
-    """The Awaken that each child has still to answer."""
-    awakenings: int = 0
-    stalls: list[tuple[Array, Array]] = field(default_factory=list)
+    asking: Asking = field(default_factory=Asking)
     opened: int = BEGINNING
     """Events before this are in the history."""
     upto: int = BEGINNING
@@ -103,31 +120,18 @@ class Membership:
         self.tell()
 
     def load(self) -> None:
-        """Makes evaluators for the items: one for those whose events come in order, one for the others."""
-        self.evaluators = []
-        for ordered in (True, False):
-            rules: dict[str, Rule] = {}
-            wanted: set[str] = set()
-            horizon_us = 0
-            for number, item in enumerate(self.deployed.items):
-                if item.ordered == ordered:
-                    for rule in item.rules:
-                        name = f"{PART}{number}" if isinstance(item.key, Partial) else rule.name
-                        rules[name] = replace(rule, name=name)
-                    horizon_us = max(horizon_us, item.horizon_us)
-                    wanted |= {item.key} if isinstance(item.key, str) else set()
-            if rules:
-                new = Evaluator(rules.values(), self.types, horizon_us, ordered=ordered, wanted=frozenset(wanted))
-                self.evaluators.append(new)
+        """Makes evaluators for the items."""
+        self.evaluators = evaluators(self.deployed.items, self.types)
 
     def tell(self) -> None:
         """Sends each child what is asked of it, where that has changed."""
         wanted = modes(self.deployed, self.asked, self.masters)
         for child in sorted(self.children):
             rules, names = self.deployed.whole.get(child, ((), ()))
-            new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()))
-            old = self.sent.get(child, NOTHING)
-            if replace(old, tree=self.tree, version=0) != new:
+            memories = tuple(name for name in names if name in self.remembered)
+            new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()), memories)
+            old = self.sent.get(child, NOTHING if self.start == BEGINNING else None)
+            if old is None or replace(old, tree=self.tree, version=0) != new:
                 self.versions += 1
                 self.sent[child] = replace(new, version=self.versions)
                 self.progress.pop(child, None)
@@ -136,7 +140,7 @@ class Membership:
     def take_over(self, order: DeployRule) -> None:
         """The father asks for something else than before."""
         self.version, self.rules, self.wanted = order.version, order.rules, order.wanted
-        self.asked = order.asked
+        self.asked, self.remembered = order.asked, order.remembered
         self.redeploy()
         rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
         known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
@@ -188,9 +192,7 @@ class Membership:
             assert self.father is not None
             self.send(self.father, message)
             return
-        if self.waiting.get((sender, message.partial)) == message.number:
-            del self.waiting[sender, message.partial]
-            self.stalls.append((message.ts, message.at))
+        self.asking.answered(sender, message)
         self.advance()
 
     def receive_matches(self, message: Matches) -> None:
@@ -199,17 +201,51 @@ class Membership:
         else:
             self.send(self.father, message)
 
+    # ---- what takes over from another tree, and is taken over
+
+    def _missing(self) -> bool:
+        """Whether a rule that is decided here has not been told yet what it remembers."""
+        mine = {item.key for item in self.deployed.items if item.consuming and item.key in self.remembered}
+        return not mine <= self.recalled
+
+    def decider(self, rule: str) -> str | None:
+        """The child that decides a rule, or here; None if it is neither here nor below."""
+        if any(item.key == rule for item in self.deployed.items):
+            return HERE
+        return next((child for child, (_, names) in self.deployed.whole.items() if rule in names), None)
+
+    def recall(self, rule: str, data: bytes) -> None:
+        """What a rule remembers from another tree."""
+        for evaluator in self.evaluators:
+            if evaluator.consuming and rule in evaluator.wanted:
+                evaluator.restore(data)
+        self.recalled.add(rule)
+        self.advance()
+
+    def memories(self) -> list[tuple[str, bytes]]:
+        """What the rules that consume remember here."""
+        found = [(one.wanted, one.snapshot()) for one in self.evaluators if one.consuming]
+        return [(rule, data) for (rule,), data in found if data is not None]
+
+    def check_end(self) -> None:
+        """Says once that the time of the tree is over."""
+        if self.upto >= self.end and not self.over:
+            self.over = True
+            self.ended()
+
     # ---- what is released
 
     def advance(self) -> None:
         """Releases what can be released, and decides what can be decided."""
+        if not self.ready or self._missing():
+            return
         inputs = {HERE, *self.children}
         while True:
-            if not self.waiting and inputs <= self.progress.keys():
+            if not self.asking.waiting and inputs <= self.progress.keys():
                 upto = min(self.progress[name].ts for name in inputs)
                 if upto > self.opened:
                     self._open(upto)
-            if self.waiting or self.opened <= self.upto:
+            if self.asking.waiting or self.opened <= self.upto:
                 break
             self._decide()
         if self.owing:
@@ -222,8 +258,12 @@ class Membership:
             self.upto if self.upto > BEGINNING else 0
         )
         self._take_in(upto)
-        if self.masters:
-            self._awaken()
+        if self.masters and self.history is not None:
+            for child, awaken in self.asking.ask(
+                self.tree, self.deployed.items, self.masters, self.sent, self.history, self.types, self.upto,
+                self.opened, self.timing,
+            ):  # fmt: skip
+                self.send(child, awaken)
 
     def _take_in(self, upto: int) -> None:
         horizon_us = max((item.horizon_us for item in self.deployed.items), default=0)
@@ -239,46 +279,21 @@ class Membership:
         order = keep[np.argsort(ts[keep], kind="stable")]
         self.history = rows.take(order)
 
-    def _awaken(self) -> None:
-        history = self.history
-        if history is None:
-            return
-        for item in self.deployed.items:
-            master = self.masters.get(item.key)
-            if master is None:
-                continue
-            for use in master.pulled:
-                key = (item.key, use.child, use.partial)
-                if any(request.partial == use.partial and request.pushed for request in self.sent[use.child].asked):
-                    self.awakened.pop(key, None)
-                    continue
-                since, covered = self.awakened.get(key, (self.upto - item.horizon_us, BEGINNING))
-                blocks_us = item.key.blocks_us if isinstance(item.key, Partial) else 0
-                plea = mastery.requests(item.shape, master.node, use, history, self.types, since, covered, blocks_us)
-                self.awakened[key] = (self.opened, plea.covered)
-                if plea.requests:
-                    self.awakenings += 1
-                    self.waiting[use.child, use.partial] = self.awakenings
-                    at = self.timing.at(plea.ts)
-                    self.send(
-                        use.child,
-                        Awaken(self.tree, use.partial, self.awakenings, plea.requests, plea.ts, at),
-                    )
-
     def _decide(self) -> None:
         """Decides all that is known for the events before `opened`."""
         since, upto = self.upto, self.opened
         if self.arrivals:
             self._take_in(upto)
-        for ts, at in self.stalls:
-            self.timing = self.timing.stalled(ts, at)
-        self.stalls = []
+        self.timing = self.asking.stalled(self.timing)
         self.upto = upto
         if self.history is not None and self.history.num_rows:
             times = self.history["ts"].to_numpy()
             fresh = self.history.slice(int(np.searchsorted(times, since)))
             for evaluator in self.evaluators:
-                found = evaluator.detect(self.history, fresh, max(since, int(times[0]) if len(times) else since), upto)
+                new = fresh
+                if evaluator.consuming and since < self.start:
+                    new = fresh.slice(int(np.searchsorted(fresh["ts"].to_numpy(), self.start)))
+                found = evaluator.detect(self.history, new, max(since, int(times[0]) if len(times) else since), upto)
                 if found.num_rows:
                     self._found(found, evaluator.wanted)
             if self.strategy.pulls:
@@ -297,13 +312,16 @@ class Membership:
         self.uplink.forget(upto, max((item.horizon_us for item in self.deployed.items), default=0))
         self._choose(upto)
         self._tell_progress()
+        self.check_end()
 
     def _found(self, found: pa.Table, wanted: frozenset[str]) -> None:
         """Sends matches of whole rules up, and the events of partial rules."""
+        assert self.history is not None
         names = pc.starts_with(found["rule"], PART).combine_chunks().to_numpy(zero_copy_only=False)
         if not names.all():
-            found = found.append_column("seq", pa.array(self._seq(found)))
-            whole = found.filter(pa.array(~names & np.isin(found["rule"].to_pylist(), [*wanted])))
+            found = found.append_column("seq", pa.array(seqs(found, self.history, len(self.rules))))
+            mine = ~names & np.isin(found["rule"].to_pylist(), [*wanted]) & (found["ts"].to_numpy() >= self.start)
+            whole = found.filter(pa.array(mine))
             if whole.num_rows:
                 self._up(whole)
         if names.any():
@@ -311,20 +329,10 @@ class Membership:
             for name in pc.unique(found["rule"]).to_pylist():
                 key = self.deployed.items[int(name.removeprefix(PART))].key
                 assert isinstance(key, Partial)
-                self._participants(key, found.filter(pc.equal(found["rule"], name)))
-
-    def _seq(self, found: pa.Table) -> Array:
-        """The `seq` of matches: their anchors', which may be matches themselves."""
-        assert self.history is not None
-        parts = found["parts"].combine_chunks()
-        anchors = parts.flatten().field("id").take(parts.offsets[:-1])
-        rows = pc.index_in(anchors, value_set=self.history["id"].combine_chunks())
-        seq: Array = self.history["seq"].take(rows).combine_chunks().fill_null(0).to_numpy().copy()
-        inner = pc.index_in(anchors, value_set=found["id"].combine_chunks()).fill_null(-1).to_numpy()
-        unknown = rows.is_null().to_numpy(zero_copy_only=False)
-        for _ in range(len(self.rules)):
-            seq[unknown] = seq[inner[unknown]]
-        return seq
+                rows, heads, all_heads = participants(key, found.filter(pc.equal(found["rule"], name)), self.history)
+                if key.blocks_us:
+                    self.heads[key] = np.concatenate([self.heads.get(key, NONE), all_heads])
+                self._generated(key, rows, heads)
 
     def _up(self, whole: pa.Table) -> None:
         at = self.timing.at(whole["ts"].to_numpy())
@@ -332,22 +340,6 @@ class Membership:
             self.composites.append(whole.append_column(AT, pa.array(at)))
         else:
             self.send(self.father, Matches(self.tree, whole, at))
-
-    def _participants(self, part: Partial, found: pa.Table) -> None:
-        """The events that fill the roles of a partial rule's matches."""
-        assert self.history is not None
-        parts = found["parts"].combine_chunks()
-        flat = parts.flatten()
-        counts = np.diff(parts.offsets.to_numpy())
-        heads = np.repeat(found["ts"].to_numpy(), counts)
-        chosen = np.ones(len(flat), bool)
-        if len(part.sends) < len(part.rule.roles):
-            chosen = np.isin(flat.field("role").to_pylist(), part.sends)
-        ids = flat.field("id").filter(pa.array(chosen))
-        rows = pc.index_in(ids, value_set=self.history["id"].combine_chunks()).to_numpy(zero_copy_only=False)
-        if part.blocks_us:
-            self.heads[part] = np.concatenate([self.heads.get(part, NONE), np.unique(heads)])
-        self._generated(part, rows.astype(np.int64), heads[chosen])
 
     def _generated(self, part: Partial, rows: Array, heads: Array) -> None:
         """Sends events of the history that a partial rule found, or keeps them."""
@@ -367,11 +359,7 @@ class Membership:
 
     def _block(self, part: Partial, fresh: pa.Table) -> None:
         """Heads that come within the window after one that was found are needed too: they stand in front of it."""
-        rows = np.nonzero(meeting(part.rule.anchor, fresh, self.types))[0]
-        if part.blocks_us < FOREVER_US and len(rows):
-            ts = fresh["ts"].to_numpy()[rows]
-            heads = np.concatenate([[BEGINNING], self.heads.get(part, NONE)])
-            rows = rows[ts - heads[np.searchsorted(heads, ts, "right") - 1] < part.blocks_us]
+        rows = blockers(part, fresh, self.heads.get(part, NONE), self.types)
         self.heads[part] = self.heads.get(part, NONE)[-1:]
         if len(rows) and self.history is not None:
             start = self.history.num_rows - fresh.num_rows
@@ -383,6 +371,7 @@ class Membership:
         wanted = np.zeros(fresh.num_rows, bool)
         for pattern in self.taps:
             wanted |= meeting(pattern, fresh, self.types)
+        wanted &= fresh["ts"].to_numpy() >= self.start
         if wanted.any():
             rows = fresh.filter(pa.array(wanted))
             rows = rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string()))
@@ -416,7 +405,7 @@ class Membership:
         )
         if masters != self.masters:
             changed = {key for key in masters.keys() | self.masters.keys() if masters.get(key) != self.masters.get(key)}
-            self.awakened = {key: value for key, value in self.awakened.items() if key[0] not in changed}
+            self.asking.again(changed)
             self.masters = masters
             self.tell()
         self.rates.start(upto)

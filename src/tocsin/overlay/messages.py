@@ -45,6 +45,52 @@ class Nack:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """All that followed from a CreateTree of the receiver is over."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The tree stands: say what comes from you and those below you, and what they want."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Retire:
+    """The time of a tree is over: everything before its end has been delivered. `followed`: by another of this root, or
+    by another single tree."""
+
+    tree: str
+    followed: bool
+
+
+@dataclass(frozen=True)
+class Handover:
+    """From a processor that leaves with a change: whether the receiver is now the root of the single tree, in which
+    these rules were wanted, and the events of its sources that may still be needed."""
+
+    number: int
+    heir: bool
+    leads: bool = False
+    wanted: tuple[str, ...] = ()
+    events: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a rule that consumes remembers, for whoever decides it from a change on in the tree of this root (of any, if
+    there is but one tree)."""
+
+    number: int
+    root: str
+    rule: str
+    data: bytes
+
+
+@dataclass(frozen=True)
 class Advertise:
     """All types that come from the sender and those below it."""
 
@@ -75,13 +121,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class DeployRule:
-    """All that the sender asks of a child: whole rules, those of them whose matches it wants, and partial rules."""
+    """All that the sender asks of a child: whole rules, those of them whose matches it wants, and partial rules.
+
+    `remembered`: the rules of those that consume, and for which a Memory comes.
+    """
 
     tree: str
     version: int
     rules: tuple[Rule, ...] = ()
     wanted: tuple[str, ...] = ()
     asked: tuple[Asked, ...] = ()
+    remembered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,6 +233,11 @@ Message = (
     | CreateTree
     | Ack
     | Nack
+    | Settled
+    | Gather
+    | Retire
+    | Handover
+    | Memory
     | Advertise
     | Subscribe
     | DeployRule
