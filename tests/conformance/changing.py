@@ -11,7 +11,7 @@ from itertools import pairwise
 import networkx as nx
 
 from tests.conformance.hosts import rows_of
-from tests.conformance.overlay import ALL, DECLARED, carried_by, difference, fits, network_of, table
+from tests.conformance.overlay import BY_NAME, DECLARED, carried_by, difference, fits, network_of, table
 from tocsin.engine import reference
 from tocsin.events.types import Event
 from tocsin.language.rules import Pattern, Rule
@@ -120,11 +120,11 @@ def check_changes(rules: Sequence[Rule], given: Sequence[Event], strategy: str, 
     through = (lambda message: decode(encode(message))) if chance.random() < 0.2 else (lambda message: message)
     first = states[0][1]
     period_us = chance.choice([1, 3, 10, 100])
-    network = deployed(first, ALL[strategy], DECLARED, rules, watch=watch, through=through, period_us=period_us)
+    network = deployed(first, BY_NAME[strategy], DECLARED, rules, watch=watch, through=through, period_us=period_us)
     network.jitter_us = lambda: chance.choice([0, 0, 1, 5, 50])
     network.delays_us = {link: delay for _, sites in states for link, delay in sites.delays_us.items()}
     told = [
-        announced(number, at, before, sites, ALL[strategy])
+        announced(number, at, before, sites, BY_NAME[strategy])
         for number, ((_, before), (at, sites)) in enumerate(pairwise(states), 1)
     ]
     steps: dict[str, list[tuple[str, int]]] = {}
@@ -134,7 +134,7 @@ def check_changes(rules: Sequence[Rule], given: Sequence[Event], strategy: str, 
         begin, end = present[0], present[-1]
         if begin:
             network.processors[name] = Processor(
-                name, {}, ALL[strategy], DECLARED, rules, period_us=period_us, joins=begin
+                name, {}, BY_NAME[strategy], DECLARED, rules, period_us=period_us, joins=begin
             )
         steps[name] = []
         for number in range(begin, end + 1):
@@ -159,7 +159,7 @@ def check_changes(rules: Sequence[Rule], given: Sequence[Event], strategy: str, 
         network.run(chance.choice([0, 1, 3, 10, 40]))
         if chance.random() < 0.1:
             for one, old in network.processors.items():
-                network.processors[one] = restore(snapshot(old), old.links, ALL[strategy], DECLARED, rules)
+                network.processors[one] = restore(snapshot(old), old.links, BY_NAME[strategy], DECLARED, rules)
     network.run()
     for name, processor in network.processors.items():
         left = [*processor.held, *processor.later, *processor.memories, *processor.pending]
@@ -184,7 +184,7 @@ def _compare(rules, events, strategy, lives, network):  # type: ignore[no-untype
                     continue
                 known = matches
                 if any(one.consuming for one in closure(rule, rules)):
-                    since = _wanted_since(rule, number, lives, sink, single=ALL[strategy].single)
+                    since = _wanted_since(rule, number, lives, sink, single=BY_NAME[strategy].single)
                     known = reference.detect(closure(rule, rules), [event for event in events if event.ts >= since])
                 found += [match for match in known if match.rule == rule.name and at <= match.ts < end]
             order = {match.id: place for place, match in enumerate(matches)}

@@ -49,6 +49,15 @@ def test_sites_that_change_are_repaired_and_what_that_took_is_told() -> None:
         assert all(min(one["messages"], one["events"], one["time_ms"]) > 0 for one in run["repairs"])
 
 
+def test_an_average_over_twenty_sources_takes_a_fifth_of_the_messages_on_the_way() -> None:
+    result = CliRunner().invoke(app, ["simulate", str(EXAMPLE.with_name("average.yaml")), "--json"])
+    assert result.exit_code == 0, result.output
+    found = {run["strategy"]: run for run in json.loads(result.stdout)["runs"]}
+    assert all(run["wrong_sinks"] == [] and run["notices"] > 0 for run in found.values())
+    for name in ("ST", "MT"):
+        assert found[name]["messages_per_s"] >= 5 * found[f"{name}+tally"]["messages_per_s"]
+
+
 def test_a_table(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", str(written(tmp_path, GOOD)), "--strategy", "Centr"])
     assert result.exit_code == 0

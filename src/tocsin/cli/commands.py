@@ -337,7 +337,9 @@ def simulate(
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Centr, ST, MT, STpp or MTpp; may be repeated.", show_default="the scenario's"
+            metavar="NAME",
+            help="Centr, ST, MT, STpp or MTpp, with +tally for aggregates on the way; may be repeated.",
+            show_default="the scenario's",
         ),
     ] = None,
     svg: Annotated[

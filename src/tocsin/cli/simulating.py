@@ -75,6 +75,7 @@ def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
         "matches",
         "awakened",
         "answers",
+        "shares",
         "progress",
         "notices",
     ):
@@ -83,7 +84,8 @@ def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
         table.add_column(name, justify="right")
     for row in outcomes:
         counts = row["messages"]
-        kinds = [f"{counts.get(kind, 0):,}" for kind in ("Events", "Matches", "Awaken", "Answer", "Progress")]
+        counts["Shares"] = counts.get("Shares", 0) + counts.get("Survey", 0)
+        kinds = [f"{counts.get(kind, 0):,}" for kind in ("Events", "Matches", "Awaken", "Answer", "Shares", "Progress")]
         wrong = row.get("wrong_sinks")
         sinks = "" if wrong is None else "right" if not wrong else "wrong: " + ", ".join(wrong)
         table.add_row(

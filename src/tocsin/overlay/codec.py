@@ -21,12 +21,14 @@ from tocsin.overlay import messages
 from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Mastery
 from tocsin.overlay.mastery import Rates
-from tocsin.overlay.membership import Building
 from tocsin.overlay.pulling import Kept
+from tocsin.overlay.tallying import Pending, Tallying
 from tocsin.overlay.timing import Timing
+from tocsin.overlay.trees import Building
 from tocsin.overlay.uplink import Uplink
 from tocsin.overlay.versions import Change
 from tocsin.plans.splitting import Partial, Use
+from tocsin.plans.tallies import Tally
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
@@ -39,6 +41,10 @@ _CLASSES: dict[str, Any] = {
         Kept,
         Rates,
         Asking,
+        Pending,
+        Tallying,
+        Tally,
+        messages.Question,
         Building,
         Change,
         Uplink,

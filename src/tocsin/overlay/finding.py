@@ -1,7 +1,7 @@
 """What do the items of a membership find, and which events are that?
 
-Rules whose events come in order share a detector, the others share one too, and each rule that consumes has its own:
-what it remembers may move to another processor (`versions`).
+Rules whose events come in order share a detector, the others share one too. Each rule that consumes has its own, as
+what it remembers may move to another processor (`versions`), and each whose aggregates are worked out on the way.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
 from tocsin.overlay.deployment import Item
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
@@ -23,11 +24,11 @@ PART = "partial "
 """How names of partial rules begin in detectors; no rule's name has a space."""
 
 
-def evaluators(items: Iterable[Item], types: Types) -> list[Evaluator]:
+def evaluators(items: Iterable[Item], declared: Types) -> list[Evaluator]:
     """Evaluators for items; a partial rule goes by its number."""
     groups: dict[object, list[tuple[int, Item]]] = {True: [], False: []}
     for number, item in enumerate(items):
-        groups.setdefault(item.key if item.consuming else item.ordered, []).append((number, item))
+        groups.setdefault(item.key if item.consuming or item.tallies else item.ordered, []).append((number, item))
     found = []
     for group in groups.values():
         rules: dict[str, Rule] = {}
@@ -36,9 +37,19 @@ def evaluators(items: Iterable[Item], types: Types) -> list[Evaluator]:
                 name = f"{PART}{number}" if isinstance(item.key, Partial) else rule.name
                 rules[name] = replace(rule, name=name)
         if rules:
+            types = declared
             wanted = frozenset(item.key for _, item in group if isinstance(item.key, str))
             horizon_us = max(item.horizon_us for _, item in group)
-            found.append(Evaluator(rules.values(), types, horizon_us, ordered=group[0][1].ordered, wanted=wanted))
+            first = group[0][1]
+            if first.tallies:
+                anchor = types[first.rules[-1].anchor.type]
+                more = tuple((tally.column, tally.kind) for tally in first.tallies)
+                types = {**types, anchor.name: EventType(anchor.name, anchor.attributes + more)}
+            found.append(
+                Evaluator(
+                    rules.values(), types, horizon_us, ordered=first.ordered, wanted=wanted, tallies=first.tallies
+                )
+            )
     return found
 
 

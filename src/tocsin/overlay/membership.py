@@ -16,15 +16,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern, Rule
-from tocsin.overlay import mastery
+from tocsin.overlay import mastery, tallying
 from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
 from tocsin.overlay.finding import PART, blockers, evaluators, participants, seqs
-from tocsin.overlay.messages import Answer, Asked, Awaken, DeployRule, Done, Matches, Message, Progress
+from tocsin.overlay.messages import (
+    Answer,
+    Asked,
+    Awaken,
+    DeployRule,
+    Done,
+    Matches,
+    Message,
+    Progress,
+)
 from tocsin.overlay.pulling import Found
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import BEGINNING, Array, Timing, together
+from tocsin.overlay.trees import Building
 from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial
 
@@ -34,16 +44,6 @@ AT = "\0at"
 NOTHING = DeployRule("", 0)
 Send = Callable[[str, Message], None]
 Push = Callable[[pa.Table, Array], None]
-
-
-@dataclass
-class Building:
-    """How far a new tree is (`trees`): who offered the way that is being followed up, how many offers are not settled,
-    and whether the tree is known to stand."""
-
-    engager: str | None = None
-    open: int = 0
-    stands: bool = False
 
 
 @dataclass
@@ -98,6 +98,7 @@ class Membership:
     heads: dict[Partial, Array] = field(default_factory=dict)
     """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
     asking: Asking = field(default_factory=Asking)
+    tallying: tallying.Tallying = field(default_factory=tallying.Tallying)
     opened: int = BEGINNING
     """Events before this are in the history."""
     upto: int = BEGINNING
@@ -112,7 +113,10 @@ class Membership:
         """Works out what follows from what is asked and advertised, and tells the children."""
         old = self.deployed
         partials = [request.partial for request in self.asked]
-        self.deployed = deployment(self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised)
+        self.deployed = deployment(
+            self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised, self.types
+        )
+        self.tallying.keep(self.deployed.tallied_by(HERE, self.advertised, self.tallying.asked))
         self.masters = {item.key: master for item in self.deployed.items if (master := self.masters.get(item.key))}
         self.uplink.simple = self.deployed.simple
         if self.deployed.items != old.items:
@@ -129,7 +133,8 @@ class Membership:
         for child in sorted(self.children):
             rules, names = self.deployed.whole.get(child, ((), ()))
             memories = tuple(name for name in names if name in self.remembered)
-            new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()), memories)
+            tallies = self.deployed.tallied_by(child, self.advertised, self.tallying.asked)
+            new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()), memories, tallies)
             old = self.sent.get(child, NOTHING if self.start == BEGINNING else None)
             if old is None or replace(old, tree=self.tree, version=0) != new:
                 self.versions += 1
@@ -140,7 +145,7 @@ class Membership:
     def take_over(self, order: DeployRule) -> None:
         """The father asks for something else than before."""
         self.version, self.rules, self.wanted = order.version, order.rules, order.wanted
-        self.asked, self.remembered = order.asked, order.remembered
+        self.asked, self.remembered, self.tallying.asked = order.asked, order.remembered, order.tallies
         self.redeploy()
         rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
         known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
@@ -241,11 +246,12 @@ class Membership:
             return
         inputs = {HERE, *self.children}
         while True:
-            if not self.asking.waiting and inputs <= self.progress.keys():
+            waiting = self.asking.waiting or self.tallying.waiting
+            if not waiting and inputs <= self.progress.keys():
                 upto = min(self.progress[name].ts for name in inputs)
                 if upto > self.opened:
                     self._open(upto)
-            if self.asking.waiting or self.opened <= self.upto:
+            if self.asking.waiting or self.tallying.waiting or self.opened <= self.upto:
                 break
             self._decide()
         if self.owing:
@@ -264,6 +270,7 @@ class Membership:
                 self.opened, self.timing,
             ):  # fmt: skip
                 self.send(child, awaken)
+        tallying.survey(self)
 
     def _take_in(self, upto: int) -> None:
         horizon_us = max((item.horizon_us for item in self.deployed.items), default=0)
@@ -293,7 +300,11 @@ class Membership:
                 new = fresh
                 if evaluator.consuming and since < self.start:
                     new = fresh.slice(int(np.searchsorted(fresh["ts"].to_numpy(), self.start)))
-                found = evaluator.detect(self.history, new, max(since, int(times[0]) if len(times) else since), upto)
+                known = self.history
+                if evaluator.tallies:
+                    (rule,) = evaluator.wanted
+                    known = self.tallying.columns(rule, evaluator.tallies, known)
+                found = evaluator.detect(known, new, max(since, int(times[0]) if len(times) else since), upto)
                 if found.num_rows:
                     self._found(found, evaluator.wanted)
             if self.strategy.pulls:
@@ -310,6 +321,7 @@ class Membership:
         if self.father is None:
             self._deliver()
         self.uplink.forget(upto, max((item.horizon_us for item in self.deployed.items), default=0))
+        self.tallying.decided(min(upto, self.uplink.needless) if self.father is not None else upto)
         self._choose(upto)
         self._tell_progress()
         self.check_end()
@@ -389,20 +401,15 @@ class Membership:
             at = rows[AT].to_numpy()
             self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))
 
-    def _seen(self, pattern: Pattern) -> float:
-        """How many events a second of a pattern are in the history."""
-        if self.history is None or not self.history.num_rows:
-            return 0.0
-        span_us = self.upto - int(self.history["ts"][0].as_py())
-        return float(meeting(pattern, self.history, self.types).sum()) / max(span_us, 1) * mastery.SECOND_US
-
     def _choose(self, upto: int) -> None:
         """Chooses masters anew from the rates, when enough has been seen."""
         if not self.strategy.pulls or not self.rates.due(upto):
             return
-        masters = self.rates.masters(
-            self.deployed, self.advertised, self.masters, self._seen, eager=self.strategy.eager
-        )
+
+        def seen(pattern: Pattern) -> float:
+            return mastery.seen(pattern, self.history, upto, self.types)
+
+        masters = self.rates.masters(self.deployed, self.advertised, self.masters, seen, eager=self.strategy.eager)
         if masters != self.masters:
             changed = {key for key in masters.keys() | self.masters.keys() if masters.get(key) != self.masters.get(key)}
             self.asking.again(changed)
@@ -425,8 +432,11 @@ class Membership:
 
     def _release_children(self) -> None:
         """Tells children that keep events for pulling from when on they may still be asked for."""
-        for child in sorted(self.children) if self.strategy.pulls else ():
-            pulled = {request.partial for request in self.sent.get(child, NOTHING).asked if not request.pushed}
-            if pulled:
-                passed = not pulled.isdisjoint(self.deployed.through)
+        for child in sorted(self.children) if self.strategy.pulls or self.strategy.tallies else ():
+            order = self.sent.get(child, NOTHING)
+            pulled = {request.partial for request in order.asked if not request.pushed}
+            if pulled or order.tallies:
+                passed = not pulled.isdisjoint(self.deployed.through) or not set(order.tallies).isdisjoint(
+                    self.tallying.asked
+                )
                 self.send(child, Progress(self.tree, min(self.upto, self.uplink.needless) if passed else self.upto))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.timing import Array, Timing, no_times
 from tocsin.plans.splitting import Partial
+from tocsin.plans.tallies import Share, Tally
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,8 @@ class DeployRule:
     wanted: tuple[str, ...] = ()
     asked: tuple[Asked, ...] = ()
     remembered: tuple[str, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    """The aggregates for which the receiver and those below it keep the events of their sources."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,47 @@ class Done:
         return replace(self, at=self.at + delay_us)
 
 
+@dataclass(frozen=True)
+class Question:
+    """Events after `since` that come before (`until`, `seq`), of which attributes have these values."""
+
+    since: int
+    until: int
+    seq: int
+    values: tuple[tuple[str, str | int | bool | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Asks for the shares that the receiver's sources and those below it have of an aggregate, one for each question.
+
+    `ts`: the time of the anchor of each question.
+    """
+
+    tree: str
+    number: int
+    tally: Tally
+    questions: tuple[Question, ...]
+    ts: Array = field(default_factory=no_times)
+    at: Array = field(default_factory=no_times)
+
+    def delayed(self, delay_us: int) -> Survey:
+        return replace(self, at=self.at + delay_us)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The answer to a Survey."""
+
+    tree: str
+    number: int
+    rows: tuple[Share, ...]
+    at: Array = field(default_factory=no_times)
+
+    def delayed(self, delay_us: int) -> Shares:
+        return replace(self, at=self.at + delay_us)
+
+
 Message = (
     Elect
     | CreateTree
@@ -247,5 +291,7 @@ Message = (
     | Awaken
     | Answer
     | Done
+    | Survey
+    | Shares
 )
-Timed = Events | Matches | Progress | Awaken | Answer | Done
+Timed = Events | Matches | Progress | Awaken | Answer | Done | Survey | Shares

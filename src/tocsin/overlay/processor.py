@@ -29,6 +29,7 @@ from tocsin.overlay.membership import Membership
 from tocsin.overlay.notices import fitting, in_order
 from tocsin.overlay.routing import Routes, relabelled, routes
 from tocsin.overlay.strategies import Strategy
+from tocsin.overlay.tallying import receive_shares, receive_survey
 from tocsin.overlay.timing import BEGINNING, Array, Timing
 from tocsin.overlay.trees import number_of, root_of
 from tocsin.overlay.versions import Change
@@ -177,7 +178,7 @@ class Processor:
                 membership = self.memberships[tree]
                 if membership.ready:
                     labels |= np.where(ts < membership.end, np.uint64(1 << bit), np.uint64(0))
-            self.arrive(batch, labels, ts)
+            self.own(batch, labels, ts)
         for membership in list(self.memberships.values()):
             if membership.ready:
                 told = m.Progress(membership.tree, min(upto, membership.end), timing=Timing())
@@ -320,6 +321,15 @@ class Processor:
     def _events(self, sender: str, message: m.Events) -> None:
         self.arrive(message.batch, relabelled(message.labels, message.trees, self._order), message.at)
 
+    def own(self, batch: pa.Table, labels: Array, at: Array) -> None:
+        """Events of own sources, which aggregates may ask for."""
+        for bit, tree in enumerate(self._order):
+            tallying = self.memberships[tree].tallying
+            if tallying.kept:
+                mine = labels & np.uint64(1 << bit) != 0
+                tallying.add(batch.filter(pa.array(mine)), self.types)
+        self.arrive(batch, labels, at)
+
     def arrive(self, batch: pa.Table, labels: Array, at: Array) -> None:
         """Relays events that need no more than a look, and lays by those that do."""
         if self._routes is None:
@@ -380,15 +390,6 @@ class Processor:
         if sender in membership.children or sender == membership.father:
             membership.receive_progress(sender, message)
 
-    def _awaken(self, sender: str, message: m.Awaken) -> None:
-        self.memberships[message.tree].receive_awaken(message)
-
-    def _answer(self, sender: str, message: m.Answer) -> None:
-        self.memberships[message.tree].receive_answer(message)
-
-    def _done(self, sender: str, message: m.Done) -> None:
-        self.memberships[message.tree].receive_done(sender, message)
-
 
 def checked(types: Mapping[str, EventType]) -> dict[str, EventType]:
     """Declared types, if their events can share one table with each other and with matches."""
@@ -420,7 +421,9 @@ _HANDLERS: dict[type, Callable[[Processor, str, Any], None]] = {
     m.Events: Processor._events,
     m.Matches: Processor._matches,
     m.Progress: Processor._progress,
-    m.Awaken: Processor._awaken,
-    m.Answer: Processor._answer,
-    m.Done: Processor._done,
+    m.Awaken: lambda processor, _, message: processor.memberships[message.tree].receive_awaken(message),
+    m.Answer: lambda processor, _, message: processor.memberships[message.tree].receive_answer(message),
+    m.Done: lambda processor, sender, message: processor.memberships[message.tree].receive_done(sender, message),
+    m.Survey: lambda processor, _, message: receive_survey(processor.memberships[message.tree], message),
+    m.Shares: lambda processor, sender, message: receive_shares(processor.memberships[message.tree], sender, message),
 }

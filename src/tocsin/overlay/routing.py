@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tocsin.language.rules import Pattern
 from tocsin.overlay.evaluation import Types, passing
-from tocsin.overlay.membership import Membership
 from tocsin.overlay.timing import Array
+
+if TYPE_CHECKING:
+    from tocsin.overlay.membership import Membership
 
 TREES_MAX = 64
 """An event's label has one bit for each tree."""

@@ -59,7 +59,7 @@ def restore(
             setattr(membership, name, value)
         asked = [request.partial for request in membership.asked]
         membership.deployed = deployment(
-            strategy, membership.rules, membership.wanted, asked, membership.taps, membership.advertised
+            strategy, membership.rules, membership.wanted, asked, membership.taps, membership.advertised, types
         )
         membership.load()
         for evaluator, engine in zip(membership.evaluators, stored["engine"], strict=True):

@@ -11,15 +11,26 @@ Gather down, what is advertised and wanted is told once from the leaves up, and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tocsin.errors import RuleError
 from tocsin.overlay import messages as m
-from tocsin.overlay.membership import Membership
 from tocsin.overlay.routing import TREES_MAX
 
 if TYPE_CHECKING:
+    from tocsin.overlay.membership import Membership
     from tocsin.overlay.processor import Processor
+
+
+@dataclass
+class Building:
+    """How far a new tree is: who offered the way that is being followed up, how many offers are not settled,
+    and whether the tree is known to stand."""
+
+    engager: str | None = None
+    open: int = 0
+    stands: bool = False
 
 
 def versioned(root: str, number: int) -> str:

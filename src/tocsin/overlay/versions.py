@@ -166,7 +166,7 @@ def begun(processor: Processor, membership: Membership) -> None:
     bit = np.uint64(1 << sorted(processor.memberships).index(membership.tree))
     for rows in reached(processor, membership):
         at = np.maximum(rows["ts"].to_numpy(), min(processor.published, membership.start))
-        processor.arrive(rows, np.full(rows.num_rows, bit), at)
+        processor.own(rows, np.full(rows.num_rows, bit), at)
     if processor.published > BEGINNING:
         upto = min(processor.published, membership.end)
         membership.receive_progress(HERE, m.Progress(membership.tree, upto))

@@ -26,7 +26,7 @@ from tocsin.simulation.network import Link, Network
 from tocsin.simulation.repairs import Repair, repaired
 
 SECOND_US = 1_000_000
-COUNTED = ("Events", "Matches", "Answer", "Awaken")
+COUNTED = ("Events", "Matches", "Answer", "Awaken", "Survey", "Shares")
 """What is traffic."""
 AWAKEN_BYTES = 48
 
@@ -54,6 +54,9 @@ class Meter:
             count, size = message.batch.num_rows, message.batch.nbytes
         elif isinstance(message, m.Awaken):
             count, size = len(message.requests), len(message.requests) * AWAKEN_BYTES
+        elif isinstance(message, m.Survey | m.Shares):
+            count = len(message.at)
+            size = count * AWAKEN_BYTES
         else:
             self.messages[kind] += 1
             return
