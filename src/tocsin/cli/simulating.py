@@ -10,19 +10,33 @@ from typing import Any
 import typer
 
 from tocsin.cli.showing import console
-from tocsin.errors import TocsinError
+from tocsin.errors import TocsinError, nearest
 
 
-def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: bool, check: bool) -> bool:
+def simulated(
+    path: Path, strategies: list[str], svg: Path | None, *, as_json: bool, check: bool, goal: str = "traffic"
+) -> bool:
     """Runs a scenario; says whether every sink got what it should, where that is checked."""
     from tocsin.overlay.strategies import strategy
     from tocsin.simulation import scenarios
     from tocsin.simulation.checking import wrong_sinks
     from tocsin.simulation.picture import picture
+    from tocsin.simulation.planning import GOALS, best, predicted
     from tocsin.simulation.runs import run
 
     scenario = scenarios.read(path)
-    chosen = [strategy(name) for name in strategies] or list(scenario.strategies)
+    chosen = [strategy(name) for name in strategies if name != scenarios.AUTO]
+    predictions: list[dict[str, Any]] = []
+    if len(chosen) < len(strategies) or not (strategies or scenario.strategies):
+        if goal not in GOALS:
+            raise TocsinError(f"there is no goal '{goal}'. {nearest(goal, GOALS)}")
+        found = predicted(scenario.sites, scenario.rates, scenario.types, scenario.rules, scenario.values)
+        pick = best(found, goal)
+        predictions = [{**asdict(one), "chosen": one is pick} for one in found]
+        chosen.append(strategy(pick.strategy))
+        if not as_json:
+            _show_predictions(predictions)
+    chosen = chosen or list(scenario.strategies)
     end_s = scenario.warm_up_s + scenario.seconds
     outcomes: list[dict[str, Any]] = []
     for one in chosen:
@@ -57,7 +71,8 @@ def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: b
             except OSError as error:
                 raise TocsinError(f"{where} cannot be written: {error.strerror}") from None
     if as_json:
-        typer.echo(json.dumps({"seconds": scenario.seconds, "runs": outcomes}, indent=2))
+        more = {"predictions": predictions} if predictions else {}
+        typer.echo(json.dumps({"seconds": scenario.seconds, **more, "runs": outcomes}, indent=2))
     else:
         _show(outcomes, scenario.seconds)
     return not any(row.get("wrong_sinks") for row in outcomes)
@@ -94,6 +109,19 @@ def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
         )  # fmt: skip
     console().print(table)
     _show_repairs(outcomes)
+
+
+def _show_predictions(predictions: list[dict[str, Any]]) -> None:
+    """What was expected of each strategy, before anything ran."""
+    from rich.table import Table
+
+    table = Table(title="Predicted from topology and rates", title_justify="left")
+    for name in ("strategy", "messages/s", "delay ms", ""):
+        table.add_column(name, justify="left" if name in ("strategy", "") else "right")
+    for one in predictions:
+        said = "chosen" if one["chosen"] else ""
+        table.add_row(one["strategy"], f"{one['messages_per_s']:,.1f}", f"{one['delay_ms']:.2f}", said)
+    console().print(table)
 
 
 def _show_repairs(outcomes: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@
     sources: {hill: {Smoke: 0.02}, lake: {Temp: 2}}     # events a second
     values: {area: [A1, A2], value: [20, 60]}           # texts: one of these; numbers: between these
     sinks: {town: [Fire, "Temp(value>55)"]}
-    strategies: [Centr, ST, MT]      # all five if left out
+    strategies: [Centr, ST, MT]      # all five if left out; auto: the one with the least predicted traffic
     seconds: 300
     seed: 1
     changes:                         # at seconds of event time; what is not named stays
@@ -44,6 +44,8 @@ from tocsin.simulation.network import Link
 from tocsin.simulation.workloads import Workload, drawn, events
 
 SECOND_US = 1_000_000
+AUTO = "auto"
+"""Stands for the strategy that `planning` chooses."""
 KEYS = (
     *("topology", "rules", "sources", "sinks", "values", "strategies", "seconds", "warm_up", "seed", "workload"),
     "changes",
@@ -65,6 +67,9 @@ class Scenario:
     strategies: tuple[Strategy, ...]
     warm_up_s: float
     seconds: float
+    rates: Rates
+    """At the beginning."""
+    values: Mapping[str, Any]
     changes: tuple[tuple[float, Sites], ...] = ()
     """How the sites are from a time on."""
 
@@ -101,7 +106,7 @@ def _number(data: Mapping[str, Any], name: str, default: float, least: float = 0
 
 def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
     names = data.get("strategies", list(STRATEGIES))
-    strategies = tuple(strategy(str(name)) for name in ([names] if isinstance(names, str) else names))
+    strategies = tuple(strategy(str(name)) for name in ([names] if isinstance(names, str) else names) if name != AUTO)
     seconds = _number(data, "seconds", 300.0, 1)
     seed = int(_number(data, "seed", 1))
     if "workload" in data:
@@ -115,7 +120,9 @@ def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
         sites, types, rules = made.sites, made.types, made.rules
         warm_s = _number(data, "warm_up", _warm_up_s(rules))
         table, where = events(made, warm_s + seconds, seed)
-        return Scenario(sites, types, rules, table, where, strategies, warm_s, seconds)
+        known = {(made.homes[type], type): rate for type, rate in made.rates.items()}
+        values = {"v": [0, made.values]}
+        return Scenario(sites, types, rules, table, where, strategies, warm_s, seconds, known, values)
     for name in ("topology", "rules", "sources", "sinks"):
         if name not in data:
             raise TocsinError(f"there is no '{name}'; a scenario has topology, rules, sources and sinks, or a workload")
@@ -130,7 +137,7 @@ def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
     spans = list(zip(pairwise(starts), (rates, *(later for _, _, later in states)), strict=True))
     table, where = _drawn_events(spans, types, values, seed)
     later = tuple((at_s, sites) for at_s, sites, _ in states)
-    return Scenario(first, types, rules, table, where, strategies, warm_s, seconds, later)
+    return Scenario(first, types, rules, table, where, strategies, warm_s, seconds, rates, values, later)
 
 
 def _rates(data: object, types: Mapping[str, EventType]) -> dict[tuple[str, str], float]:
