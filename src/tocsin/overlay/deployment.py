@@ -167,8 +167,9 @@ def closure(rule: Rule, rules: Sequence[Rule]) -> tuple[Rule, ...]:
     found: dict[Rule, None] = {}
 
     def visit(rule: Rule) -> None:
+        uses = set(rule.uses)
         for other in rules:
-            if other.emits.name in rule.uses and other not in found:
+            if other.emits.name in uses and other not in found:
                 visit(other)
         found[rule] = None
 

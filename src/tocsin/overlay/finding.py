@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 
 from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
+from tocsin.overlay import participation
 from tocsin.overlay.deployment import Item
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
+from tocsin.overlay.participation import NOBODY, Instants, Participants
 from tocsin.overlay.timing import BEGINNING, Array
 from tocsin.plans.splitting import FOREVER_US, Partial
 
@@ -24,10 +26,12 @@ PART = "partial "
 """How names of partial rules begin in detectors; no rule's name has a space."""
 
 
-def evaluators(items: Iterable[Item], declared: Types) -> list[Evaluator]:
-    """Evaluators for items; a partial rule goes by its number."""
+def evaluators(items: Iterable[Item | None], declared: Types) -> list[Evaluator]:
+    """Evaluators for items; a partial rule goes by its number in them, None is left out."""
     groups: dict[object, list[tuple[int, Item]]] = {True: [], False: []}
     for number, item in enumerate(items):
+        if item is None:
+            continue
         groups.setdefault(item.key if item.consuming or item.tallies else item.ordered, []).append((number, item))
     found = []
     for group in groups.values():
@@ -66,7 +70,13 @@ def seqs(found: pa.Table, history: pa.Table, depth: int) -> Array:
     return seq
 
 
-def participants(part: Partial, found: pa.Table, history: pa.Table) -> tuple[Array, Array, Array]:
+def first_heads(rows: Array, heads: Array) -> tuple[Array, Array]:
+    """Each row once, with its earliest head; heads are in order."""
+    rows, firsts = np.unique(rows, return_index=True)
+    return rows, heads[firsts]
+
+
+def participants(part: Partial, found: pa.Table, history: pa.Table) -> Participants:
     """The events of the history that fill the roles which a partial rule sends, with the times of their heads, and the
     times of all heads."""
     parts = found["parts"].combine_chunks()
@@ -78,6 +88,21 @@ def participants(part: Partial, found: pa.Table, history: pa.Table) -> tuple[Arr
     ids = flat.field("id").filter(pa.array(chosen))
     rows = pc.index_in(ids, value_set=history["id"].combine_chunks()).to_numpy(zero_copy_only=False)
     return rows.astype(np.int64), heads[chosen], np.unique(heads)
+
+
+def quick(part: Partial, instants: Instants, since: int, upto: int) -> Participants:
+    """As `participants`, for a plain partial rule with heads from `since` on, each row once with its earliest head."""
+    known = participation.participants(part, instants, since, upto)
+    if known is not None:
+        return known
+    history, types = instants.history, instants.types
+    item = Item(part, (part.rule,), (), ordered=False, pullable=False)
+    (evaluator,) = evaluators([item], types)
+    found = evaluator.detect(history, history, since, upto)
+    if not found.num_rows:
+        return NOBODY
+    rows, heads, every = participants(part, found, history)
+    return *first_heads(rows, heads), every
 
 
 def blockers(part: Partial, fresh: pa.Table, heads: Array, types: Types) -> Array:

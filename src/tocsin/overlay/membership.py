@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern, Rule
-from tocsin.overlay import mastery, tallying
+from tocsin.overlay import mastery, participation, tallying
 from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
-from tocsin.overlay.finding import PART, blockers, evaluators, participants, seqs
+from tocsin.overlay.finding import PART, blockers, evaluators, first_heads, participants, quick, seqs
 from tocsin.overlay.messages import (
     Answer,
     Asked,
@@ -89,6 +89,7 @@ class Membership:
     masters: dict[Key, Mastery] = field(default_factory=dict)
     rates: mastery.Rates = field(default_factory=mastery.Rates)
     evaluators: list[Evaluator] = field(default_factory=list)
+    plain: list[Partial] = field(default_factory=list)
     arrivals: list[pa.Table] = field(default_factory=list)
     """Events that were not looked at yet."""
     history: pa.Table | None = None
@@ -124,8 +125,14 @@ class Membership:
         self.tell()
 
     def load(self) -> None:
-        """Makes evaluators for the items."""
-        self.evaluators = evaluators(self.deployed.items, self.types)
+        """Makes evaluators for the items; what plain partial rules push is found without."""
+        items = self.deployed.items
+        self.plain = [
+            item.key
+            for item in items
+            if isinstance(item.key, Partial) and not self.strategy.pulls and participation.plain(item.key)
+        ]
+        self.evaluators = evaluators([None if item.key in self.plain else item for item in items], self.types)
 
     def tell(self) -> None:
         """Sends each child what is asked of it, where that has changed."""
@@ -213,25 +220,6 @@ class Membership:
         mine = {item.key for item in self.deployed.items if item.consuming and item.key in self.remembered}
         return not mine <= self.recalled
 
-    def decider(self, rule: str) -> str | None:
-        """The child that decides a rule, or here; None if it is neither here nor below."""
-        if any(item.key == rule for item in self.deployed.items):
-            return HERE
-        return next((child for child, (_, names) in self.deployed.whole.items() if rule in names), None)
-
-    def recall(self, rule: str, data: bytes) -> None:
-        """What a rule remembers from another tree."""
-        for evaluator in self.evaluators:
-            if evaluator.consuming and rule in evaluator.wanted:
-                evaluator.restore(data)
-        self.recalled.add(rule)
-        self.advance()
-
-    def memories(self) -> list[tuple[str, bytes]]:
-        """What the rules that consume remember here."""
-        found = [(one.wanted, one.snapshot()) for one in self.evaluators if one.consuming]
-        return [(rule, data) for (rule,), data in found if data is not None]
-
     def check_end(self) -> None:
         """Says once that the time of the tree is over."""
         if self.upto >= self.end and not self.over:
@@ -307,6 +295,10 @@ class Membership:
                 found = evaluator.detect(known, new, max(since, int(times[0]) if len(times) else since), upto)
                 if found.num_rows:
                     self._found(found, evaluator.wanted)
+            instants = participation.Instants(self.history, self.types) if self.plain else None
+            for part in self.plain:
+                assert instants is not None
+                self._generated(part, *quick(part, instants, since, upto))
             if self.strategy.pulls:
                 self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
             for part in self.deployed.simple if self.strategy.pulls else ():
@@ -341,10 +333,7 @@ class Membership:
             for name in pc.unique(found["rule"]).to_pylist():
                 key = self.deployed.items[int(name.removeprefix(PART))].key
                 assert isinstance(key, Partial)
-                rows, heads, all_heads = participants(key, found.filter(pc.equal(found["rule"], name)), self.history)
-                if key.blocks_us:
-                    self.heads[key] = np.concatenate([self.heads.get(key, NONE), all_heads])
-                self._generated(key, rows, heads)
+                self._generated(key, *participants(key, found.filter(pc.equal(found["rule"], name)), self.history))
 
     def _up(self, whole: pa.Table) -> None:
         at = self.timing.at(whole["ts"].to_numpy())
@@ -353,9 +342,13 @@ class Membership:
         else:
             self.send(self.father, Matches(self.tree, whole, at))
 
-    def _generated(self, part: Partial, rows: Array, heads: Array) -> None:
+    def _generated(self, part: Partial, rows: Array, heads: Array, new_heads: Array = NONE) -> None:
         """Sends events of the history that a partial rule found, or keeps them."""
         assert self.history is not None
+        if part.blocks_us and len(new_heads):
+            self.heads[part] = np.concatenate([self.heads.get(part, NONE), new_heads])
+        if part not in self.uplink.kept:
+            rows, heads = first_heads(rows, heads)
         at = self.timing.at(heads)
         pushed, asked_for = self.uplink.found_by(part, self.history.take(rows), heads, at, self.types)
         self._push(pushed)

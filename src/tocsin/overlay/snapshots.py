@@ -20,7 +20,7 @@ from tocsin.overlay.processor import Processor
 from tocsin.overlay.strategies import Strategy
 
 VERSION = 2
-_GIVEN = {"tree", "strategy", "types", "send", "push", "deliver", "ended", "deployed", "evaluators"}
+_GIVEN = {"tree", "strategy", "types", "send", "push", "deliver", "ended", "deployed", "evaluators", "plain"}
 _KEPT = (
     *("outbox", "notices", "leader", "refused", "changes", "pending", "held", "handed", "unbuilt", "heir", "leads"),
     *("wanted", "recent", "published", "memories", "served", "later"),

@@ -106,8 +106,12 @@ class Uplink:
             self.sent.update(zip(met["id"].to_pylist(), met["ts"].to_pylist(), strict=True))
 
     def found_by(self, part: Partial, events: pa.Table, heads: Array, at: Array, types: Types) -> tuple[Found, Found]:
-        """Events that a partial rule found, with the times of their heads: those to push, and those to answer with."""
-        self.found[part] = self.found.get(part, 0) + len(set(events["id"].to_pylist()))
+        """Events that a partial rule found, with the times of their heads: those to push, and those to answer with.
+        What is not kept for pulling comes once, with its earliest head."""
+        if part not in self.kept:
+            self.found[part] = self.found.get(part, 0) + events.num_rows
+        else:
+            self.found[part] = self.found.get(part, 0) + len(set(events["id"].to_pylist()))
         if part in self.pushed:
             return self.unsent(events, at, types), NOTHING
         if part not in self.kept:

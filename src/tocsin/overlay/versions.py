@@ -199,7 +199,7 @@ def remember(processor: Processor, batch: pa.Table) -> None:
 def ended(processor: Processor, membership: Membership) -> None:
     """A tree has come to its end here: who consumed hands on what it remembers, and the root retires the tree."""
     number = min(change.number for change in _known(processor) if _ends(change, membership.tree))
-    for rule, data in membership.memories():
+    for rule, data in _memories(membership):
         processor.memories.append(m.Memory(number, root_of(membership.tree), rule, data))
     place(processor)
     if membership.father is None:
@@ -227,13 +227,35 @@ def place(processor: Processor) -> None:
                 processor.send(processor.heir, memory)
         elif membership is None or not membership.ready:
             processor.memories.append(memory)
-        elif (child := membership.decider(memory.rule)) is not None:
+        elif (child := _decider(membership, memory.rule)) is not None:
             if child == HERE:
-                membership.recall(memory.rule, memory.data)
+                _recall(membership, memory.rule, memory.data)
             else:
                 processor.send(child, memory)
         elif membership.father is not None:
             processor.send(membership.father, memory)
+
+
+def _memories(membership: Membership) -> list[tuple[str, bytes]]:
+    """What the rules that consume remember here."""
+    found = [(one.wanted, one.snapshot()) for one in membership.evaluators if one.consuming]
+    return [(rule, data) for (rule,), data in found if data is not None]
+
+
+def _decider(membership: Membership, rule: str) -> str | None:
+    """The child that decides a rule, or here; None if it is neither here nor below."""
+    if any(item.key == rule for item in membership.deployed.items):
+        return HERE
+    return next((child for child, (_, names) in membership.deployed.whole.items() if rule in names), None)
+
+
+def _recall(membership: Membership, rule: str, data: bytes) -> None:
+    """A rule goes on with what it remembers from another tree."""
+    for evaluator in membership.evaluators:
+        if evaluator.consuming and rule in evaluator.wanted:
+            evaluator.restore(data)
+    membership.recalled.add(rule)
+    membership.advance()
 
 
 def retire(processor: Processor, sender: str, message: m.Retire) -> None:
