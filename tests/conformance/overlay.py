@@ -20,10 +20,12 @@ from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule
 from tocsin.overlay import messages as m
 from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.snapshots import restore, snapshot
-from tocsin.overlay.strategies import STRATEGIES
+from tocsin.overlay.strategies import STRATEGIES, strategy
 from tocsin.simulation.deployment import Sites, deployed
 
 ALL = {**STRATEGIES, **{f"{name} eager": replace(STRATEGIES[name], eager=True) for name in ("STpp", "MTpp")}}
+TALLYING = {name: strategy(name) for name in ("ST+tally", "MT+tally", "MTpp+tally")}
+BY_NAME = {**ALL, **TALLYING}
 DECLARED = {type.name: type for type in TYPES}
 
 
@@ -84,7 +86,7 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
 
     network = deployed(
         sites,
-        ALL[strategy],
+        BY_NAME[strategy],
         DECLARED,
         rules,
         watch=watch,
@@ -108,7 +110,7 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
         network.run(None if together else chance.choice([0, 1, 3, 10, 40]))
         if chance.random() < 0.2:
             for one, processor in network.processors.items():
-                again = restore(snapshot(processor), processor.links, ALL[strategy], DECLARED, rules)
+                again = restore(snapshot(processor), processor.links, BY_NAME[strategy], DECLARED, rules)
                 network.processors[one] = again
     network.run()
     matches = reference.detect(rules, events)
@@ -180,5 +182,34 @@ def sequences(chance: random.Random) -> tuple[list[Rule], list[Event]]:
         Event(chance.choices([*rates], [*rates.values()])[0], chance.randrange(200),
               {"k": chance.choice(["x", "y"]), "n": chance.randrange(4)}, chance.choice([0, 0, 1]))
         for _ in range(chance.choice([20, 60, 120]))
+    ]  # fmt: skip
+    return rules, events
+
+
+def aggregates(chance: random.Random) -> tuple[list[Rule], list[Event]]:
+    """Rules with aggregates that look back from the anchor, and some that look elsewhere, over values that do not add
+    up by themselves."""
+    rules = []
+    for number in range(chance.choice([1, 1, 2])):
+        anchor, other, *counted = chance.sample("ABCDE", 4)
+        shared = "k=$k" if chance.random() < 0.5 else ""
+        text = [f"define P{number}(v: double) from {anchor}({shared})"]
+        selected = chance.random() < 0.5
+        if selected:
+            text.append(f"and {chance.choice(['last', 'each', 'first'])} {other}() within 8 us from {anchor}")
+        for at, letter in enumerate(counted[: chance.choice([1, 1, 2])]):
+            function = chance.choice(["Avg", "Sum", "Min", "Max", "Count"])
+            tests = ", ".join(test for test in (shared, chance.choice(["", "n>0"])) if test)
+            bound = chance.choice(["-5 < ", "1 >= ", "0 < ", ""])
+            origin = other if selected and chance.random() < 0.3 else anchor
+            scope = f"within {chance.choice([3, 9, 20])} us from {origin}"
+            text.append(f"and {bound}$t{at} = {function}({letter}({tests}).{chance.choice('vvni')} {scope})")
+        rules += parse(" ".join([*text, "where v = $t0"])).rules
+    values = [0.1, 0.2, 0.3, -0.1, 1e16, -1e16, 1e308, -1e308, 5e-324, None, 3.0]
+    events = [
+        Event(chance.choice("ABBBBCCDE"), chance.randrange(60),
+              {"k": chance.choice(["x", "y", None]), "n": chance.choice([0, 1, 2, 3, None, 2**62]),
+               "v": chance.choice(values), "i": chance.choice([1, 2, -3])}, chance.choice([0, 0, 1]))
+        for _ in range(chance.choice([20, 60]))
     ]  # fmt: skip
     return rules, events

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.overlay import ALL, check, sequences
+from tests.conformance.changing import check_changes
+from tests.conformance.overlay import ALL, TALLYING, aggregates, check, sequences
 from tests.strategies import Case, cases
 
 SMALL = cases(events_max=24)
@@ -34,9 +35,8 @@ def test_sequences_at_different_rates_in_a_long_sweep(strategy: str) -> None:
     sequences_checked(strategy, range(100, 220))
 
 
-@pytest.mark.xfail(strict=True, reason="matches are lost after a change of masters while messages are delayed")
 def test_a_change_of_masters_while_messages_are_delayed() -> None:
-    """The one of 300 seeds that failed; the cause is not known yet."""
+    """`E()` and `E(n>1)` start to be pushed together; neither may take the other to have sent an event."""
     sequences_checked("MTpp eager", range(2137, 2138))
 
 
@@ -46,6 +46,31 @@ def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
         rules, events = sequences(random.Random(seed))
         try:
             sent += check(rules, events, strategy, seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return sent
+
+
+@pytest.mark.parametrize("strategy", TALLYING)
+def test_aggregates_on_the_way_are_those_of_one_place(strategy: str) -> None:
+    sent = aggregates_checked(strategy, range(15))
+    assert sent["Shares"], "no site was ever asked"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", TALLYING)
+def test_aggregates_on_the_way_are_those_of_one_place_in_a_long_sweep(strategy: str) -> None:
+    aggregates_checked(strategy, range(100, 400))
+
+
+def aggregates_checked(strategy: str, seeds: range) -> Counter[str]:
+    sent: Counter[str] = Counter()
+    for seed in seeds:
+        rules, events = aggregates(random.Random(seed))
+        try:
+            sent += check(rules, events, strategy, seed)
+            if seed % 3 == 0:
+                sent += check_changes(rules, events, strategy, seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     return sent

@@ -39,6 +39,25 @@ def test_the_example_runs_and_every_sink_is_right(tmp_path: Path) -> None:
     assert (tmp_path / "net-ST.svg").read_text().startswith("<svg")
 
 
+def test_sites_that_change_are_repaired_and_what_that_took_is_told() -> None:
+    command = ["simulate", str(EXAMPLE.with_name("changes.yaml")), "--strategy", "ST", "--strategy", "MT", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    for run in json.loads(result.stdout)["runs"]:
+        assert run["wrong_sinks"] == []
+        assert [repair["at_s"] for repair in run["repairs"]] == [400, 500, 550, 600]
+        assert all(min(one["messages"], one["events"], one["time_ms"]) > 0 for one in run["repairs"])
+
+
+def test_an_average_over_twenty_sources_takes_a_fifth_of_the_messages_on_the_way() -> None:
+    result = CliRunner().invoke(app, ["simulate", str(EXAMPLE.with_name("average.yaml")), "--json"])
+    assert result.exit_code == 0, result.output
+    found = {run["strategy"]: run for run in json.loads(result.stdout)["runs"]}
+    assert all(run["wrong_sinks"] == [] and run["notices"] > 0 for run in found.values())
+    for name in ("ST", "MT"):
+        assert found[name]["messages_per_s"] >= 5 * found[f"{name}+tally"]["messages_per_s"]
+
+
 def test_a_table(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", str(written(tmp_path, GOOD)), "--strategy", "Centr"])
     assert result.exit_code == 0
@@ -63,6 +82,11 @@ def test_a_table(tmp_path: Path) -> None:
         ("seconds: 10", "workload: {}", "workload makes up what"),
         ("rules: |", "rules: [", "is not YAML"),
         ("sinks: {b: [Fire]}", "", "there is no 'sinks'"),
+        ("seconds: 10", "changes: {at: 5}", "changes is a list"),
+        ("seconds: 10", "changes: [{at: 500, leave: [a]}]", "a change at 500 is not after 0 and before 300 s"),
+        ("seconds: 10", "changes: [{at: 5, leaves: [a]}]", "a change has no 'leaves'. Did you mean 'leave'"),
+        ("seconds: 10", "changes: [{at: 5, leave: [c]}]", "no processor c"),
+        ("seconds: 10", "changes: [{at: 5, links: [[c, d, 1]]}]", "the change at 5: there is no way"),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, before: str, after: str, message: str) -> None:

@@ -361,7 +361,9 @@ def simulate(
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Centr, ST, MT, STpp or MTpp; may be repeated.", show_default="the scenario's"
+            metavar="NAME",
+            help="Centr, ST, MT, STpp or MTpp, with +tally for aggregates on the way, or auto; may be repeated.",
+            show_default="the scenario's",
         ),
     ] = None,
     svg: Annotated[
@@ -371,6 +373,7 @@ def simulate(
     check: Annotated[
         bool, typer.Option(help="Compare what each sink gets with the same rules over all events in one place.")
     ] = True,
+    goal: Annotated[str, typer.Option(metavar="GOAL", help="What auto makes least: traffic or delay.")] = "traffic",
 ) -> None:
     """Run rules over sites that are joined by slow links, under virtual time: what is sent, and how long it takes.
 
@@ -380,7 +383,7 @@ def simulate(
     """
     from tocsin.cli.simulating import simulated
 
-    if not simulated(scenario, strategy or [], svg, as_json=as_json, check=check):
+    if not simulated(scenario, strategy or [], svg, as_json=as_json, check=check, goal=goal):
         raise typer.Exit(1)
 
 

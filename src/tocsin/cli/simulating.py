@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from tocsin.cli.showing import console
-from tocsin.errors import TocsinError
+from tocsin.errors import TocsinError, nearest
 
 
-def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: bool, check: bool) -> bool:
+def simulated(
+    path: Path, strategies: list[str], svg: Path | None, *, as_json: bool, check: bool, goal: str = "traffic"
+) -> bool:
     """Runs a scenario; says whether every sink got what it should, where that is checked."""
     from tocsin.overlay.strategies import strategy
     from tocsin.simulation import scenarios
     from tocsin.simulation.checking import wrong_sinks
     from tocsin.simulation.picture import picture
+    from tocsin.simulation.planning import GOALS, best, predicted
     from tocsin.simulation.runs import run
 
     scenario = scenarios.read(path)
-    chosen = [strategy(name) for name in strategies] or list(scenario.strategies)
+    chosen = [strategy(name) for name in strategies if name != scenarios.AUTO]
+    predictions: list[dict[str, Any]] = []
+    if len(chosen) < len(strategies) or not (strategies or scenario.strategies):
+        if goal not in GOALS:
+            raise TocsinError(f"there is no goal '{goal}'. {nearest(goal, GOALS)}")
+        found = predicted(scenario.sites, scenario.rates, scenario.types, scenario.rules, scenario.values)
+        pick = best(found, goal)
+        predictions = [{**asdict(one), "chosen": one is pick} for one in found]
+        chosen.append(strategy(pick.strategy))
+        if not as_json:
+            _show_predictions(predictions)
+    chosen = chosen or list(scenario.strategies)
     end_s = scenario.warm_up_s + scenario.seconds
     outcomes: list[dict[str, Any]] = []
     for one in chosen:
         cuts = [scenario.warm_up_s, end_s] if scenario.warm_up_s else [end_s]
         outcome, network = run(
             scenario.sites, one, scenario.types, scenario.rules, scenario.events, scenario.where,
-            epochs_s=cuts, measured_from_s=scenario.warm_up_s,
+            epochs_s=cuts, measured_from_s=scenario.warm_up_s, changes=scenario.changes,
         )  # fmt: skip
         row: dict[str, Any] = {
             "strategy": one.name,
@@ -41,10 +56,13 @@ def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: b
             "delay_ms_max": round(outcome.delay_ms_max, 3),
             "leader": outcome.root,
         }
+        if outcome.repairs:
+            row["repairs"] = [asdict(repair) for repair in outcome.repairs]
         if check:
             row["wrong_sinks"] = wrong_sinks(
-                network, scenario.sites, scenario.types, scenario.rules, scenario.events, round(end_s * 1_000_000)
-            )
+                network, scenario.sites, scenario.types, scenario.rules, scenario.events, round(end_s * 1_000_000),
+                scenario.changes,
+            )  # fmt: skip
         outcomes.append(row)
         if svg is not None:
             where = svg if len(chosen) == 1 else svg.with_stem(f"{svg.stem}-{one.name}")
@@ -53,7 +71,8 @@ def simulated(path: Path, strategies: list[str], svg: Path | None, *, as_json: b
             except OSError as error:
                 raise TocsinError(f"{where} cannot be written: {error.strerror}") from None
     if as_json:
-        typer.echo(json.dumps({"seconds": scenario.seconds, "runs": outcomes}, indent=2))
+        more = {"predictions": predictions} if predictions else {}
+        typer.echo(json.dumps({"seconds": scenario.seconds, **more, "runs": outcomes}, indent=2))
     else:
         _show(outcomes, scenario.seconds)
     return not any(row.get("wrong_sinks") for row in outcomes)
@@ -71,6 +90,7 @@ def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
         "matches",
         "awakened",
         "answers",
+        "shares",
         "progress",
         "notices",
     ):
@@ -79,11 +99,44 @@ def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
         table.add_column(name, justify="right")
     for row in outcomes:
         counts = row["messages"]
-        kinds = [f"{counts.get(kind, 0):,}" for kind in ("Events", "Matches", "Awaken", "Answer", "Progress")]
+        counts["Shares"] = counts.get("Shares", 0) + counts.get("Survey", 0)
+        kinds = [f"{counts.get(kind, 0):,}" for kind in ("Events", "Matches", "Awaken", "Answer", "Shares", "Progress")]
         wrong = row.get("wrong_sinks")
         sinks = "" if wrong is None else "right" if not wrong else "wrong: " + ", ".join(wrong)
         table.add_row(
             row["strategy"], f"{row['messages_per_s']:,.1f}", f"{row['bytes_per_s']:,.0f}", *kinds,
             f"{row['notices']:,}", f"{row['delay_ms_mean']:.2f}", f"{row['delay_ms_max']:.2f}", sinks,
+        )  # fmt: skip
+    console().print(table)
+    _show_repairs(outcomes)
+
+
+def _show_predictions(predictions: list[dict[str, Any]]) -> None:
+    """What was expected of each strategy, before anything ran."""
+    from rich.table import Table
+
+    table = Table(title="Predicted from topology and rates", title_justify="left")
+    for name in ("strategy", "messages/s", "delay ms", ""):
+        table.add_column(name, justify="left" if name in ("strategy", "") else "right")
+    for one in predictions:
+        said = "chosen" if one["chosen"] else ""
+        table.add_row(one["strategy"], f"{one['messages_per_s']:,.1f}", f"{one['delay_ms']:.2f}", said)
+    console().print(table)
+
+
+def _show_repairs(outcomes: list[dict[str, Any]]) -> None:
+    """What changes of the sites took."""
+    from rich.table import Table
+
+    rows = [(row["strategy"], repair) for row in outcomes for repair in row.get("repairs", ())]
+    if not rows:
+        return
+    table = Table(title="Changes: what it took to repair trees, tables and rules", title_justify="left")
+    for name in ("strategy", "at s", "messages", "events sent again", "ms"):
+        table.add_column(name, justify="left" if name == "strategy" else "right")
+    for strategy, repair in rows:
+        table.add_row(
+            strategy, f"{repair['at_s']:g}", f"{repair['messages']:,}", f"{repair['events']:,}",
+            f"{repair['time_ms']:.2f}",
         )  # fmt: skip
     console().print(table)

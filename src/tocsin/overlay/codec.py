@@ -18,12 +18,17 @@ from tocsin.errors import StateError
 from tocsin.language import parse, parse_pattern, print_pattern, print_rule
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import messages
+from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Mastery
 from tocsin.overlay.mastery import Rates
 from tocsin.overlay.pulling import Kept
+from tocsin.overlay.tallying import Pending, Tallying
 from tocsin.overlay.timing import Timing
+from tocsin.overlay.trees import Building
 from tocsin.overlay.uplink import Uplink
+from tocsin.overlay.versions import Change
 from tocsin.plans.splitting import Partial, Use
+from tocsin.plans.tallies import Tally
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
@@ -35,6 +40,13 @@ _CLASSES: dict[str, Any] = {
         Partial,
         Kept,
         Rates,
+        Asking,
+        Pending,
+        Tallying,
+        Tally,
+        messages.Question,
+        Building,
+        Change,
         Uplink,
         Mastery,
         Use,

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from tocsin.events.types import EventType
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.messages import Asked
 from tocsin.overlay.strategies import Strategy
 from tocsin.plans.shape import Shape
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial, Use, bare, partial, split
+from tocsin.plans.tallies import Tally, tallied
 
 Key = str | Partial
 Advertised = Mapping[str, AbstractSet[str]]
@@ -35,6 +37,10 @@ class Item:
     ordered: bool
     """Whether all its events come in order; what partial rules send may be older than what was sent before."""
     pullable: bool
+    tallies: tuple[Tally, ...] = ()
+    """Aggregates that are asked of the sites; the rule tests them at its anchor."""
+    asks: Pattern | None = None
+    """Which events may be its anchors and ask, before the aggregates are known."""
 
     @property
     def shape(self) -> Shape:
@@ -43,6 +49,11 @@ class Item:
     @property
     def types(self) -> frozenset[str]:
         return frozenset(type for rule in self.rules for type in rule.uses)
+
+    @property
+    def consuming(self) -> bool:
+        """Whether it remembers what it used up."""
+        return any(rule.consuming for rule in self.rules)
 
     @property
     def horizon_us(self) -> int:
@@ -71,6 +82,11 @@ class Deployment:
     direct: tuple[Use, ...] = ()
     """What is asked of children to be pushed, apart from the items' uses and what goes through."""
 
+    def tallied_by(self, child: str, advertised: Advertised, asked: Iterable[Tally]) -> tuple[Tally, ...]:
+        """The aggregates that a child has a share of, of those that items here and the father ask for."""
+        wanted = dict.fromkeys((*(tally for item in self.items for tally in item.tallies), *asked))
+        return tuple(tally for tally in wanted if tally.events.types & advertised.get(child, set()))
+
     @property
     def through_types(self) -> frozenset[str]:
         return frozenset(type for asked in self.through for type in asked.types)
@@ -83,6 +99,7 @@ def deployment(
     asked: Iterable[Partial],
     taps: Iterable[Pattern],
     advertised: Advertised,
+    types: Mapping[str, EventType],
 ) -> Deployment:
     """The deployment for rules, the names of those whose matches are wanted, partial rules that were asked for, and
     patterns of events that sinks want."""
@@ -94,14 +111,14 @@ def deployment(
     by_name = {rule.name: rule for rule in rules}
     for name in wanted:
         needed = closure(by_name[name], rules)
-        types = {type for rule in needed for type in rule.uses} - defined
-        child = _sole(types, advertised) if strategy.splits else None
+        used = {type for rule in needed for type in rule.uses} - defined
+        child = _sole(used, advertised) if strategy.splits else None
         if child is not None:
             mine = whole.setdefault(child, ({}, {}))
             mine[0].update(dict.fromkeys(needed))
             mine[1][name] = None
         else:
-            items.append(_item(strategy, needed, here))
+            items.append(_item(strategy, needed, here, types))
     if not strategy.splits and (items or taps):
         for child, offered in advertised.items():
             for type in sorted(offered) if child != HERE else ():
@@ -150,8 +167,9 @@ def closure(rule: Rule, rules: Sequence[Rule]) -> tuple[Rule, ...]:
     found: dict[Rule, None] = {}
 
     def visit(rule: Rule) -> None:
+        uses = set(rule.uses)
         for other in rules:
-            if other.emits.name in rule.uses and other not in found:
+            if other.emits.name in uses and other not in found:
                 visit(other)
         found[rule] = None
 
@@ -159,15 +177,21 @@ def closure(rule: Rule, rules: Sequence[Rule]) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def _item(strategy: Strategy, rules: tuple[Rule, ...], advertised: Advertised) -> Item:
+def _item(strategy: Strategy, rules: tuple[Rule, ...], advertised: Advertised, types: Mapping[str, EventType]) -> Item:
     """A rule that is decided here. What is consumed is remembered, so its events must come in order: as they are."""
     if not strategy.splits:
         return Item(rules[-1].name, rules, (), True, False)
+    if strategy.tallies and len(rules) == 1 and (made := tallied(rules[0], types)):
+        without, tested, tallies = made
+        found = split(without, advertised, stays=True).uses
+        shape = Shape(without)
+        asks = bare(shape, shape.anchor).rule.anchor
+        return Item(without.name, (tested,), found, ordered=False, pullable=False, tallies=tallies, asks=asks)
     uses: dict[Use, None] = {}
-    consuming = any(rule.consuming for rule in rules)
+    consuming = any(one.consuming for one in rules)
     for rule in rules:
-        found = _bare_uses(rule, advertised) if consuming else split(rule, advertised, stays=True).uses
-        uses.update(dict.fromkeys(found))
+        mine = _bare_uses(rule, advertised) if consuming else split(rule, advertised, stays=True).uses
+        uses.update(dict.fromkeys(mine))
     free = strategy.pulls and len(rules) == 1 and not consuming
     pullable = free and _choosable(rules[0], tuple(uses), advertised)
     ordered = all(use.partial.bare for use in uses) and not pullable

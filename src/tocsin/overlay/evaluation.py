@@ -21,6 +21,7 @@ from tocsin.overlay.timing import Array
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
 from tocsin.plans.splitting import PARTIAL
+from tocsin.plans.tallies import Tally
 
 Types = Mapping[str, EventType]
 
@@ -83,16 +84,24 @@ class Evaluator:
     """Some rules of a membership, decided together.
 
     `ordered`: all events come in order. `horizon_us`: how far back the rules look. `wanted`: the rules whose matches
-    matter by themselves, not only to others.
+    matter by themselves, not only to others. `tallies`: aggregates that are attributes of anchors here.
     """
 
     def __init__(
-        self, rules: Iterable[Rule], types: Types, horizon_us: int, *, ordered: bool, wanted: frozenset[str]
+        self,
+        rules: Iterable[Rule],
+        types: Types,
+        horizon_us: int,
+        *,
+        ordered: bool,
+        wanted: frozenset[str],
+        tallies: tuple[Tally, ...] = (),
     ) -> None:
         self.rules, self.wanted = tuple(rules), wanted
         defined = {rule.emits.name for rule in self.rules}
         self.types = {type: types[type] for rule in self.rules for type in rule.uses if type not in defined}
-        self.horizon_us, self.ordered = horizon_us, ordered
+        self.horizon_us, self.ordered, self.tallies = horizon_us, ordered, tallies
+        self.consuming = any(rule.consuming for rule in self.rules)
         self._anchors = {rule.anchor.type for rule in self.rules}
         self._detector = self._new() if ordered else None
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from tocsin.events.types import Kind
 from tocsin.language.rules import Pattern
 from tocsin.overlay.deployment import Advertised, Deployment, Item, Key, Mastery, local_nodes
-from tocsin.overlay.evaluation import Types, passing
+from tocsin.overlay.evaluation import Types, meeting, passing
 from tocsin.overlay.messages import Request
 from tocsin.overlay.timing import Array
 from tocsin.plans.shape import Shape, equation
@@ -96,6 +96,14 @@ def _shared(shape: Shape, master: str, use: Use, types: Types) -> list[tuple[str
         if kinds[0] == kinds[1] and kinds[0] in _SENT:
             found.append((source, target))
     return found
+
+
+def seen(pattern: Pattern, history: pa.Table | None, upto: int, types: Types) -> float:
+    """How many events a second of a pattern are in a history that ends at a time."""
+    if history is None or not history.num_rows:
+        return 0.0
+    span_us = upto - int(history["ts"][0].as_py())
+    return float(meeting(pattern, history, types).sum()) / max(span_us, 1) * SECOND_US
 
 
 @dataclass

@@ -16,19 +16,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern, Rule
-from tocsin.overlay import mastery
+from tocsin.overlay import mastery, participation, tallying
+from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
-from tocsin.overlay.messages import Answer, Asked, Awaken, DeployRule, Done, Matches, Message, Progress
+from tocsin.overlay.finding import PART, blockers, evaluators, first_heads, participants, quick, seqs
+from tocsin.overlay.messages import (
+    Answer,
+    Asked,
+    Awaken,
+    DeployRule,
+    Done,
+    Matches,
+    Message,
+    Progress,
+)
 from tocsin.overlay.pulling import Found
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import BEGINNING, Array, Timing, together
+from tocsin.overlay.trees import Building
 from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial
 
 NONE = np.zeros(0, np.int64)
-PART = "partial "
-"""How names of partial rules begin in detectors; no rule's name has a space."""
 AT = "\0at"
 """The column with the times at which matches are ready."""
 NOTHING = DeployRule("", 0)
@@ -48,6 +58,18 @@ class Membership:
     """Sends events to the father."""
     deliver: Callable[[pa.Table, Array], None]
     """Hands what reached the root, in order, to the sinks."""
+    ended: Callable[[], None]
+    """Told when everything before the end of the tree's time has been decided here."""
+    start: int = BEGINNING
+    """Matches before this are another tree's (`versions`); the same for those that are not before `end`."""
+    end: int = FOREVER_US
+    ready: bool = True
+    """Whether something was deployed, so that events can come."""
+    over: bool = False
+    building: Building = field(default_factory=Building)
+    remembered: tuple[str, ...] = ()
+    """The rules that consume and for which another tree's memory comes, and those for which it has come."""
+    recalled: set[str] = field(default_factory=set)
     father: str | None = None
     distance_us: int = 0
     children: set[str] = field(default_factory=set)
@@ -67,6 +89,7 @@ class Membership:
     masters: dict[Key, Mastery] = field(default_factory=dict)
     rates: mastery.Rates = field(default_factory=mastery.Rates)
     evaluators: list[Evaluator] = field(default_factory=list)
+    plain: list[Partial] = field(default_factory=list)
     arrivals: list[pa.Table] = field(default_factory=list)
     """Events that were not looked at yet."""
     history: pa.Table | None = None
@@ -75,12 +98,8 @@ class Membership:
     """Matches from below that wait for their turn at the root."""
     heads: dict[Partial, Array] = field(default_factory=dict)
     """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
-    awakened: dict[tuple[Key, str, Partial], tuple[int, int]] = field(default_factory=dict)
-    """For each use of a slave: up to which master's event, and up to which time, it was asked."""
-    waiting: dict[tuple[str, Partial], int] = field(default_factory=dict)
-    """The Awaken that each child has still to answer."""
-    awakenings: int = 0
-    stalls: list[tuple[Array, Array]] = field(default_factory=list)
+    asking: Asking = field(default_factory=Asking)
+    tallying: tallying.Tallying = field(default_factory=tallying.Tallying)
     opened: int = BEGINNING
     """Events before this are in the history."""
     upto: int = BEGINNING
@@ -95,7 +114,10 @@ class Membership:
         """Works out what follows from what is asked and advertised, and tells the children."""
         old = self.deployed
         partials = [request.partial for request in self.asked]
-        self.deployed = deployment(self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised)
+        self.deployed = deployment(
+            self.strategy, self.rules, self.wanted, partials, self.taps, self.advertised, self.types
+        )
+        self.tallying.keep(self.deployed.tallied_by(HERE, self.advertised, self.tallying.asked))
         self.masters = {item.key: master for item in self.deployed.items if (master := self.masters.get(item.key))}
         self.uplink.simple = self.deployed.simple
         if self.deployed.items != old.items:
@@ -103,31 +125,25 @@ class Membership:
         self.tell()
 
     def load(self) -> None:
-        """Makes evaluators for the items: one for those whose events come in order, one for the others."""
-        self.evaluators = []
-        for ordered in (True, False):
-            rules: dict[str, Rule] = {}
-            wanted: set[str] = set()
-            horizon_us = 0
-            for number, item in enumerate(self.deployed.items):
-                if item.ordered == ordered:
-                    for rule in item.rules:
-                        name = f"{PART}{number}" if isinstance(item.key, Partial) else rule.name
-                        rules[name] = replace(rule, name=name)
-                    horizon_us = max(horizon_us, item.horizon_us)
-                    wanted |= {item.key} if isinstance(item.key, str) else set()
-            if rules:
-                new = Evaluator(rules.values(), self.types, horizon_us, ordered=ordered, wanted=frozenset(wanted))
-                self.evaluators.append(new)
+        """Makes evaluators for the items; what plain partial rules push is found without."""
+        items = self.deployed.items
+        self.plain = [
+            item.key
+            for item in items
+            if isinstance(item.key, Partial) and not self.strategy.pulls and participation.plain(item.key)
+        ]
+        self.evaluators = evaluators([None if item.key in self.plain else item for item in items], self.types)
 
     def tell(self) -> None:
         """Sends each child what is asked of it, where that has changed."""
         wanted = modes(self.deployed, self.asked, self.masters)
         for child in sorted(self.children):
             rules, names = self.deployed.whole.get(child, ((), ()))
-            new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()))
-            old = self.sent.get(child, NOTHING)
-            if replace(old, tree=self.tree, version=0) != new:
+            memories = tuple(name for name in names if name in self.remembered)
+            tallies = self.deployed.tallied_by(child, self.advertised, self.tallying.asked)
+            new = DeployRule(self.tree, 0, rules, names, tuple(wanted.get(child, {}).values()), memories, tallies)
+            old = self.sent.get(child, NOTHING if self.start == BEGINNING else None)
+            if old is None or replace(old, tree=self.tree, version=0) != new:
                 self.versions += 1
                 self.sent[child] = replace(new, version=self.versions)
                 self.progress.pop(child, None)
@@ -136,15 +152,12 @@ class Membership:
     def take_over(self, order: DeployRule) -> None:
         """The father asks for something else than before."""
         self.version, self.rules, self.wanted = order.version, order.rules, order.wanted
-        self.asked = order.asked
+        self.asked, self.remembered, self.tallying.asked = order.asked, order.remembered, order.tallies
         self.redeploy()
-        through = self.deployed.through
-        for request in self.uplink.take_over(order.asked, self.deployed.simple, through):
-            rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
-            known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
-            for found in self.uplink.switched(request, known, self.upto, self.types):
-                self._push(found)
-        self.uplink.keep_pulled(through)
+        rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
+        known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
+        for found in self.uplink.take_over(order.asked, self.deployed.through, known, self.upto, self.types):
+            self._push(found)
         self._tell_progress()
 
     @property
@@ -191,9 +204,7 @@ class Membership:
             assert self.father is not None
             self.send(self.father, message)
             return
-        if self.waiting.get((sender, message.partial)) == message.number:
-            del self.waiting[sender, message.partial]
-            self.stalls.append((message.ts, message.at))
+        self.asking.answered(sender, message)
         self.advance()
 
     def receive_matches(self, message: Matches) -> None:
@@ -202,17 +213,33 @@ class Membership:
         else:
             self.send(self.father, message)
 
+    # ---- what takes over from another tree, and is taken over
+
+    def _missing(self) -> bool:
+        """Whether a rule that is decided here has not been told yet what it remembers."""
+        mine = {item.key for item in self.deployed.items if item.consuming and item.key in self.remembered}
+        return not mine <= self.recalled
+
+    def check_end(self) -> None:
+        """Says once that the time of the tree is over."""
+        if self.upto >= self.end and not self.over:
+            self.over = True
+            self.ended()
+
     # ---- what is released
 
     def advance(self) -> None:
         """Releases what can be released, and decides what can be decided."""
+        if not self.ready or self._missing():
+            return
         inputs = {HERE, *self.children}
         while True:
-            if not self.waiting and inputs <= self.progress.keys():
+            waiting = self.asking.waiting or self.tallying.waiting
+            if not waiting and inputs <= self.progress.keys():
                 upto = min(self.progress[name].ts for name in inputs)
                 if upto > self.opened:
                     self._open(upto)
-            if self.waiting or self.opened <= self.upto:
+            if self.asking.waiting or self.tallying.waiting or self.opened <= self.upto:
                 break
             self._decide()
         if self.owing:
@@ -225,8 +252,13 @@ class Membership:
             self.upto if self.upto > BEGINNING else 0
         )
         self._take_in(upto)
-        if self.masters:
-            self._awaken()
+        if self.masters and self.history is not None:
+            for child, awaken in self.asking.ask(
+                self.tree, self.deployed.items, self.masters, self.sent, self.history, self.types, self.upto,
+                self.opened, self.timing,
+            ):  # fmt: skip
+                self.send(child, awaken)
+        tallying.survey(self)
 
     def _take_in(self, upto: int) -> None:
         horizon_us = max((item.horizon_us for item in self.deployed.items), default=0)
@@ -242,48 +274,31 @@ class Membership:
         order = keep[np.argsort(ts[keep], kind="stable")]
         self.history = rows.take(order)
 
-    def _awaken(self) -> None:
-        history = self.history
-        if history is None:
-            return
-        for item in self.deployed.items:
-            master = self.masters.get(item.key)
-            if master is None:
-                continue
-            for use in master.pulled:
-                key = (item.key, use.child, use.partial)
-                if any(request.partial == use.partial and request.pushed for request in self.sent[use.child].asked):
-                    self.awakened.pop(key, None)
-                    continue
-                since, covered = self.awakened.get(key, (self.upto - item.horizon_us, BEGINNING))
-                blocks_us = item.key.blocks_us if isinstance(item.key, Partial) else 0
-                plea = mastery.requests(item.shape, master.node, use, history, self.types, since, covered, blocks_us)
-                self.awakened[key] = (self.opened, plea.covered)
-                if plea.requests:
-                    self.awakenings += 1
-                    self.waiting[use.child, use.partial] = self.awakenings
-                    at = self.timing.at(plea.ts)
-                    self.send(
-                        use.child,
-                        Awaken(self.tree, use.partial, self.awakenings, plea.requests, plea.ts, at),
-                    )
-
     def _decide(self) -> None:
         """Decides all that is known for the events before `opened`."""
         since, upto = self.upto, self.opened
         if self.arrivals:
             self._take_in(upto)
-        for ts, at in self.stalls:
-            self.timing = self.timing.stalled(ts, at)
-        self.stalls = []
+        self.timing = self.asking.stalled(self.timing)
         self.upto = upto
         if self.history is not None and self.history.num_rows:
             times = self.history["ts"].to_numpy()
             fresh = self.history.slice(int(np.searchsorted(times, since)))
             for evaluator in self.evaluators:
-                found = evaluator.detect(self.history, fresh, max(since, int(times[0]) if len(times) else since), upto)
+                new = fresh
+                if evaluator.consuming and since < self.start:
+                    new = fresh.slice(int(np.searchsorted(fresh["ts"].to_numpy(), self.start)))
+                known = self.history
+                if evaluator.tallies:
+                    (rule,) = evaluator.wanted
+                    known = self.tallying.columns(rule, evaluator.tallies, known)
+                found = evaluator.detect(known, new, max(since, int(times[0]) if len(times) else since), upto)
                 if found.num_rows:
                     self._found(found, evaluator.wanted)
+            instants = participation.Instants(self.history, self.types) if self.plain else None
+            for part in self.plain:
+                assert instants is not None
+                self._generated(part, *quick(part, instants, since, upto))
             if self.strategy.pulls:
                 self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
             for part in self.deployed.simple if self.strategy.pulls else ():
@@ -298,15 +313,19 @@ class Membership:
         if self.father is None:
             self._deliver()
         self.uplink.forget(upto, max((item.horizon_us for item in self.deployed.items), default=0))
+        self.tallying.decided(min(upto, self.uplink.needless) if self.father is not None else upto)
         self._choose(upto)
         self._tell_progress()
+        self.check_end()
 
     def _found(self, found: pa.Table, wanted: frozenset[str]) -> None:
         """Sends matches of whole rules up, and the events of partial rules."""
+        assert self.history is not None
         names = pc.starts_with(found["rule"], PART).combine_chunks().to_numpy(zero_copy_only=False)
         if not names.all():
-            found = found.append_column("seq", pa.array(self._seq(found)))
-            whole = found.filter(pa.array(~names & np.isin(found["rule"].to_pylist(), [*wanted])))
+            found = found.append_column("seq", pa.array(seqs(found, self.history, len(self.rules))))
+            mine = ~names & np.isin(found["rule"].to_pylist(), [*wanted]) & (found["ts"].to_numpy() >= self.start)
+            whole = found.filter(pa.array(mine))
             if whole.num_rows:
                 self._up(whole)
         if names.any():
@@ -314,20 +333,7 @@ class Membership:
             for name in pc.unique(found["rule"]).to_pylist():
                 key = self.deployed.items[int(name.removeprefix(PART))].key
                 assert isinstance(key, Partial)
-                self._participants(key, found.filter(pc.equal(found["rule"], name)))
-
-    def _seq(self, found: pa.Table) -> Array:
-        """The `seq` of matches: their anchors', which may be matches themselves."""
-        assert self.history is not None
-        parts = found["parts"].combine_chunks()
-        anchors = parts.flatten().field("id").take(parts.offsets[:-1])
-        rows = pc.index_in(anchors, value_set=self.history["id"].combine_chunks())
-        seq: Array = self.history["seq"].take(rows).combine_chunks().fill_null(0).to_numpy().copy()
-        inner = pc.index_in(anchors, value_set=found["id"].combine_chunks()).fill_null(-1).to_numpy()
-        unknown = rows.is_null().to_numpy(zero_copy_only=False)
-        for _ in range(len(self.rules)):
-            seq[unknown] = seq[inner[unknown]]
-        return seq
+                self._generated(key, *participants(key, found.filter(pc.equal(found["rule"], name)), self.history))
 
     def _up(self, whole: pa.Table) -> None:
         at = self.timing.at(whole["ts"].to_numpy())
@@ -336,25 +342,13 @@ class Membership:
         else:
             self.send(self.father, Matches(self.tree, whole, at))
 
-    def _participants(self, part: Partial, found: pa.Table) -> None:
-        """The events that fill the roles of a partial rule's matches."""
-        assert self.history is not None
-        parts = found["parts"].combine_chunks()
-        flat = parts.flatten()
-        counts = np.diff(parts.offsets.to_numpy())
-        heads = np.repeat(found["ts"].to_numpy(), counts)
-        chosen = np.ones(len(flat), bool)
-        if len(part.sends) < len(part.rule.roles):
-            chosen = np.isin(flat.field("role").to_pylist(), part.sends)
-        ids = flat.field("id").filter(pa.array(chosen))
-        rows = pc.index_in(ids, value_set=self.history["id"].combine_chunks()).to_numpy(zero_copy_only=False)
-        if part.blocks_us:
-            self.heads[part] = np.concatenate([self.heads.get(part, NONE), np.unique(heads)])
-        self._generated(part, rows.astype(np.int64), heads[chosen])
-
-    def _generated(self, part: Partial, rows: Array, heads: Array) -> None:
+    def _generated(self, part: Partial, rows: Array, heads: Array, new_heads: Array = NONE) -> None:
         """Sends events of the history that a partial rule found, or keeps them."""
         assert self.history is not None
+        if part.blocks_us and len(new_heads):
+            self.heads[part] = np.concatenate([self.heads.get(part, NONE), new_heads])
+        if part not in self.uplink.kept:
+            rows, heads = first_heads(rows, heads)
         at = self.timing.at(heads)
         pushed, asked_for = self.uplink.found_by(part, self.history.take(rows), heads, at, self.types)
         self._push(pushed)
@@ -370,11 +364,7 @@ class Membership:
 
     def _block(self, part: Partial, fresh: pa.Table) -> None:
         """Heads that come within the window after one that was found are needed too: they stand in front of it."""
-        rows = np.nonzero(meeting(part.rule.anchor, fresh, self.types))[0]
-        if part.blocks_us < FOREVER_US and len(rows):
-            ts = fresh["ts"].to_numpy()[rows]
-            heads = np.concatenate([[BEGINNING], self.heads.get(part, NONE)])
-            rows = rows[ts - heads[np.searchsorted(heads, ts, "right") - 1] < part.blocks_us]
+        rows = blockers(part, fresh, self.heads.get(part, NONE), self.types)
         self.heads[part] = self.heads.get(part, NONE)[-1:]
         if len(rows) and self.history is not None:
             start = self.history.num_rows - fresh.num_rows
@@ -386,6 +376,7 @@ class Membership:
         wanted = np.zeros(fresh.num_rows, bool)
         for pattern in self.taps:
             wanted |= meeting(pattern, fresh, self.types)
+        wanted &= fresh["ts"].to_numpy() >= self.start
         if wanted.any():
             rows = fresh.filter(pa.array(wanted))
             rows = rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string()))
@@ -403,23 +394,18 @@ class Membership:
             at = rows[AT].to_numpy()
             self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))
 
-    def _seen(self, pattern: Pattern) -> float:
-        """How many events a second of a pattern are in the history."""
-        if self.history is None or not self.history.num_rows:
-            return 0.0
-        span_us = self.upto - int(self.history["ts"][0].as_py())
-        return float(meeting(pattern, self.history, self.types).sum()) / max(span_us, 1) * mastery.SECOND_US
-
     def _choose(self, upto: int) -> None:
         """Chooses masters anew from the rates, when enough has been seen."""
         if not self.strategy.pulls or not self.rates.due(upto):
             return
-        masters = self.rates.masters(
-            self.deployed, self.advertised, self.masters, self._seen, eager=self.strategy.eager
-        )
+
+        def seen(pattern: Pattern) -> float:
+            return mastery.seen(pattern, self.history, upto, self.types)
+
+        masters = self.rates.masters(self.deployed, self.advertised, self.masters, seen, eager=self.strategy.eager)
         if masters != self.masters:
             changed = {key for key in masters.keys() | self.masters.keys() if masters.get(key) != self.masters.get(key)}
-            self.awakened = {key: value for key, value in self.awakened.items() if key[0] not in changed}
+            self.asking.again(changed)
             self.masters = masters
             self.tell()
         self.rates.start(upto)
@@ -439,8 +425,11 @@ class Membership:
 
     def _release_children(self) -> None:
         """Tells children that keep events for pulling from when on they may still be asked for."""
-        for child in sorted(self.children) if self.strategy.pulls else ():
-            pulled = {request.partial for request in self.sent.get(child, NOTHING).asked if not request.pushed}
-            if pulled:
-                passed = not pulled.isdisjoint(self.deployed.through)
+        for child in sorted(self.children) if self.strategy.pulls or self.strategy.tallies else ():
+            order = self.sent.get(child, NOTHING)
+            pulled = {request.partial for request in order.asked if not request.pushed}
+            if pulled or order.tallies:
+                passed = not pulled.isdisjoint(self.deployed.through) or not set(order.tallies).isdisjoint(
+                    self.tallying.asked
+                )
                 self.send(child, Progress(self.tree, min(self.upto, self.uplink.needless) if passed else self.upto))

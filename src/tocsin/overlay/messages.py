@@ -13,6 +13,7 @@ import pyarrow as pa
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.timing import Array, Timing, no_times
 from tocsin.plans.splitting import Partial
+from tocsin.plans.tallies import Share, Tally
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,52 @@ class Nack:
     """The receiver is not, or no longer, the sender's father."""
 
     tree: str
+
+
+@dataclass(frozen=True)
+class Settled:
+    """All that followed from a CreateTree of the receiver is over."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The tree stands: say what comes from you and those below you, and what they want."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Retire:
+    """The time of a tree is over: everything before its end has been delivered. `followed`: by another of this root, or
+    by another single tree."""
+
+    tree: str
+    followed: bool
+
+
+@dataclass(frozen=True)
+class Handover:
+    """From a processor that leaves with a change: whether the receiver is now the root of the single tree, in which
+    these rules were wanted, and the events of its sources that may still be needed."""
+
+    number: int
+    heir: bool
+    leads: bool = False
+    wanted: tuple[str, ...] = ()
+    events: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a rule that consumes remembers, for whoever decides it from a change on in the tree of this root (of any, if
+    there is but one tree)."""
+
+    number: int
+    root: str
+    rule: str
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -75,13 +122,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class DeployRule:
-    """All that the sender asks of a child: whole rules, those of them whose matches it wants, and partial rules."""
+    """All that the sender asks of a child: whole rules, those of them whose matches it wants, and partial rules.
+
+    `remembered`: the rules of those that consume, and for which a Memory comes.
+    """
 
     tree: str
     version: int
     rules: tuple[Rule, ...] = ()
     wanted: tuple[str, ...] = ()
     asked: tuple[Asked, ...] = ()
+    remembered: tuple[str, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    """The aggregates for which the receiver and those below it keep the events of their sources."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +231,57 @@ class Done:
         return replace(self, at=self.at + delay_us)
 
 
+@dataclass(frozen=True)
+class Question:
+    """Events after `since` that come before (`until`, `seq`), of which attributes have these values."""
+
+    since: int
+    until: int
+    seq: int
+    values: tuple[tuple[str, str | int | bool | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Asks for the shares that the receiver's sources and those below it have of an aggregate, one for each question.
+
+    `ts`: the time of the anchor of each question.
+    """
+
+    tree: str
+    number: int
+    tally: Tally
+    questions: tuple[Question, ...]
+    ts: Array = field(default_factory=no_times)
+    at: Array = field(default_factory=no_times)
+
+    def delayed(self, delay_us: int) -> Survey:
+        return replace(self, at=self.at + delay_us)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The answer to a Survey."""
+
+    tree: str
+    number: int
+    rows: tuple[Share, ...]
+    at: Array = field(default_factory=no_times)
+
+    def delayed(self, delay_us: int) -> Shares:
+        return replace(self, at=self.at + delay_us)
+
+
 Message = (
     Elect
     | CreateTree
     | Ack
     | Nack
+    | Settled
+    | Gather
+    | Retire
+    | Handover
+    | Memory
     | Advertise
     | Subscribe
     | DeployRule
@@ -192,5 +291,7 @@ Message = (
     | Awaken
     | Answer
     | Done
+    | Survey
+    | Shares
 )
-Timed = Events | Matches | Progress | Awaken | Answer | Done
+Timed = Events | Matches | Progress | Awaken | Answer | Done | Survey | Shares

@@ -59,10 +59,6 @@ class Kept:
             return NOTHING
         return self.events.take(rows + start), np.maximum(when[rows], self.at[rows + start])
 
-    def everything(self) -> Found:
-        """All that is kept."""
-        return self.events, self.at
-
     def forget(self, ts: int) -> None:
         """Drops what was found with heads before a time, and requests that end before it."""
         stay = self.heads >= ts

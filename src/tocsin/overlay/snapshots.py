@@ -19,9 +19,12 @@ from tocsin.overlay.membership import Membership
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.strategies import Strategy
 
-VERSION = 1
-_GIVEN = {"tree", "strategy", "types", "send", "push", "deliver", "deployed", "evaluators"}
-_KEPT = ("outbox", "notices", "leader", "offers", "interests", "refused")
+VERSION = 2
+_GIVEN = {"tree", "strategy", "types", "send", "push", "deliver", "ended", "deployed", "evaluators", "plain"}
+_KEPT = (
+    *("outbox", "notices", "leader", "refused", "changes", "pending", "held", "handed", "unbuilt", "heir", "leads"),
+    *("wanted", "recent", "published", "memories", "served", "later"),
+)
 
 
 def snapshot(processor: Processor) -> bytes:
@@ -50,12 +53,13 @@ def restore(
     for name, value in state["own"].items():
         setattr(processor, name, value)
     for tree, stored in state["memberships"].items():
-        membership = processor.join(tree)
+        processor.add(tree)
+        membership = processor.memberships[tree]
         for name, value in stored["state"].items():
             setattr(membership, name, value)
         asked = [request.partial for request in membership.asked]
         membership.deployed = deployment(
-            strategy, membership.rules, membership.wanted, asked, membership.taps, membership.advertised
+            strategy, membership.rules, membership.wanted, asked, membership.taps, membership.advertised, types
         )
         membership.load()
         for evaluator, engine in zip(membership.evaluators, stored["engine"], strict=True):

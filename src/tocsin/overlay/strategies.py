@@ -5,7 +5,7 @@ The protocol is one; a strategy is three words of data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.errors import TocsinError, nearest
 
@@ -15,6 +15,7 @@ class Strategy:
     """`single`: one tree, of an elected leader, else one for each processor with sinks. `splits`: rules are split and
     decided on the way, else all events go to the root. `pulls`: events of slave rules stay until they are asked for.
     `eager`: there is always a master, the one with the lowest rate, even where pushing everything would cost less.
+    `tallies`: aggregates are worked out where the events are (`plans.tallies`).
     """
 
     name: str
@@ -22,6 +23,7 @@ class Strategy:
     splits: bool
     pulls: bool
     eager: bool = False
+    tallies: bool = False
 
 
 STRATEGIES = {
@@ -35,11 +37,21 @@ STRATEGIES = {
     )
 }
 """The five that the paper compares."""
+TALLY = "+tally"
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of a name, in any case."""
-    found = {known.lower(): value for known, value in STRATEGIES.items()}.get(name.lower())
+    """The strategy of a name, in any case; with `+tally` behind it aggregates are worked out on the way.
+
+    >>> strategy("mt+tally").name
+    'MT+tally'
+    """
+    base, tallies = name.lower().removesuffix(TALLY), name.lower().endswith(TALLY)
+    found = {known.lower(): value for known, value in STRATEGIES.items()}.get(base)
+    if found is not None and tallies and not found.splits:
+        raise TocsinError(f"{found.name} sends all events to one place, so nothing is worked out on the way")
+    if found is not None and tallies:
+        return replace(found, name=found.name + TALLY, tallies=True)
     if found is None:
         raise TocsinError(f"there is no strategy '{name}'. {nearest(name, STRATEGIES)}")
     return found

@@ -3,6 +3,15 @@
 An event goes up in one of four ways: its type goes through (`deployment`), it meets a pushed partial rule without
 clauses and went up as it came, it was part of what a pushed partial rule found, or it was asked for. The last two are
 remembered by id for as long as the windows reach. What is returned here is to be sent now.
+
+At all times an event has gone up if it is remembered, or if it meets a partial rule that is relayed and is not older
+than the time from which on that is so (`relaying`). A new order of the father keeps it that way in three steps, for
+all partial rules that change at once. Those that are pulled from now on leave the second half: what they relayed is
+remembered. Then what partial rules that are pushed from now on kept, and what of theirs has arrived but was not
+decided, is sent and remembered, unless it had gone up by those that were relayed before *and* are after; a partial
+rule that starts has relayed nothing yet, so it is no reason to leave anything out. Last, those that start are relayed
+from the time on up to which all was decided: nothing older of theirs can arrive any more, and what is newer either
+arrives later or was just sent.
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ class Uplink:
 
     asked: tuple[Asked, ...] = ()
     simple: tuple[Partial, ...] = ()
-    """Those without clauses that are decided here, event by event."""
+    """Those without clauses that are decided here, event by event; set when something is deployed."""
     sent: dict[str, int] = field(default_factory=dict)
     """Events that were sent after a look at others, by id, with their time."""
     relaying: dict[Partial, int] = field(default_factory=dict)
@@ -51,55 +60,58 @@ class Uplink:
         return [part for part in self.simple if part in pushed]
 
     def take_over(
-        self, asked: tuple[Asked, ...], simple: Sequence[Partial], elsewhere: Iterable[Partial]
-    ) -> list[Asked]:
-        """The father asks for something else; returns what was pulled and is pushed now, or the other way round.
+        self,
+        asked: tuple[Asked, ...],
+        elsewhere: Iterable[Partial],
+        known: Sequence[tuple[pa.Table, Array]],
+        upto: int,
+        types: Types,
+    ) -> list[Found]:
+        """The father asks for something else: what goes up at once because it is pushed from now on.
 
-        `elsewhere`: partial rules that somebody else decides. What is pulled from now on comes first: what it sent must
-        be known before anything else is sent.
+        `elsewhere`: partial rules that somebody else decides. `known`: events that were not decided yet (from `upto`
+        on), or may come up again.
         """
-        before, others = {request.partial: request.pushed for request in self.asked}, set(elsewhere)
-        self.asked, self.simple = asked, tuple(simple)
-        changed = [request for request in asked if before.get(request.partial, request.pushed) != request.pushed]
-        here = [request for request in changed if request.partial not in others]
-        return sorted(here, key=lambda request: request.pushed)
-
-    def keep_pulled(self, elsewhere: Iterable[Partial]) -> None:
-        """Keeps events for what is pulled, and no other."""
-        pulled = {request.partial for request in self.asked if not request.pushed} - set(elsewhere)
-        self.kept = {part: self.kept.get(part) or Kept() for part in pulled}
-
-    def switched(self, request: Asked, known: Iterable[tuple[pa.Table, Array]], upto: int, types: Types) -> list[Found]:
-        """A partial rule is pushed from now on: what was kept goes up, and what has just arrived. Or it is pulled from
-        now on: what went up as it came is remembered. `known`: events that were not released yet, or may come up again.
-        """
-        part = request.partial
+        before = {request.partial: request.pushed for request in self.asked}
+        others = set(elsewhere)
+        changed = {
+            request.partial: request.pushed
+            for request in asked
+            if before.get(request.partial, request.pushed) != request.pushed and request.partial not in others
+        }
+        for part in (part for part, pushed in changed.items() if part.bare and not pushed):
+            self._remember(part, known, types)
+        starting = [part for part, pushed in changed.items() if pushed]
+        steady = [part for part in self.relayed if part not in changed]
+        self.asked = asked
         found: list[Found] = []
-        if request.pushed and part in self.kept:
-            events, at = self.kept[part].everything()
-            if events is not None:
-                found.append(self.unsent(events, at, types, but=part))
-        if not part.bare:
-            return found
-        since = self.relaying.get(part, BEGINNING)
-        self.relaying[part] = upto
-        kept = [(kept.events, kept.at) for kept in self.kept.values() if kept.events is not None]
-        for events, at in known if request.pushed else (*known, *kept):
-            rows = np.nonzero(meeting(part.rule.anchor, events, types))[0]
-            met = events.take(rows)
-            ts = met["ts"].to_numpy()
-            if request.pushed:
-                fresh = ts >= upto
-                found.append(self.unsent(met.filter(pa.array(fresh)), at[rows][fresh], types, but=part))
-            else:
-                self.sent.update(
-                    zip(met["id"].filter(pa.array(ts >= since)).to_pylist(), ts[ts >= since].tolist(), strict=True)
-                )
+        for part in starting:
+            if part in self.kept and (events := self.kept[part].events) is not None:
+                found.append(self._unsent(events, self.kept[part].at, types, steady))
+            for events, at in known if part.bare else ():
+                new = (events["ts"].to_numpy() >= upto) & meeting(part.rule.anchor, events, types)
+                found.append(self._unsent(events.filter(pa.array(new)), at[new], types, steady))
+        self.relaying.update((part, upto) for part in starting if part.bare)
+        pulled = {request.partial for request in asked if not request.pushed} - others
+        self.kept = {part: self.kept.get(part) or Kept() for part in pulled}
         return found
 
+    def _remember(self, part: Partial, known: Iterable[tuple[pa.Table, Array]], types: Types) -> None:
+        """Events of a partial rule go up no more as they come: those that did are remembered by id."""
+        since = self.relaying.pop(part, BEGINNING)
+        kept = [(kept.events, kept.at) for kept in self.kept.values() if kept.events is not None]
+        for events, _ in (*known, *kept):
+            gone = (events["ts"].to_numpy() >= since) & meeting(part.rule.anchor, events, types)
+            met = events.filter(pa.array(gone))
+            self.sent.update(zip(met["id"].to_pylist(), met["ts"].to_pylist(), strict=True))
+
     def found_by(self, part: Partial, events: pa.Table, heads: Array, at: Array, types: Types) -> tuple[Found, Found]:
-        """Events that a partial rule found, with the times of their heads: those to push, and those to answer with."""
-        self.found[part] = self.found.get(part, 0) + len(set(events["id"].to_pylist()))
+        """Events that a partial rule found, with the times of their heads: those to push, and those to answer with.
+        What is not kept for pulling comes once, with its earliest head."""
+        if part not in self.kept:
+            self.found[part] = self.found.get(part, 0) + events.num_rows
+        else:
+            self.found[part] = self.found.get(part, 0) + len(set(events["id"].to_pylist()))
         if part in self.pushed:
             return self.unsent(events, at, types), NOTHING
         if part not in self.kept:
@@ -122,14 +134,15 @@ class Uplink:
         wanted, when = self.kept[part].asked(requests, at)
         return NOTHING if wanted is None else self.unsent(wanted, when, types)
 
-    def unsent(self, events: pa.Table, at: Array, types: Types, but: Partial | None = None) -> Found:
-        """The events that did not go up before, which they do now; of partial rules that are relayed (`but` one) they
-        went as they came."""
+    def unsent(self, events: pa.Table, at: Array, types: Types) -> Found:
+        """The events that did not go up before, which they do now."""
+        return self._unsent(events, at, types, self.relayed)
+
+    def _unsent(self, events: pa.Table, at: Array, types: Types, relayed: Iterable[Partial]) -> Found:
         gone = np.zeros(events.num_rows, bool)
-        for part in self.relayed:
-            if part != but:
-                met = meeting(part.rule.anchor, events, types)
-                gone |= met & (events["ts"].to_numpy() >= self.relaying.get(part, BEGINNING))
+        for part in relayed:
+            met = meeting(part.rule.anchor, events, types)
+            gone |= met & (events["ts"].to_numpy() >= self.relaying.get(part, BEGINNING))
         new = []
         for row, (id, ts) in enumerate(zip(events["id"].to_pylist(), events["ts"].to_pylist(), strict=True)):
             if not gone[row] and id not in self.sent:

@@ -23,7 +23,7 @@ Watch = Callable[[str, str, m.Message], None]
 class Network:
     """Processors and the delays of the links between them, in microseconds, one for each direction."""
 
-    processors: Mapping[str, Processor]
+    processors: dict[str, Processor]
     delays_us: Mapping[Link, int]
     watch: Watch = lambda sender, receiver, message: None
     """Told of every message that is sent."""
@@ -64,6 +64,7 @@ class Network:
         """All sources' events before `upto`, by processor."""
         self.now_us = max(self.now_us, upto)
         for name in sorted(self.processors):
-            self.processors[name].publish(batches.get(name, empty), upto)
+            if self.processors[name].heir is None:
+                self.processors[name].publish(batches.get(name, empty), upto)
             self._collect(name)
         self.run()

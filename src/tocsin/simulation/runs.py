@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,13 @@ from tocsin.language.rules import Rule
 from tocsin.overlay import messages as m
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import Array
+from tocsin.overlay.trees import root_of
 from tocsin.simulation.deployment import Sites, deployed
 from tocsin.simulation.network import Link, Network
+from tocsin.simulation.repairs import Repair, repaired
 
 SECOND_US = 1_000_000
-COUNTED = ("Events", "Matches", "Answer", "Awaken")
+COUNTED = ("Events", "Matches", "Answer", "Awaken", "Survey", "Shares")
 """What is traffic."""
 AWAKEN_BYTES = 48
 
@@ -52,6 +54,9 @@ class Meter:
             count, size = message.batch.num_rows, message.batch.nbytes
         elif isinstance(message, m.Awaken):
             count, size = len(message.requests), len(message.requests) * AWAKEN_BYTES
+        elif isinstance(message, m.Survey | m.Shares):
+            count = len(message.at)
+            size = count * AWAKEN_BYTES
         else:
             self.messages[kind] += 1
             return
@@ -95,6 +100,7 @@ class Outcome:
     """Of the single tree."""
     trees: Mapping[str, Mapping[str, str]]
     """The father of each processor, by tree."""
+    repairs: tuple[Repair, ...] = ()
 
 
 def run(
@@ -108,8 +114,12 @@ def run(
     epochs_s: Sequence[float],
     measured_from_s: float,
     period_s: float = 20.0,
+    changes: Sequence[tuple[float, Sites]] = (),
 ) -> tuple[Outcome, Network]:
-    """Runs events, `where` they are published, cut at the ends of epochs (the last of which ends the run)."""
+    """Runs events, `where` they are published, cut at the ends of epochs (the last of which ends the run).
+
+    `changes`: how the sites are from a time on.
+    """
     meter = Meter()
     network = deployed(
         sites, strategy, types, rules, watch=meter.watch, period_us=round(period_s * SECOND_US)
@@ -119,7 +129,9 @@ def run(
     ts = events["ts"].to_numpy()
     empty = events.slice(0, 0)
     start = 0.0
-    for end in epochs_s:
+    states = dict(changes)
+    repairs: list[Repair] = []
+    for end in sorted({*epochs_s, *states}):
         meter.on = start >= measured_from_s
         first, last = np.searchsorted(ts, [start * SECOND_US, end * SECOND_US])
         batches = {
@@ -127,9 +139,16 @@ def run(
             for number, place in enumerate(places)
         }
         network.publish(batches, empty, round(end * SECOND_US))
+        if end in states:
+            after, number, at_us = states[end], len(repairs) + 1, round(end * SECOND_US)
+            repairs.append(
+                repaired(network, number, at_us, sites, after, strategy, types, rules, round(period_s * SECOND_US))
+            )
+            sites = after
         meter.settle()
         start = end
-    return _outcome(strategy, network, meter, epochs_s[-1] - measured_from_s, measured_from_s), network
+    outcome = _outcome(strategy, network, meter, epochs_s[-1] - measured_from_s, measured_from_s)
+    return replace(outcome, repairs=tuple(repairs)), network
 
 
 def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float, since_s: float) -> Outcome:
@@ -156,6 +175,6 @@ def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float,
         float(delay.mean()) / 1000 if len(delay) else 0.0,
         float(delay.max()) / 1000 if len(delay) else 0.0,
         dict(meter.links),
-        next(iter(trees)) if strategy.single and trees else None,
+        root_of(next(iter(trees))) if strategy.single and trees else None,
         trees,
     )

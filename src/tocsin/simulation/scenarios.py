@@ -6,17 +6,22 @@
     sources: {hill: {Smoke: 0.02}, lake: {Temp: 2}}     # events a second
     values: {area: [A1, A2], value: [20, 60]}           # texts: one of these; numbers: between these
     sinks: {town: [Fire, "Temp(value>55)"]}
-    strategies: [Centr, ST, MT]      # all five if left out
+    strategies: [Centr, ST, MT]      # all five if left out; auto: the one with the least predicted traffic
     seconds: 300
     seed: 1
+    changes:                         # at seconds of event time; what is not named stays
+      - {at: 60, links: [[dam, town, 4]], sources: {dam: {Temp: 1}}}   # a new processor, or another delay
+      - {at: 90, sinks: {town: [], dam: [Fire]}}
+      - {at: 120, leave: [hill], unlink: [[lake, town]]}
 
 Instead of topology, rules, sources and sinks, `workload` can name the knobs of a made-up one (`workloads.Workload`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +33,26 @@ from tocsin.errors import TocsinError, nearest
 from tocsin.events.batches import ARROW
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
-from tocsin.language.rules import Rule
+from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.strategies import STRATEGIES, Strategy, strategy
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import plan
 from tocsin.plans.shape import Shape
 from tocsin.simulation import topologies
 from tocsin.simulation.deployment import Sites, place
+from tocsin.simulation.network import Link
 from tocsin.simulation.workloads import Workload, drawn, events
 
 SECOND_US = 1_000_000
-KEYS = ("topology", "rules", "sources", "sinks", "values", "strategies", "seconds", "warm_up", "seed", "workload")
+AUTO = "auto"
+"""Stands for the strategy that `planning` chooses."""
+KEYS = (
+    *("topology", "rules", "sources", "sinks", "values", "strategies", "seconds", "warm_up", "seed", "workload"),
+    "changes",
+)
+CHANGE_KEYS = ("at", "links", "unlink", "leave", "sources", "sinks")
+Rates = Mapping[tuple[str, str], float]
+"""Events a second by source and type."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,11 @@ class Scenario:
     strategies: tuple[Strategy, ...]
     warm_up_s: float
     seconds: float
+    rates: Rates
+    """At the beginning."""
+    values: Mapping[str, Any]
+    changes: tuple[tuple[float, Sites], ...] = ()
+    """How the sites are from a time on."""
 
 
 def read(path: Path) -> Scenario:
@@ -87,11 +106,11 @@ def _number(data: Mapping[str, Any], name: str, default: float, least: float = 0
 
 def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
     names = data.get("strategies", list(STRATEGIES))
-    strategies = tuple(strategy(str(name)) for name in ([names] if isinstance(names, str) else names))
+    strategies = tuple(strategy(str(name)) for name in ([names] if isinstance(names, str) else names) if name != AUTO)
     seconds = _number(data, "seconds", 300.0, 1)
     seed = int(_number(data, "seed", 1))
     if "workload" in data:
-        if clash := {"topology", "rules", "sources", "sinks", "values"} & data.keys():
+        if clash := {"topology", "rules", "sources", "sinks", "values", "changes"} & data.keys():
             raise TocsinError(f"workload makes up what {min(clash)} says: leave one out")
         knobs = _mapping(data["workload"] or {}, "workload", tuple(field.name for field in fields(Workload)))
         try:
@@ -101,21 +120,42 @@ def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
         sites, types, rules = made.sites, made.types, made.rules
         warm_s = _number(data, "warm_up", _warm_up_s(rules))
         table, where = events(made, warm_s + seconds, seed)
-        return Scenario(sites, types, rules, table, where, strategies, warm_s, seconds)
+        known = {(made.homes[type], type): rate for type, rate in made.rates.items()}
+        values = {"v": [0, made.values]}
+        return Scenario(sites, types, rules, table, where, strategies, warm_s, seconds, known, values)
     for name in ("topology", "rules", "sources", "sinks"):
         if name not in data:
             raise TocsinError(f"there is no '{name}'; a scenario has topology, rules, sources and sinks, or a workload")
     types, rules = _rules(data["rules"], folder)
     delays = _topology(data["topology"], folder, seed)
-    rates = {
+    rates, sinks = _rates(data["sources"], types), _sinks(data["sinks"])
+    first = _sites(delays, rates, sinks)
+    warm_s = _number(data, "warm_up", _warm_up_s(rules))
+    values = _mapping(data.get("values", {}), "values")
+    states = _changes(data.get("changes", []), first, rates, types, warm_s + seconds)
+    starts = [0.0, *(at_s for at_s, _, _ in states), warm_s + seconds]
+    spans = list(zip(pairwise(starts), (rates, *(later for _, _, later in states)), strict=True))
+    table, where = _drawn_events(spans, types, values, seed)
+    later = tuple((at_s, sites) for at_s, sites, _ in states)
+    return Scenario(first, types, rules, table, where, strategies, warm_s, seconds, rates, values, later)
+
+
+def _rates(data: object, types: Mapping[str, EventType]) -> dict[tuple[str, str], float]:
+    return {
         (source, type): _number(_mapping(offered, f"the source {source}"), type, 0)
-        for source, offered in _mapping(data["sources"], "sources").items()
+        for source, offered in _mapping(data, "sources").items()
         for type in _mapping(offered, f"the source {source}", tuple(types))
     }
-    sinks = {
+
+
+def _sinks(data: object) -> dict[str, tuple[Pattern, ...]]:
+    return {
         sink: tuple(parse_pattern(text) if "(" in text else parse_pattern(f"{text}()") for text in _texts(wanted, sink))
-        for sink, wanted in _mapping(data["sinks"], "sinks").items()
+        for sink, wanted in _mapping(data, "sinks").items()
     }
+
+
+def _sites(delays: dict[Link, int], rates: Rates, sinks: dict[str, tuple[Pattern, ...]]) -> Sites:
     sources: dict[str, frozenset[str]] = {}
     for source, type in rates:
         sources[place(source)] = sources.get(place(source), frozenset()) | {type}
@@ -123,10 +163,39 @@ def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
     for name in (*sources, *map(place, sinks)):
         if known and name not in known:
             raise TocsinError(f"there is no processor {name}. {nearest(name, known)}")
-    warm_s = _number(data, "warm_up", _warm_up_s(rules))
-    values = _mapping(data.get("values", {}), "values")
-    table, where = _drawn_events(rates, types, values, warm_s + seconds, seed)
-    return Scenario(Sites(delays, sources, sinks), types, rules, table, where, strategies, warm_s, seconds)
+    return Sites(delays, sources, sinks)
+
+
+def _changes(
+    data: object, sites: Sites, rates: Rates, types: Mapping[str, EventType], end_s: float
+) -> list[tuple[float, Sites, Rates]]:
+    """How sites and rates are from each change on."""
+    if not isinstance(data, list):
+        raise TocsinError("changes is a list, each with a time 'at' and what is different from then on")
+    found: list[tuple[float, Sites, Rates]] = []
+    before_s = 0.0
+    for one in data:
+        change = _mapping(one, "a change", CHANGE_KEYS)
+        at_s = _number(change, "at", -1.0)
+        if not before_s < at_s < end_s:
+            raise TocsinError(f"a change at {at_s:g} is not after {before_s:g} and before {end_s:g} s")
+        links = _links(change.get("links", []))
+        gone = {str(name) for name in change.get("leave", [])}
+        cut = {frozenset(map(str, link)) for link in change.get("unlink", [])}
+        if strange := sorted(gone - set(sites.processors)):
+            raise TocsinError(f"there is no processor {strange[0]}. {nearest(strange[0], sites.processors)}")
+        delays = {link: delay for link, delay in sites.delays_us.items() if frozenset(link) not in cut}
+        delays = {link: delay for link, delay in {**delays, **links}.items() if not gone & set(link)}
+        new = _rates(change.get("sources", {}), types)
+        named = {str(source) for source in change.get("sources", {})}
+        kept = {pair: rate for pair, rate in rates.items() if pair[0] not in named and place(pair[0]) not in gone}
+        rates = {**kept, **new}
+        sinks = {sink: wanted for sink, wanted in sites.sinks.items() if place(sink) not in gone}
+        sinks = {sink: wanted for sink, wanted in {**sinks, **_sinks(change.get("sinks", {}))}.items() if wanted}
+        sites = _sites(topologies.connected(delays, f"the change at {at_s:g}"), rates, sinks)
+        found.append((at_s, sites, rates))
+        before_s = at_s
+    return found
 
 
 def _texts(wanted: object, sink: str) -> list[str]:
@@ -166,11 +235,7 @@ def _topology(data: object, folder: Path, seed: int) -> dict[tuple[str, str], in
         return topologies.read(folder / data)
     made = _mapping(data, "topology", ("links", "model", "processors", "delay_ms"))
     if isinstance(made.get("links"), list):
-        try:
-            links = [(str(here), str(there), round(float(delay) * 1000)) for here, there, delay in made["links"]]
-        except (TypeError, ValueError):
-            raise TocsinError("a link is two processors and a delay in ms, such as [hill, town, 5]") from None
-        return topologies.connected(topologies.both_ways(links), "topology")
+        return topologies.connected(_links(made["links"]), "topology")
     return topologies.topology(
         str(made.get("model", "waxman")),
         int(_number(made, "processors", 20, 1)),
@@ -180,11 +245,19 @@ def _topology(data: object, folder: Path, seed: int) -> dict[tuple[str, str], in
     )
 
 
+def _links(data: object) -> dict[Link, int]:
+    try:
+        assert isinstance(data, list)
+        links = [(str(here), str(there), round(float(delay) * 1000)) for here, there, delay in data]
+    except (AssertionError, TypeError, ValueError):
+        raise TocsinError("a link is two processors and a delay in ms, such as [hill, town, 5]") from None
+    return topologies.both_ways(links)
+
+
 def _drawn_events(
-    rates: Mapping[tuple[str, str], float],
+    spans: Sequence[tuple[tuple[float, float], Rates]],
     types: Mapping[str, EventType],
     values: Mapping[str, Any],
-    end_s: float,
     seed: int,
 ) -> tuple[pa.Table, pa.Array]:
     """Events of each source by chance at its rates, in order of time."""
@@ -194,11 +267,13 @@ def _drawn_events(
         if name not in kinds:
             raise TocsinError(f"no type has an attribute {name}. {nearest(name, kinds)}")
     pieces, places = [], []
-    for (source, name), rate in rates.items():
-        count = int(chance.poisson(rate * end_s))
+    for (start_s, end_s), source, name, rate in (
+        (span, *pair, rate) for span, rates in spans for pair, rate in rates.items()
+    ):
+        count = int(chance.poisson(rate * (end_s - start_s)))
         columns = {
             "type": pa.array([name] * count, pa.string()),
-            "ts": pa.array(np.sort(chance.integers(0, round(end_s * SECOND_US), count))),
+            "ts": pa.array(np.sort(chance.integers(round(start_s * SECOND_US), round(end_s * SECOND_US), count))),
             "seq": pa.array(np.zeros(count, np.int64)),
         }
         for attribute, kind in types[name].attributes:

@@ -1,0 +1,57 @@
+"""Processors, links, sources and sinks come and go while events flow, and every sink gets what the reference says."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.changing import KINDS_OF_CHANGE, check_changes
+from tests.conformance.overlay import ALL, sequences
+from tests.strategies import Case, cases
+
+SMALL = cases(events_max=24)
+
+
+@pytest.mark.parametrize("strategy", ALL)
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@given(case=SMALL, seed=st.integers(0, 99999))
+def test_what_comes_and_goes_changes_no_answer(strategy: str, case: Case, seed: int) -> None:
+    check_changes(case.rules, case.events, strategy, seed)
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_sequences_while_sites_change(strategy: str) -> None:
+    sequences_checked(strategy, range(8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ALL)
+def test_sequences_while_sites_change_in_a_long_sweep(strategy: str) -> None:
+    sent = sequences_checked(strategy, range(100, 200))
+    assert all(sent[kind] for kind in (*KINDS_OF_CHANGE, "Handover", "Retire", "Memory")), "something never happened"
+
+
+def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
+    sent: Counter[str] = Counter()
+    for seed in seeds:
+        chance = random.Random(seed)
+        rules, events = sequences(chance)
+        rules = [replace(rule, consuming=chance.choice([(), (rule.roles[-1].role,)])) for rule in rules]
+        try:
+            sent += check_changes(rules, events, strategy, seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return sent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ALL)
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@given(case=SMALL, seed=st.integers(0, 99999))
+def test_what_comes_and_goes_changes_no_answer_in_a_long_sweep(strategy: str, case: Case, seed: int) -> None:
+    check_changes(case.rules, case.events, strategy, seed)
