@@ -124,7 +124,7 @@ class Intake:
     def environment(self, lists: kernels.Lists | None) -> Array:
         """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
         store, tables = self._store, self._tables
-        ranks = self._texts.ranks if tables.uses_ranks else NO_RANKS
+        ranks = self._texts.ranks if tables.expressions.uses_ranks else NO_RANKS
         columns = (store.ts, store.seq, store.words, store.present)
         return kernels.environment(self._scratch, tables.code.data, *columns, ranks, lists)
 

@@ -23,7 +23,7 @@ EXTENTS = {
 
 def side_words(tables: Tables, types: Sequence[str], joined: Joined, number: int, bits: dict[int, int]) -> list[int]:
     """The words of a join's sides, whose states stand behind its own."""
-    on = tables.code.extend([tables._program(types, test) for test in joined.on])
+    on = tables.code.extend([tables.expressions.add(types, test) for test in joined.on])
     words = [int(joined.balanced), len(joined.on), on]
     for place, side in enumerate(joined.sides):
         window, filter = side.window, tables.filter(side.filter)
@@ -72,7 +72,7 @@ def stage_words(tables: Tables, types: Sequence[str], chained: Chained, loaded: 
             layout.NONE if stage.most is None else stage.most,
             _word(stage.duration_us),
             len(stage.tests),
-            code.extend([tables._program(types, test) for test in stage.tests]),
+            code.extend([tables.expressions.add(types, test) for test in stage.tests]),
             stage.place,
             len(stage.fronts),
             code.extend(stage.fronts),

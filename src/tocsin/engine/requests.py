@@ -14,7 +14,7 @@ import numpy as np
 from tocsin.engine import kernels
 from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
-from tocsin.engine.tables import Arriving
+from tocsin.engine.request_tables import Arriving
 from tocsin.errors import StateError
 from tocsin.language.requests import Request, owned
 

@@ -6,8 +6,7 @@ and used again. Nothing is compiled.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +15,9 @@ from tocsin.engine.branches import Branches
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array, layout
 from tocsin.engine.kernels.groups import call_words
+from tocsin.engine.programs import Programs, Words
 from tocsin.engine.query_tables import EXTENTS, side_words, stage_words
+from tocsin.engine.request_tables import Arriving, step_words
 from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
@@ -24,7 +25,7 @@ from tocsin.events.types import Kind
 from tocsin.language.queries import Summary
 from tocsin.language.requests import Mode, shown_type
 from tocsin.language.rules import Function, Policy
-from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed, moved, places_in
+from tocsin.plans.expressions import Apply, Constant, Field, Typed, places_in
 from tocsin.plans.graph import (
     Absence,
     Buffer,
@@ -41,25 +42,6 @@ from tocsin.plans.plan import needed_columns
 FOREVER, NEVER = -(2**62), 2**62
 """The `since` of a rule that sees everything."""
 
-_INTEGER = {
-    "+": layout.ADD,
-    "-": layout.SUBTRACT,
-    "*": layout.MULTIPLY,
-    "//": layout.DIVIDE,
-    "%": layout.REMAINDER,
-    "negative": layout.NEGATIVE,
-}
-_DOUBLE = {
-    "+": layout.ADD_DOUBLE,
-    "-": layout.SUBTRACT_DOUBLE,
-    "*": layout.MULTIPLY_DOUBLE,
-    "/": layout.DIVIDE_DOUBLE,
-    "//": layout.DIVIDE_DOUBLE,
-    "%": layout.REMAINDER_DOUBLE,
-    "negative": layout.NEGATIVE_DOUBLE,
-    "double": layout.TO_DOUBLE,
-}
-_LOGIC = {"and": layout.AND, "or": layout.OR, "not": layout.NOT}
 _FUNCTIONS = {
     Function.AVG: layout.AVG,
     Function.SUM: layout.SUM,
@@ -77,29 +59,6 @@ _SUMMARIES = {
 }
 _POLICIES = {Policy.EACH: layout.EACH, Policy.FIRST: layout.FIRST, Policy.LAST: layout.LAST}
 _NO_SLOT = {"ts": layout.ARGUMENT_TS, "seq": layout.ARGUMENT_SEQ}
-
-
-class Words:
-    """An array of 64-bit words that grows at its end, at constant cost a word."""
-
-    def __init__(self) -> None:
-        self.data: Array = np.zeros(1024, np.int64)
-        self.size = 0
-
-    @property
-    def view(self) -> Array:
-        """The words so far."""
-        return self.data[: self.size]
-
-    def extend(self, words: Sequence[int]) -> int:
-        """Appends words and returns where they begin."""
-        start, self.size = self.size, self.size + len(words)
-        if self.size > len(self.data):
-            grown = np.zeros(2 * self.size, np.int64)
-            grown[:start] = self.data[:start]
-            self.data = grown
-        self.data[start : self.size] = words
-        return start
 
 
 _OPERATORS = {
@@ -126,29 +85,6 @@ class Loaded:
     offset: int
     anchor: int
     level: int
-
-
-class Arriving:
-    """For each filter, the (request, variant) that an event which passes it may complete."""
-
-    def __init__(self) -> None:
-        self._by_filter: dict[int, list[tuple[int, int]]] = {}
-        self._table: tuple[Array, Array] | None = None
-
-    def add(self, filter: int, request: int, variant: int) -> None:
-        """Takes one more variant."""
-        self._by_filter.setdefault(filter, []).append((request, variant))
-        self._table = None
-
-    def table(self, filters: int) -> tuple[Array, Array]:
-        """Where the pairs of each of so many filters begin, and the pairs."""
-        if self._table is None or len(self._table[0]) <= filters:
-            counts = np.zeros(filters + 1, np.int64)
-            for filter, pairs in self._by_filter.items():
-                counts[filter + 1] = len(pairs)
-            ordered = [pair for _, pairs in sorted(self._by_filter.items()) for pair in pairs]
-            self._table = np.cumsum(counts), np.array(ordered, np.int64)
-        return self._table
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +161,6 @@ class Tables:
         self.places = 1
         self.computed = 0
         self.outputs = 0
-        self.uses_ranks = False
         self._filter_ids: dict[Filter, int] = {}
         self.buffer_ids: dict[Buffer, int] = {}
         self._buffers_of = Words()
@@ -239,6 +174,7 @@ class Tables:
         self._horizons = Words()
         self._rule_words = Words()
         self._role_counts = Words()
+        self.expressions = Programs(self.code, texts, self.slots)
         self._programs = Words()
         self._program_starts = Words()
         self._program_starts.extend([0])
@@ -344,7 +280,7 @@ class Tables:
 
     def _loaded(self, plan: RulePlan, offset: int, level: int) -> Loaded:
         """Notes a rule whose record is written."""
-        programs = [self._program(plan.types, value, kind) for _, kind, value in plan.outputs]
+        programs = [self.expressions.add(plan.types, value, kind) for _, kind, value in plan.outputs]
         loaded = Loaded(plan, len(self.rules), offset, self.filter(plan.anchor), level)
         self.rules.append(loaded)
         self._programs.extend(programs)
@@ -361,14 +297,14 @@ class Tables:
         types, parts = plan.types, list[int]()
         branches = Branches(plan, combining, since, self.branches)
         for part in combining.parts:
-            default = self._combine_steps(plan, combining, branches, part.lookups)
+            default = step_words(self, plan, combining, branches, part.lookups)
             orders = [
-                self._combine_steps(plan, combining, branches, lookups) if len(part.lookups) > 1 else default
+                step_words(self, plan, combining, branches, lookups) if len(part.lookups) > 1 else default
                 for lookups in part.orders
             ]
             parts += [len(part.lookups), default, self.code.extend(orders)]
             parts += [layout.NONE if part.row is None else orders[part.row], branches.detached(part.lookups)]
-        conditions = self.code.extend([self._program(types, condition) for condition in combining.conditions])
+        conditions = self.code.extend([self.expressions.add(types, condition) for condition in combining.conditions])
         record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps)]
         record += [len(combining.conditions), conditions, len(combining.parts), self.code.extend(parts)]
         offset = self.code.extend(record)
@@ -383,7 +319,7 @@ class Tables:
         operands: list[int] = []
         lists = 0
         for node in context.nodes:
-            attribute = layout.NONE if node.attribute is None else self._program(plan.types, node.attribute)
+            attribute = layout.NONE if node.attribute is None else self.expressions.add(plan.types, node.attribute)
             words = [_OPERATORS[node.operator], node.first, node.count, lists, len(operands), attribute, int(node.same)]
             nodes.append(words)
             operands += node.operands
@@ -392,7 +328,7 @@ class Tables:
         for place, filter in enumerate(context.filters):
             self._buffer(Buffer(filter), context.window_us + 1)
             bits[self.filter(filter)] = bits.get(self.filter(filter), 0) | 1 << place
-        conditions = self.code.extend([self._program(plan.types, condition) for condition in context.conditions])
+        conditions = self.code.extend([self.expressions.add(plan.types, condition) for condition in context.conditions])
         places = sorted({place for condition in context.conditions for place in places_in(condition)})
         loaded = self._loaded(plan, layout.NONE, level)
         repeated = np.array([place in context.repeated for place in places], np.uint8)
@@ -422,14 +358,15 @@ class Tables:
                 elif windowed.joined is not None:
                     queue = layout.IN_LANES
                     lanes.append(at)
-            argument = layout.NONE if call.argument is None else self._program(types, call.argument)
+            argument = layout.NONE if call.argument is None else self.expressions.add(types, call.argument)
             calls += [function, argument, int(double), at, queue]
             at += call_words(function, double=double, ordered=queue != layout.IN_LANES)
         self.queues = max(self.queues, queues)
         loaded = self._loaded(plan, code.size, level)
         first, last = self._program_starts.data[loaded.number], self._program_starts.data[loaded.number + 1]
         after, having = (
-            code.extend([self._program(types, test) for test in tests]) for tests in (windowed.after, windowed.having)
+            code.extend([self.expressions.add(types, test) for test in tests])
+            for tests in (windowed.after, windowed.having)
         )
         grouped = windowed.grouped
         number = self.windows[-1].following if self.windows else 0
@@ -462,57 +399,6 @@ class Tables:
     def _slot(self, type: str, attribute: str) -> int:
         """Where a value of an event stands; its time has no slot."""
         return _NO_SLOT[attribute] if attribute in _NO_SLOT else self.slots[type][attribute][0]
-
-    def _combine_steps(
-        self, plan: RulePlan, combining: Combining, branches: Branches, lookups: Sequence[Lookup]
-    ) -> int:
-        """Appends how the places of a part are filled in one order; returns where."""
-        types, bound, words = plan.types, {combining.anchor}, list[int]()
-        steps = {lookup.place: number for number, lookup in enumerate(lookups)}
-
-        def mask(places: Iterable[int], here: int) -> int:
-            return sum(1 << steps[place] for place in {*places} - {here, combining.anchor})
-
-        for lookup, branch in zip(lookups, branches.of(lookups), strict=True):
-            place, filter = lookup.place, lookup.buffer.filter
-            bound.add(place)
-            tests = [moved(condition, place) for condition in filter.conditions]
-            for key, value in zip(lookup.buffer.keys, lookup.keys, strict=True):
-                tests.append(Apply("=", (Field(place, key.attribute, key.kind), value), Kind.BOOL))
-            pairs: list[int] = []
-            sequences: list[tuple[int, ...]] = []
-            for one in branches.precedences:
-                if place in one.places and bound >= one.places:
-                    if len(one.after) > 1:
-                        sequences.append((one.before, *one.after))
-                        continue
-                    other = one.after[0] if place == one.before else one.before
-                    pairs += [other, steps.get(other, layout.NONE), int(place != one.before), int(one.strictly)]
-            in_order = [place for places in sequences for place in places]
-            of_conditions = [place for condition in lookup.conditions for place in places_in(condition)]
-            words += [
-                place,
-                self._buffer(lookup.buffer, lookup.horizon_us),
-                self.types[filter.type],
-                len(lookup.keys),
-                self.code.extend([self._program(types, key) for key in lookup.keys]),
-                len(tests),
-                self.code.extend([self._program(types, test) for test in tests]),
-                len(lookup.conditions),
-                self.code.extend([self._program(types, condition) for condition in lookup.conditions]),
-                len(pairs) // 4,
-                self.code.extend(pairs),
-                len(sequences),
-                self.code.extend([n for places in sequences for n in (len(places) - 1, *places)]),
-                mask((place for key in lookup.keys for place in places_in(key)), place),
-                mask((*of_conditions, *in_order), place),
-                branch.number,
-                branch.context,
-                branch.age,
-                sum(1 << place for place in branch.places),
-                sum(1 << before for before in {one.before for one in branches.precedences if one.after == (place,)}),
-            ]
-        return self.code.extend(words)
 
     def enter(self, type: str, columns: Mapping[str, Kind | None]) -> None:
         """Gives a type its number, and each needed attribute a slot of its own among those it does not use yet."""
@@ -553,7 +439,7 @@ class Tables:
             residual = layout.NONE
             if rest:
                 whole = rest[0] if len(rest) == 1 else Apply("and", tuple(rest), Kind.BOOL)
-                residual = self._program((node.type,), whole)
+                residual = self.expressions.add((node.type,), whole)
             self.filters.add(self.types[node.type], number, tests, residual)
         return number
 
@@ -567,7 +453,7 @@ class Tables:
         if right.kind == Kind.STRING and condition.operator not in ("=", "!="):
             return None
         slot = self.slots[type][left.attribute][0]
-        return slot, right.kind == Kind.DOUBLE, layout.RELATIONS[condition.operator], self._constant(right)
+        return slot, right.kind == Kind.DOUBLE, layout.RELATIONS[condition.operator], self.expressions.constant(right)
 
     def _buffer(self, node: Buffer, horizon_us: int) -> int:
         number = self.buffer_ids.get(node)
@@ -585,12 +471,12 @@ class Tables:
 
     def _lookup(self, plan: RulePlan, lookup: Lookup) -> list[int]:
         buffer = self._buffer(lookup.buffer, lookup.horizon_us)
-        keys = [self._program(plan.types, key) for key in lookup.keys]
-        conditions = [self._program(plan.types, condition) for condition in lookup.conditions]
+        keys = [self.expressions.add(plan.types, key) for key in lookup.keys]
+        conditions = [self.expressions.add(plan.types, condition) for condition in lookup.conditions]
         if len(keys) > 1:  # chains of several attributes are found by a mixture of them, which others may share
             for key, value in zip(lookup.buffer.keys, lookup.keys, strict=True):
                 here = Field(lookup.place, key.attribute, key.kind)
-                conditions.append(self._program(plan.types, Apply("=", (here, value), Kind.BOOL)))
+                conditions.append(self.expressions.add(plan.types, Apply("=", (here, value), Kind.BOOL)))
         reach = lookup.reach
         return [
             lookup.place,
@@ -616,79 +502,9 @@ class Tables:
                 name, double = guard.argument.attribute, guard.argument.kind == Kind.DOUBLE
                 type = plan.types[guard.argument.place]
                 argument = self._slot(type, name)
-            test = layout.NONE if guard.test is None else self._program(plan.types, guard.test)
+            test = layout.NONE if guard.test is None else self.expressions.add(plan.types, guard.test)
             words += [layout.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
         return self.code.extend(words)
-
-    # ---- programs
-
-    def _program(self, types: Sequence[str], expression: Typed, kind: Kind | None = None) -> int:
-        words: list[int] = []
-        self._emit(types, expression, words)
-        if kind == Kind.INT and expression.kind != Kind.INT:
-            words += [layout.TO_INT, 0, 0]
-        if _depth(words) > layout.MAX_STACK:
-            raise RuleError(f"an expression is nested more than {layout.MAX_STACK} deep")
-        return self.code.extend([len(words) // 3, *words])
-
-    def _emit(self, types: Sequence[str], expression: Typed, words: list[int]) -> None:
-        if isinstance(expression, Constant):
-            words += [layout.LOAD_CONSTANT, self._constant(expression), 0]
-        elif isinstance(expression, Computed):
-            words += [layout.LOAD_COMPUTED, expression.index, 0]
-        elif isinstance(expression, Field):
-            if expression.attribute == "ts":
-                words += [layout.LOAD_TS, expression.place, 0]
-            elif expression.attribute == "seq":
-                words += [layout.LOAD_SEQ, expression.place, 0]
-            else:
-                slot = self.slots[types[expression.place]][expression.attribute][0]
-                words += [layout.LOAD, expression.place, slot]
-        else:
-            self._emit_operator(types, expression, words)
-
-    def _emit_operator(self, types: Sequence[str], expression: Apply, words: list[int]) -> None:
-        operator, operands = expression.operator, expression.operands
-        kinds = {operand.kind for operand in operands} - {None}
-        if operator in _LOGIC:
-            number = _LOGIC[operator]
-        elif operator in layout.RELATIONS:
-            relation = layout.RELATIONS[operator]
-            if Kind.STRING in kinds and relation >= 2:
-                number = layout.LESS_TEXT + relation - 2
-                self.uses_ranks = True
-            else:
-                number = (layout.EQUAL_DOUBLE if Kind.DOUBLE in kinds else layout.EQUAL) + relation
-        elif expression.kind == Kind.DOUBLE:
-            number = _DOUBLE[operator]
-        else:
-            number = _INTEGER[operator]
-        self._emit(types, operands[0], words)
-        if len(operands) == 1:
-            words += [number, 0, 0]
-        for operand in operands[1:]:
-            self._emit(types, operand, words)
-            words += [number, 0, 0]
-
-    def _constant(self, constant: Constant) -> int:
-        if isinstance(constant.value, str):
-            return self.texts.pin(constant.value)
-        if constant.kind == Kind.DOUBLE:
-            return int(struct.unpack("<q", struct.pack("<d", constant.value + 0.0))[0])
-        return int(constant.value)
-
-
-def _depth(words: list[int]) -> int:
-    """How many values a program holds at once."""
-    unary = (layout.NEGATIVE, layout.NEGATIVE_DOUBLE, layout.TO_DOUBLE, layout.NOT, layout.TO_INT)
-    depth = deepest = 0
-    for operation in words[::3]:
-        if operation <= layout.LOAD_CONSTANT:
-            depth += 1
-            deepest = max(deepest, depth)
-        elif operation not in unary:
-            depth -= 1
-    return deepest
 
 
 def _signed(words: Iterable[int]) -> list[int]:

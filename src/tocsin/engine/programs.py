@@ -1,0 +1,139 @@
+"""Expressions as programs: words that a stack machine interprets, see `kernels.expressions`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tocsin.engine.kernels import Array, layout
+from tocsin.engine.texts import Texts
+from tocsin.errors import RuleError
+from tocsin.events.types import Kind
+from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed
+
+_INTEGER = {
+    "+": layout.ADD,
+    "-": layout.SUBTRACT,
+    "*": layout.MULTIPLY,
+    "//": layout.DIVIDE,
+    "%": layout.REMAINDER,
+    "negative": layout.NEGATIVE,
+}
+_DOUBLE = {
+    "+": layout.ADD_DOUBLE,
+    "-": layout.SUBTRACT_DOUBLE,
+    "*": layout.MULTIPLY_DOUBLE,
+    "/": layout.DIVIDE_DOUBLE,
+    "//": layout.DIVIDE_DOUBLE,
+    "%": layout.REMAINDER_DOUBLE,
+    "negative": layout.NEGATIVE_DOUBLE,
+    "double": layout.TO_DOUBLE,
+}
+_LOGIC = {"and": layout.AND, "or": layout.OR, "not": layout.NOT}
+
+
+class Words:
+    """An array of 64-bit words that grows at its end, at constant cost a word."""
+
+    def __init__(self) -> None:
+        self.data: Array = np.zeros(1024, np.int64)
+        self.size = 0
+
+    @property
+    def view(self) -> Array:
+        """The words so far."""
+        return self.data[: self.size]
+
+    def extend(self, words: Sequence[int]) -> int:
+        """Appends words and returns where they begin."""
+        start, self.size = self.size, self.size + len(words)
+        if self.size > len(self.data):
+            grown = np.zeros(2 * self.size, np.int64)
+            grown[:start] = self.data[:start]
+            self.data = grown
+        self.data[start : self.size] = words
+        return start
+
+
+class Programs:
+    """Writes programs into the code. `slots` says where types keep their attributes."""
+
+    def __init__(self, code: Words, texts: Texts, slots: Mapping[str, Mapping[str, tuple[int, Kind | None]]]) -> None:
+        self._code, self._texts, self._slots = code, texts, slots
+        self.uses_ranks = False
+        """Whether texts are put in order."""
+
+    def add(self, types: Sequence[str], expression: Typed, kind: Kind | None = None) -> int:
+        """Writes a program for an expression over events of these types, of which the result is to be of that kind.
+
+        Returns where it stands.
+        """
+        words: list[int] = []
+        self._emit(types, expression, words)
+        if kind == Kind.INT and expression.kind != Kind.INT:
+            words += [layout.TO_INT, 0, 0]
+        if _depth(words) > layout.MAX_STACK:
+            raise RuleError(f"an expression is nested more than {layout.MAX_STACK} deep")
+        return self._code.extend([len(words) // 3, *words])
+
+    def _emit(self, types: Sequence[str], expression: Typed, words: list[int]) -> None:
+        if isinstance(expression, Constant):
+            words += [layout.LOAD_CONSTANT, self.constant(expression), 0]
+        elif isinstance(expression, Computed):
+            words += [layout.LOAD_COMPUTED, expression.index, 0]
+        elif isinstance(expression, Field):
+            if expression.attribute == "ts":
+                words += [layout.LOAD_TS, expression.place, 0]
+            elif expression.attribute == "seq":
+                words += [layout.LOAD_SEQ, expression.place, 0]
+            else:
+                slot = self._slots[types[expression.place]][expression.attribute][0]
+                words += [layout.LOAD, expression.place, slot]
+        else:
+            self._emit_operator(types, expression, words)
+
+    def _emit_operator(self, types: Sequence[str], expression: Apply, words: list[int]) -> None:
+        operator, operands = expression.operator, expression.operands
+        kinds = {operand.kind for operand in operands} - {None}
+        if operator in _LOGIC:
+            number = _LOGIC[operator]
+        elif operator in layout.RELATIONS:
+            relation = layout.RELATIONS[operator]
+            if Kind.STRING in kinds and relation >= 2:
+                number = layout.LESS_TEXT + relation - 2
+                self.uses_ranks = True
+            else:
+                number = (layout.EQUAL_DOUBLE if Kind.DOUBLE in kinds else layout.EQUAL) + relation
+        elif expression.kind == Kind.DOUBLE:
+            number = _DOUBLE[operator]
+        else:
+            number = _INTEGER[operator]
+        self._emit(types, operands[0], words)
+        if len(operands) == 1:
+            words += [number, 0, 0]
+        for operand in operands[1:]:
+            self._emit(types, operand, words)
+            words += [number, 0, 0]
+
+    def constant(self, constant: Constant) -> int:
+        """A constant as a word."""
+        if isinstance(constant.value, str):
+            return self._texts.pin(constant.value)
+        if constant.kind == Kind.DOUBLE:
+            return int(struct.unpack("<q", struct.pack("<d", constant.value + 0.0))[0])
+        return int(constant.value)
+
+
+def _depth(words: list[int]) -> int:
+    """How many values a program holds at once."""
+    unary = (layout.NEGATIVE, layout.NEGATIVE_DOUBLE, layout.TO_DOUBLE, layout.NOT, layout.TO_INT)
+    depth = deepest = 0
+    for operation in words[::3]:
+        if operation <= layout.LOAD_CONSTANT:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif operation not in unary:
+            depth -= 1
+    return deepest
