@@ -2,7 +2,8 @@
 
     python -m tests.simulation.schedules --count 5000
 
-runs many schedules, prints the script of each that violates a property, and what was injected in all.
+runs many schedules, prints the script of each that violates a property, and what was injected in all; with `--seconds`
+and `--first` in pieces.
 """
 
 from __future__ import annotations
@@ -141,12 +142,16 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--flaw", default="none")
     parser.add_argument("--f", type=int)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long, and say where")
     options = parser.parse_args()
-    began, bad = time.monotonic(), 0
+    began, bad, done = time.monotonic(), 0, 0
     faults: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.count):
+        if time.monotonic() - began > options.seconds:
+            break
         network, wrong = scheduled(seed, flaw=options.flaw, f=options.f)
+        done += 1
         faults.update(kind_of(fault) for fault in network.applied)
         totals.update(
             events=network.counts.events, duplicates=network.counts.duplicates, elections=network.counts.elections,
@@ -156,10 +161,11 @@ def main() -> int:
         )  # fmt: skip
         if wrong:
             bad += 1
-            print(f"seed {seed}:", *map(str, wrong), *map(str, network.lost), sep="\n  ")
+            print(f"seed {seed}:", *map(str, wrong), *map(str, network.lost), sep="\n  ", flush=True)
             if options.flaw == "none":
                 print(written(network.script))
-    print(f"{options.count} schedules, {bad} with violations, {time.monotonic() - began:.0f} s")
+    last = options.first + done - 1
+    print(f"{done} schedules to seed {last}, {bad} with violations, {time.monotonic() - began:.0f} s")
     print("faults", dict(sorted(faults.items())))
     print("counts", dict(totals))
     return bool(bad)
