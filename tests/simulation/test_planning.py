@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -20,15 +21,19 @@ ROOMY = 1.25
 NEAR = 1.05
 
 
+def expected(workload: Workload) -> list[Prediction]:
+    world = drawn(workload)
+    rates = {(world.homes[type], type): rate for type, rate in world.rates.items()}
+    return predicted(world.sites, rates, world.types, world.rules, {"v": [0, workload.values]})
+
+
 def beside(workload: Workload, measured_s: float) -> list[tuple[Prediction, Outcome]]:
     """Each strategy as expected and as simulated."""
     world = drawn(workload)
     warm_s = max(40.0, workload.window_s * (workload.length - 1))
     happening, where = events(world, warm_s + measured_s, workload.seed)
-    rates = {(world.homes[type], type): rate for type, rate in world.rates.items()}
-    values = {"v": [0, workload.values]}
     found = []
-    for one in predicted(world.sites, rates, world.types, world.rules, values):
+    for one in expected(workload):
         outcome, _ = run(
             world.sites, STRATEGIES[one.strategy], world.types, world.rules, happening, where,
             epochs_s=[warm_s, warm_s + measured_s], measured_from_s=warm_s,
@@ -54,7 +59,7 @@ def test_the_default_scenario_is_as_expected() -> None:
 
 
 def scenario(seed: int) -> Workload:
-    """A workload in which enough happens to be counted."""
+    """A workload drawn from a seed."""
     chance = random.Random(f"planned {seed}")
     return Workload(
         model=chance.choice(["waxman", "barabasi-albert"]),
@@ -74,11 +79,18 @@ def scenario(seed: int) -> Workload:
     )
 
 
+def scenarios(count: int) -> list[tuple[int, Workload]]:
+    """The first that send at least a message a second whatever the strategy: of fewer, 200 seconds say too little."""
+    drawn_ones = ((seed, scenario(seed)) for seed in itertools.count())
+    busy = (one for one in drawn_ones if min(found.messages_per_s for found in expected(one[1])) >= 1)
+    return list(itertools.islice(busy, count))
+
+
 @pytest.mark.slow
 def test_the_choice_is_the_best_or_near_it_in_eighteen_of_twenty() -> None:
     told = []
-    for seed in range(20):
-        found = beside(scenario(seed), 200.0)
+    for seed, workload in scenarios(20):
+        found = beside(workload, 200.0)
         pick = best([one for one, _ in found])
         traffic = {one.strategy: outcome.traffic for one, outcome in found}
         least = min(traffic, key=traffic.__getitem__)

@@ -57,27 +57,11 @@ class Texts:
         coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         if len(coded.dictionary) == 0:
             return np.zeros(len(column), np.int64)
-        numbers = self._numbered(coded.dictionary.to_pylist())
+        numbers = np.fromiter(
+            (0 if text is None else self.number(text) for text in coded.dictionary.to_pylist()), np.int64
+        )
         indices = coded.indices.fill_null(0) if coded.indices.null_count else coded.indices
         return np.asarray(numbers[indices.to_numpy(zero_copy_only=False)])
-
-    def _numbered(self, texts: list[str | None]) -> Array:
-        """The numbers of distinct strings; many new ones are given theirs together."""
-        numbers = np.fromiter(
-            (-1 if text is None else self._numbers.get(text, -1) for text in texts), np.int64, len(texts)
-        )
-        rows = [row for row in np.nonzero(numbers < 0)[0].tolist() if texts[row] is not None]
-        new: list[str] = [texts[row] for row in rows]  # type: ignore[misc]
-        reused = [self._free.pop() for _ in range(min(len(self._free), len(new)))]
-        for number, text in zip(reused, new, strict=False):
-            self._texts[number] = text
-        given = [*reused, *range(len(self._texts), len(self._texts) + len(new) - len(reused))]
-        self._texts += new[len(reused) :]
-        self._numbers.update(zip(new, given, strict=True))
-        if new:
-            self._ranks = None
-            numbers[rows] = given
-        return np.maximum(numbers, 0)
 
     def decode(self, numbers: Array, known: Array | None = None) -> pa.Array:
         """The strings behind numbers; null where not known."""
@@ -109,11 +93,10 @@ class Texts:
         held = np.zeros(len(self._texts) + 1, bool)
         for numbers in used:
             held[numbers] = True
-        held[list(self._pinned)] = True
-        stays = held.tolist()
-        for text, number in [pair for pair in self._numbers.items() if not stays[pair[1]]]:
-            del self._numbers[text]
-            self._texts[number] = None
-            self._free.append(number)
+        for text, number in list(self._numbers.items()):
+            if not held[number] and number not in self._pinned:
+                del self._numbers[text]
+                self._texts[number] = None
+                self._free.append(number)
         self._kept = max(1024, len(self._numbers))
         self._ranks = None
