@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -27,16 +26,24 @@ WIDTH_M, HEIGHT_M = 1500.0, 2000.0
 DEVIATIONS_M = (10, 25, 50, 100, 200, 400)
 MODES = {"MCEP": ("each", True), "MCEP w/o optimizations": ("each", False), "MCEP tmp update": ("every 10 s", True)}
 CARS = 3
-"""How many cars are followed, one at a time, for the figures that compare with predeployment."""
+"""How many cars are followed, one at a time."""
 SAMPLED = 5
 """How many ranges of each run are compared with the reference."""
 
 
 def measure_moving(settings: Settings) -> list[Row]:
-    """One car's query: what is streamed and said, and whether what is delivered is right."""
+    """The mean over some cars, drawn by the seed and followed one at a time; but all ranges that were wrong."""
     trace = _trace(int(settings["cars"]), int(settings["seconds"]), int(settings["seed"]))
+    chance = np.random.default_rng(int(settings["seed"]))
+    found = [_moving(settings, trace, car) for car in chance.choice(sorted(trace.ways), CARS, replace=False).tolist()]
+    mean: Row = {name: sum(float(row[name]) for row in found) / CARS for name in found[0]}
+    return [{**mean, "wrong": sum(int(row["wrong"]) for row in found)}]
+
+
+def _moving(settings: Settings, trace: Trace, car: str) -> Row:
+    """One car's query: what is streamed and said, and whether what is delivered is right."""
     update, incremental = MODES[str(settings["mode"])]
-    edge, car = int(settings["edge_m"]), str(settings.get("car") or _followed(trace))
+    edge = int(settings["edge_m"])
     (interest,) = _interests(RULES, [car], f"rectangle {edge} m by {edge} m", f"{settings['lifetime_s']} s", update)
     history_us = (int(settings["lifetime_s"]) + 60) * SECOND_US
     city = City(
@@ -53,7 +60,7 @@ def measure_moving(settings: Settings) -> list[Row]:
     delivered = simulation.run(events)[interest.name]
     traffic = simulation.traffic
     wrong = _wrong(interest, events, delivered, history_us, sample=int(settings["seed"]))
-    row: Row = {
+    return {
         "streamed": traffic.streamed,
         "control": traffic.control,
         "progress": traffic.messages["progress"],
@@ -61,7 +68,6 @@ def measure_moving(settings: Settings) -> list[Row]:
         "ranges": sum(one.match is None for one in delivered),
         "wrong": wrong,
     }
-    return [row]
 
 
 def measure_predeployed(settings: Settings) -> list[Row]:
@@ -110,14 +116,9 @@ def _ranges_with(boxes: Array, centres: Sequence[Array], edge_m: float) -> Array
 
 
 def measure_streams(settings: Settings) -> list[Row]:
-    """What figures 7 and 8 need of one edge: MCEP as the mean of some cars, drawn by the seed."""
+    """What figures 7 and 8 need of one edge."""
     predeployed = [{"mode": "predeployment", **row} for row in measure_predeployed(settings)]
-    trace = _trace(int(settings["cars"]), int(settings["seconds"]), int(settings["seed"]))
-    chance = np.random.default_rng(int(settings["seed"]))
-    cars = chance.choice(sorted(trace.ways), CARS, replace=False).tolist()
-    found = [measure_moving({**settings, "mode": "MCEP", "car": car})[0] for car in cars]
-    mean: Row = {name: sum(float(row[name]) for row in found) / len(found) for name in found[0]}
-    return [*predeployed, {**mean, "mode": "MCEP"}]
+    return [*predeployed, *({**row, "mode": "MCEP"} for row in measure_moving({**settings, "mode": "MCEP"}))]
 
 
 CONSUMING = RULES.replace("each Brake(car!=$c)", "first Brake(car!=$c)") + "consuming Brake\n"
@@ -230,17 +231,6 @@ def _differing(expected: Sequence[Covering], delivered: Sequence[Delivery]) -> i
 @lru_cache(maxsize=2)
 def _trace(cars: int, seconds: int, seed: int) -> Trace:
     return street_trace(cars, seconds, seed, WIDTH_M, HEIGHT_M)
-
-
-def _followed(trace: Trace) -> str:
-    """The car that swerved most often: it comes by accidents, so that there is something to deliver."""
-    swerves = Counter(str(event.attributes["car"]) for event in trace.events if _swerving(event))
-    return min(trace.ways, key=lambda car: (-swerves[car], car))
-
-
-def _swerving(event: Event) -> bool:
-    angle = event.attributes.get("angle")
-    return isinstance(angle, float) and angle <= -20
 
 
 def _types() -> dict[str, EventType]:
