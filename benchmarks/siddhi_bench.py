@@ -32,7 +32,7 @@ from tocsin.engine.detector import Detector
 from tocsin.events.streams import ATTRIBUTES, stream_events, stream_types
 from tocsin.language.printing_queries import print_definition, print_query
 from tocsin.language.queries import Query
-from tocsin.studies.visiri_queries import as_text, generated
+from tocsin.studies.visiri.queries import as_text, generated
 
 HERE = Path(__file__).resolve().parent
 WARM, TURNS = 3, 3
