@@ -152,7 +152,10 @@ def test_claims_can_fail() -> None:
     assert (holds.holds, fails.holds) == (True, False)
     (fails,) = visiri.judge_variance(rows("variance", VISIRI=5.0, SCTXPF=4.0, random=9.0))
     assert not fails.holds
-    (fails,) = visiri.judge_slots(rows("throughput", VISIRI=1.1, SCTXPF=1.0, random=1.0))
+    (fails,) = visiri.judge_slots(
+        rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 1.0, "VISIRI, again": 1.2})
+    )
+    assert "9.1% apart" in fails.measured
     assert not fails.holds
 
 
