@@ -10,7 +10,7 @@ import sys
 from time import perf_counter
 
 from tocsin.plans.placing import Placement, add_node, duplication, rebalance, remove_node, variance
-from tocsin.studies.visiri_runs import placers, workload
+from tocsin.studies.visiri.runs import placers, workload
 
 QUERIES, NODES = 10_000, 40
 SECONDS_MAX = 5.0

@@ -9,7 +9,7 @@ import copy
 import json
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +21,12 @@ from tocsin.events.types import Event, EventType
 from tocsin.language.rules import Rule
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.layout import lay_out
+from tocsin.plans.placing import Random
 from tocsin.plans.plan import plan
 from tocsin.spark import streaming
 from tocsin.spark.jobs import Job, Sent, send
 from tocsin.spark.packing import CONTROL, PARCELS, TICK, Parcel, packer
+from tocsin.spark.rekeying import seeds, snapshot_of
 from tocsin.spark.reports import unpacker
 from tocsin.spark.slots import batch_detector
 from tocsin.spark.streaming import SlotProcessor
@@ -68,6 +70,38 @@ def micro_batches(
         found += turn(sent, stores, parcels)
     end = json.dumps({"advance": max((event.ts for event in events), default=0) + 1}).encode()
     return found + turn(sent, stores, [Parcel(label, CONTROL, None, None, end) for label in stores])
+
+
+def moving(rules: Sequence[Rule], types: dict[str, EventType], events: list[Event], chance: random.Random) -> list[Row]:
+    """A stream whose slots become more or fewer on the way, and whose rules are placed anew: state moves with them."""
+    delay_us = chance.choice([0, 1, 3, 10])
+    query = Query("", 0, 1, delay_ticks=delay_us, batches=min(len(events), chance.randint(2, 6)))
+    sent = sent_of(rules, types, events, chance, query.delay_ticks)
+    stores = {label: Store() for label in sent.job.labels}
+    found: list[Row] = []
+    for batch in arrival(events, query, chance):
+        found += turn(sent, stores, packed(batch, types, sent, chance, ticks=True))
+        if chance.random() < 0.6:
+            sent, stores = moved(sent, stores, chance)
+    end = json.dumps({"advance": max((event.ts for event in events), default=0) + 1}).encode()
+    return found + turn(sent, stores, [Parcel(label, CONTROL, None, None, end) for label in stores])
+
+
+def moved(sent: Sent, stores: dict[int, Store], chance: random.Random) -> tuple[Sent, dict[int, Store]]:
+    """The job in another number of slots, with rules in any of them, and its state there."""
+    old = sent.job
+    layout = lay_out(old.plan, chance.randint(1, 7), placer=Random(chance.randint(0, 99)))
+    job = replace(old, layout=layout)
+    states = {
+        old.labels.index(label): snapshot_of(
+            store.values["head"][3], {n: segment for (n,), (segment,) in store.values["segments"].items()}
+        )
+        for label, store in stores.items()
+    }
+    largest = max(store.values["head"][1] for store in stores.values())
+    fresh = {label: Store() for label in job.labels}
+    assert not turn(send(job), fresh, seeds(old.layout, states, job, largest))
+    return send(job), fresh
 
 
 SLOTS: dict[str, Host] = {"slots": slots, "micro-batches": micro_batches}

@@ -9,7 +9,7 @@ import pytest
 from tocsin.language import siddhi
 from tocsin.language.queries import Query
 from tocsin.plans.query_cost import as_unit, comparisons, query_cost
-from tocsin.studies.visiri_queries import TABLE_1
+from tocsin.studies.visiri.queries import TABLE_1
 
 
 def query(text: str) -> Query:

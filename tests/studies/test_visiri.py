@@ -11,10 +11,21 @@ from tocsin.events.streams import stream_events, stream_shares, stream_types
 from tocsin.language import siddhi
 from tocsin.language.queries import Query
 from tocsin.plans.query_cost import comparisons
-from tocsin.studies import named, visiri
+from tocsin.studies import named
 from tocsin.studies.study import Row, Scale
-from tocsin.studies.visiri_queries import SHAPES, as_text, generated, output_types
-from tocsin.studies.visiri_runs import Seen, measure_knowing, measure_placements, measure_throughput, placed, placers
+from tocsin.studies.visiri import claims as visiri
+from tocsin.studies.visiri.queries import SHAPES, as_text, generated, output_types
+from tocsin.studies.visiri.runs import (
+    TIGHT,
+    Seen,
+    measure_knowing,
+    measure_placements,
+    measure_throughput,
+    placed,
+    placers,
+    workload,
+)
+from tocsin.studies.visiri.slots import busy_in_slots
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -86,9 +97,9 @@ def passes(query: Query, row: dict[str, float]) -> bool:
 
 
 def test_every_placer_is_measured() -> None:
-    settings = {"queries": 300, "nodes": 4, "seed": 1, "shape": "mixed", "busy": "model"}
+    settings = {"queries": 300, "nodes": 4, "seed": 1, "shape": "mixed"}
     rows = measure_placements(settings)
-    assert {row["placer"] for row in rows} == {"VISIRI", "SCTXPF", "random", "even", "even, all at once"}
+    assert {row["placer"] for row in rows} == {*placers(1), TIGHT}
     assert all(float(row["duplication"]) >= 1 for row in rows)
     assert all(float(row["throughput"]) > 0 for row in measure_throughput(settings))
     assert {row["placer"] for row in measure_knowing(settings)} == {
@@ -99,12 +110,27 @@ def test_every_placer_is_measured() -> None:
     }
 
 
+def test_a_node_with_queries_is_busy() -> None:
+    queries, units = workload(60, "mixed", 1)
+    (placer, _) = placers(1)["random"]
+    placement = placed(units, 2, placer, singly=True)
+    for query in queries:
+        placement.move(query.name, 1)
+    busy = busy_in_slots(queries, {"one": placement}, events=20_000)
+    assert busy["one"].shape == (2,)
+    assert busy["one"][1] > 0
+
+
 def test_runs_of_a_quick_look_and_of_all() -> None:
     study = named("visiri")
     for figure in study.figures:
         quick, full = figure.runs(Scale(quick=True)), figure.runs(Scale(full=True, seeds=5))
         assert 0 < len(quick) <= len(full)
-    assert {claim for figure in study.figures for claim in figure.claims} == {f"V{n}" for n in range(1, 7)} | {"V6a"}
+    assert {claim for figure in study.figures for claim in figure.claims} == {f"V{n}" for n in range(1, 7)} | {
+        "V2a",
+        "V4a",
+        "V6a",
+    }
 
 
 def rows(value: str, **by_placer: float) -> list[Row]:
@@ -125,6 +151,11 @@ def test_claims_can_fail() -> None:
     (fails,) = visiri.judge_throughput(rows("throughput", VISIRI=0.9, SCTXPF=1.0, random=0.8))
     assert (holds.holds, fails.holds) == (True, False)
     (fails,) = visiri.judge_variance(rows("variance", VISIRI=5.0, SCTXPF=4.0, random=9.0))
+    assert not fails.holds
+    (fails,) = visiri.judge_slots(
+        rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 1.0, "VISIRI, again": 1.2})
+    )
+    assert "9.1% apart" in fails.measured
     assert not fails.holds
 
 

@@ -52,12 +52,16 @@ def rekey(session: SparkSession, old: str | Path, new: str | Path, job: Job) -> 
     if new.exists() and any(new.iterdir()):
         raise StateError(f"there is something in {new} already: a new checkpoint needs an empty folder")
     layout, states, largest = _read(session, old)
-    seeds = [
+    _write(session, new, job, seeds(layout, states, job, largest), largest)
+    _take_over(old, new, batch)
+
+
+def seeds(layout: Layout, states: Mapping[int, bytes], job: Job, largest: int) -> list[Parcel]:
+    """What the slots of the job start from, given the snapshots of another layout's slots and the largest ts."""
+    return [
         Parcel(job.labels[slot], SEED, None, largest, _seed(job, slot, state))
         for slot, state in enumerate(regroup(layout, states, job))
     ]
-    _write(session, new, job, seeds, largest)
-    _take_over(old, new, batch)
 
 
 def regroup(layout: Layout, states: Mapping[int, bytes], job: Job) -> list[bytes | None]:
@@ -115,14 +119,18 @@ def _read(session: SparkSession, old: Path) -> tuple[Layout, dict[int, bytes], i
     columns = ("key", "user_map_key", "user_map_value")
     for key, number, segment in variable("segments").select(*columns).collect():
         stored.setdefault(key["slot"], {})[number["number"]] = bytes(segment["segment"])
-    states = {}
-    for label, head in heads.items():
-        slot = labels(layout.slots).index(label)
-        mine = stored.get(label, {})
-        texts = segments.rules_of(bytes(head["head"]), mine).values()
-        rules: Sequence[Statement] = [rule for text in texts for rule in parse(text).rules]
-        states[slot] = segments.restore(bytes(head["head"]), mine, rules, {})[0].snapshot()
+    states = {
+        labels(layout.slots).index(label): snapshot_of(bytes(head["head"]), stored.get(label, {}))
+        for label, head in heads.items()
+    }
     return layout, states, max(head["largest"] for head in heads.values())
+
+
+def snapshot_of(head: bytes, stored: Mapping[int, bytes]) -> bytes:
+    """The snapshot of a slot, of which the head and the segments are stored."""
+    texts = segments.rules_of(head, stored).values()
+    rules: Sequence[Statement] = [rule for text in texts for rule in parse(text).rules]
+    return segments.restore(head, stored, rules, {})[0].snapshot()
 
 
 def _seed(job: Job, slot: int, state: bytes | None) -> bytes:

@@ -15,6 +15,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "random": {"color": "#999999", "marker": "^"},
     "SCTXPF": {"color": "#e08214", "marker": "s", "markersize": 9},  # seen also where VISIRI is on top of it
     "VISIRI": {"color": "#2166ac", "marker": "o"},
+    "VISIRI, cost slack 40": {"color": "#67a9cf", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
     "VISIRI, filtering": {"color": "#2166ac", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
     "even": {"color": "#1b7837", "marker": "D"},
     "even, all at once": {"color": "#1b7837", "marker": "D", "linestyle": ":", "markerfacecolor": "white"},

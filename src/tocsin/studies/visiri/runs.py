@@ -6,7 +6,7 @@ a filter lets pass, how much work a query has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -33,17 +33,19 @@ from tocsin.plans.placing import (
 from tocsin.plans.placing.even import ARRIVING
 from tocsin.plans.query_cost import as_unit, comparisons, query_cost
 from tocsin.studies.study import Row, Settings
-from tocsin.studies.visiri_queries import generated
+from tocsin.studies.visiri.queries import generated
 
 Numbers = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Busy = Callable[[Placement], Numbers]
+Ways = Mapping[str, tuple[Placer, bool]]
 
 QUERIES_MAX = 10_000
 EVENTS = 200_000
 SPREAD = 100.0
 """In the measured workload the fastest stream has up to so many times the events of the slowest."""
 REBALANCE_TOLERANCE = 0.05
+TIGHT, TIGHT_SLACK = "VISIRI, cost slack 40", 40.0
+"""VISIRI with a tenth of the paper's threshold of costs."""
 
 
 def placers(seed: int) -> dict[str, tuple[Placer, bool]]:
@@ -79,26 +81,29 @@ def _workload(shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...
 
 
 def measure_placements(settings: Settings) -> list[Row]:
-    """Duplication and variance for every placer."""
+    """Duplication and variance for every placer, and for VISIRI with a tighter threshold."""
+    tight = Visiri(cost_slack=TIGHT_SLACK, seed=int(settings["seed"]))
     return [
         {"placer": name, "duplication": duplication(placement), "variance": variance(placement)}
-        for name, placement in _placements(settings)
+        for name, placement in [*_placements(settings), *_placements(settings, {TIGHT: (tight, True)})]
     ]
 
 
 def measure_throughput(settings: Settings) -> list[Row]:
     """Events ÷ the largest busy time, for one event of every stream that is read, for every placer."""
-    busy = BUSY[str(settings["busy"])]
     return [
-        {"placer": name, "throughput": throughput(len(placement.readers()), busy(placement))}
+        {"placer": name, "throughput": throughput(len(placement.readers()), busy_by_model(placement))}
         for name, placement in _placements(settings)
     ]
 
 
-def _placements(settings: Settings) -> list[tuple[str, Placement]]:
+def _placements(settings: Settings, ways: Ways | None = None) -> list[tuple[str, Placement]]:
     seed, nodes = int(settings["seed"]), int(settings["nodes"])
     _, units = workload(int(settings["queries"]), str(settings["shape"]), seed)
-    return [(name, placed(units, nodes, placer, singly=singly)) for name, (placer, singly) in placers(seed).items()]
+    return [
+        (name, placed(units, nodes, placer, singly=singly))
+        for name, (placer, singly) in (ways or placers(seed)).items()
+    ]
 
 
 def busy_by_model(placement: Placement) -> Numbers:
@@ -113,10 +118,6 @@ def busy_by_model(placement: Placement) -> Numbers:
     intake = query_cost(passing, {stream.name: stream})
     received = sum(placement.sent().values(), np.zeros(len(placement.nodes)))
     return placement.loads + intake * received
-
-
-BUSY: dict[str, Busy] = {"model": busy_by_model}
-"""Where busy times come from. Times that were measured in Spark slots are another entry here."""
 
 
 def measure_knowing(settings: Settings) -> list[Row]:

@@ -1,0 +1,248 @@
+"""How fast are thousands of queries beside Siddhi itself? VISIRI's generated queries, in one run.
+
+Siddhi (5.1.30, through Maven; a JDK is needed) has one runtime for each query, as in VISIRI's paper, behind a table of
+who reads a stream, and only counts its rows. Ours are embedded, and on Spark with two cores, reading Parquet; they make
+tables of what Siddhi's callbacks get: time and values. All get the same events, in turn, and the rows of each query
+are compared. Siddhi keeps its windows from one turn to the next, as our detector does; Spark begins anew each time.
+
+    python benchmarks/siddhi_bench.py [--queries 1000] [--streams 1000] [--events 1000000] [--no-spark]
+    python benchmarks/siddhi_bench.py --load           # 10,000 queries over 1,000 streams, on Spark alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import tocsin
+from tocsin.engine.detector import Detector
+from tocsin.events.streams import ATTRIBUTES, stream_events, stream_types
+from tocsin.language.printing_queries import print_definition, print_query
+from tocsin.language.queries import Query
+from tocsin.studies.visiri.queries import as_text, generated
+
+HERE = Path(__file__).resolve().parent
+WARM, TURNS = 3, 3
+EMBEDDED_LEAST, SPARK_LEAST = 20.0, 3.0
+LOAD_MOST_S = 20.0
+SELECT = ("rule", "ts", *ATTRIBUTES[:3])
+
+
+class Siddhi:
+    """Siddhi in a process of its own, with one runtime for each query."""
+
+    def __init__(self, queries: list[Query], events: pa.Table, streams: int, folder: Path) -> None:
+        definitions = {stream.name: print_definition(stream) for stream in stream_types(streams)}
+        with (folder / "applications").open("w") as written:
+            for query in queries:
+                (source,) = query.sources
+                text = f"{definitions[source.pattern.type]} {print_query(query)}".replace("\n", " ")
+                print(_number(source.pattern.type), query.emits.name, text, sep="\t", file=written)
+        rows = np.zeros(events.num_rows, [("stream", "<i4"), ("ms", "<i8"), ("values", "<f8", len(ATTRIBUTES))])
+        types = events["type"].combine_chunks().dictionary_encode()
+        rows["stream"] = np.array([_number(name) for name in types.dictionary.to_pylist()])[types.indices.to_numpy()]
+        rows["ms"] = events["ts"].cast(pa.int64()).to_numpy() // 1000
+        for at, name in enumerate(ATTRIBUTES):
+            rows["values"][:, at] = events[name].to_numpy()
+        rows.tofile(folder / "events")
+        java = Path(_output(HERE.parent / "scripts" / "java.sh")) / "bin" / "java"
+        pom, path = HERE / "siddhi" / "pom.xml", folder / "classpath"
+        _output("mvn", "-B", "-ntp", "-q", "-f", pom, "dependency:build-classpath", f"-Dmdep.outputFile={path}")
+        given = folder / "applications", folder / "events"
+        self._process = subprocess.Popen(
+            [java, "-Xmx2g", "-cp", path.read_text(), HERE / "siddhi" / "OneRuntimePerQuery.java", *given],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._names = [query.name for query in queries]
+        self.loaded = float(self._answer()[1])
+
+    def send(self, threads: int) -> tuple[float, Counter[str]]:
+        """Sends all events; seconds, and the rows of each query."""
+        orders: IO[str] | None = self._process.stdin
+        assert orders is not None
+        print(threads, file=orders, flush=True)
+        _, seconds, *rows = self._answer()
+        return float(seconds), Counter({name: int(n) for name, n in zip(self._names, rows, strict=True) if int(n)})
+
+    def stop(self) -> None:
+        """Lets the process end."""
+        self._process.communicate()
+
+    def _answer(self) -> list[str]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().split()
+        if not line:
+            raise SystemExit("Siddhi ended early")
+        return line
+
+
+class Embedded:
+    """Our detector in this process; each turn its events come a whole span later."""
+
+    def __init__(self, queries: list[Query], events: pa.Table, streams: int) -> None:
+        start = perf_counter()
+        self._detector = Detector(queries, {stream.name: stream for stream in stream_types(streams)})
+        self._detector.select, self._detector.nameless = SELECT, True
+        self._detector.push(events.slice(0, 0))
+        self.loaded = perf_counter() - start
+        self._events, self._turn = events, 0
+        ts = events["ts"].cast(pa.int64())
+        self._span = pc.max(ts).as_py() - pc.min(ts).as_py() + 1
+
+    def send(self) -> tuple[float, Counter[str]]:
+        ts = pc.add(self._events["ts"].cast(pa.int64()), self._turn * self._span).cast(self._events["ts"].type)
+        events = self._events.set_column(self._events.column_names.index("ts"), "ts", ts)
+        self._turn += 1
+        start = perf_counter()
+        found = self._detector.push(events)
+        seconds = perf_counter() - start
+        return seconds, _by_rule(found)
+
+
+class OnSpark:
+    """Ours on Spark, from a Parquet file to rows that are thrown away."""
+
+    def __init__(self, queries: list[Query], events: pa.Table, streams: int, folder: Path) -> None:
+        from tocsin.spark import session
+
+        self._spark = session("local[2]", {"spark.driver.memory": "2g"}, slots=2)
+        pq.write_table(events, folder / "events.parquet", row_group_size=1 << 17)
+        start = perf_counter()
+        rules = tocsin.rules(as_text(queries, inputs=streams), language="siddhi")
+        events_there = self._spark.read.parquet(str(folder / "events.parquet"))
+        self._found = rules.detect(events_there, slots=2, select=SELECT)
+        self.loaded = perf_counter() - start
+
+    def send(self) -> float:
+        start = perf_counter()
+        self._found.write.format("noop").mode("overwrite").save()
+        return perf_counter() - start
+
+    def rows(self) -> Counter[str]:
+        return Counter({row["rule"]: row["count"] for row in self._found.groupBy("rule").count().collect()})
+
+    def stop(self) -> None:
+        self._spark.stop()
+
+
+def _number(stream: str) -> int:
+    return int(stream.removeprefix("stream"))
+
+
+def _by_rule(found: pa.Table) -> Counter[str]:
+    return Counter({row["values"]: row["counts"] for row in pc.value_counts(found["rule"]).to_pylist()})
+
+
+def _output(*command: object) -> str:
+    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def compare(queries: int, streams: int, count: int, folder: Path, *, spark: bool) -> bool:
+    """Prints the table; whether the bounds hold and the rows are the same."""
+    some, events = generated(queries, "mixed", inputs=streams), stream_events(count, streams=streams)
+    siddhi, embedded = Siddhi(some, events, streams, folder), Embedded(some, events, streams)
+    ours = OnSpark(some, events, streams, folder) if spark else None
+    taken: dict[str, list[float]] = {}
+    rows: dict[str, Counter[str]] = {}
+    same = True
+    for turn in range(WARM + TURNS):
+        seconds, expected = siddhi.send(1)
+        if turn == 0:
+            rows["first"] = expected
+        found: dict[str, float] = {"Siddhi": seconds}
+        found["embedded"], rows["embedded"] = embedded.send()
+        same &= _same(f"embedded, turn {turn}", rows["embedded"], expected)
+        if ours is not None:
+            found["Spark"] = ours.send()
+        if turn >= WARM:
+            for name, value in found.items():
+                taken.setdefault(name, []).append(value)
+    if ours is not None:
+        same &= _same("Spark", ours.rows(), rows["first"])
+        ours.stop()
+    taken["Siddhi, two threads"] = [siddhi.send(2)[0] for _ in range(TURNS)]
+    siddhi.stop()
+    times = {name: median(values) for name, values in taken.items()}
+    total = sum(rows["first"].values())
+    print(
+        f"{queries:,} queries over {streams:,} streams, {count:,} events, {total:,} rows ({total / count:.2f} an event)"
+    )
+    for name, value in times.items():
+        print(
+            f"  {name:<22}{value:>9.3f} s{count / value:>14,.0f} events/s{times['Siddhi'] / value:>8.2f} times Siddhi"
+        )
+    print(f"  loaded in s: Siddhi {siddhi.loaded:.1f}, embedded {embedded.loaded:.1f}", end="")
+    print(f", Spark {ours.loaded:.1f}" if ours is not None else "")
+    print(f"  rows of each query, each turn: {'the same' if same else 'NOT THE SAME'}")
+    held = _held("embedded", times["Siddhi"] / times["embedded"], EMBEDDED_LEAST)
+    if ours is not None:
+        held &= _held("Spark", times["Siddhi"] / times["Spark"], SPARK_LEAST)
+    return held and same
+
+
+def _held(name: str, ratio: float, least: float) -> bool:
+    print(f"  {name}: {ratio:.2f} times Siddhi, bound at least {least:g}: {'ok' if ratio >= least else 'NOT HELD'}")
+    return ratio >= least
+
+
+def _same(name: str, found: Counter[str], expected: Counter[str]) -> bool:
+    wrong = sorted(rule for rule in found.keys() | expected.keys() if found[rule] != expected[rule])
+    for rule in wrong[:3]:
+        print(f"  WRONG, {name}: {rule} has {found[rule]:,} rows, Siddhi {expected[rule]:,}")
+    return not wrong
+
+
+def load(queries: int, streams: int, count: int, folder: Path) -> bool:
+    """Loads all queries on Spark and runs them."""
+    some, events = generated(queries, "mixed", inputs=streams), stream_events(count, streams=streams)
+    ours = OnSpark(some, events, streams, folder)
+    first, second = ours.send(), ours.send()
+    detector = Embedded(some, events, streams)
+    same = _same("Spark", ours.rows(), detector.send()[1])
+    ours.stop()
+    print(
+        f"{queries:,} queries over {streams:,} streams on Spark local[2]: text to plan {ours.loaded:.1f} s; {count:,} ",
+        end="",
+    )
+    print(
+        f"events in {first:.1f} s with the loading in the tasks, then {second:.1f} s ({count / second:,.0f} events/s)"
+    )
+    print(f"  rows of each query as embedded: {'the same' if same else 'NOT THE SAME'}")
+    loaded = ours.loaded + max(first - second, 0.0)
+    print(f"  loading {loaded:.1f} s, bound at most {LOAD_MOST_S:g}: {'ok' if loaded <= LOAD_MOST_S else 'NOT HELD'}")
+    return same and loaded <= LOAD_MOST_S
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int)
+    parser.add_argument("--streams", type=int, default=1_000)
+    parser.add_argument("--events", type=int)
+    parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument("--load", action="store_true")
+    options = parser.parse_args()
+    print(f"{os.getloadavg()[0]:.1f} processes were running when this began, on {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:
+        if options.load:
+            ok = load(options.queries or 10_000, options.streams, options.events or 200_000, Path(folder))
+        else:
+            queries, events = options.queries or 1_000, options.events or 1_000_000
+            ok = compare(queries, options.streams, events, Path(folder), spark=not options.no_spark)
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
