@@ -26,7 +26,7 @@ from tocsin.studies.study import Row, Settings
 from tocsin.studies.visiri.runs import Numbers, placed, placers, workload
 
 if TYPE_CHECKING:
-    from tocsin.spark.jobs import Sent
+    from tocsin.spark.jobs import Job, Sent
 
 EVENTS, PARCELS, UNTIMED = 1_000_000, 20, 4
 """With the first parcels rules are loaded and windows begin to fill."""
@@ -61,7 +61,7 @@ def busy_in_slots(
     return {name: np.array([np.min(node.taken[UNTIMED:]) for node in mine]) for name, mine in nodes.items()}
 
 
-def _sent(queries: Sequence[Query], placements: Mapping[str, Placement]) -> Iterator[tuple[str, Sent]]:
+def _sent(queries: Sequence[Query], placements: Mapping[str, Placement]) -> Iterator[tuple[str, Sent[Job]]]:
     from tocsin.spark.jobs import Job, send
 
     catalog = Catalog(types={stream.name: stream for stream in stream_types()})
@@ -74,7 +74,7 @@ def _sent(queries: Sequence[Query], placements: Mapping[str, Placement]) -> Iter
 class _Node:
     """A slot at work, and how long each parcel took."""
 
-    def __init__(self, sent: Sent, slot: int) -> None:
+    def __init__(self, sent: Sent[Job], slot: int) -> None:
         from tocsin.spark.slots import Tally
 
         self.sent = sent
