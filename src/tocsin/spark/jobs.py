@@ -10,7 +10,7 @@ import hashlib
 import pickle
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar, cast
 
@@ -144,8 +144,8 @@ class Sent(Generic[J]):
 
 
 def send(job: J) -> Sent[J]:
-    """The job as bytes."""
-    data = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
+    """The job as bytes, without what was built from it here."""
+    data = pickle.dumps(replace(job), protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[type-var]
     digest = hashlib.sha256(data).hexdigest()
     _kept[digest] = job
     return Sent(data, digest)
