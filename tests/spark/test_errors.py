@@ -84,6 +84,27 @@ def test_another_number_of_slots_on_a_checkpoint(spark: SparkSession, tmp_path: 
     assert re.match(r"the checkpoint keeps its state in (2|another number of) slots, not in 3: ", said(error))
 
 
+def test_who_places_rules_is_a_setting(spark: SparkSession) -> None:
+    text = "\n".join(
+        f"@info(name='Q{n}') from S{n % 4}[v > {n}]#window.length(4) select sum(v) as t insert into T{n};"
+        for n in range(12)
+    )
+    streams = "".join(f"define stream S{n} (v int);\n" for n in range(4))
+    queries = tocsin.rules(streams + text, language="siddhi")
+    events = spark.createDataFrame([("S0", 1, 2)], "type string, ts bigint, v int")
+    layouts = {}
+    try:
+        for name in ("even", "visiri", "random"):
+            spark.conf.set("spark.tocsin.placer", name)
+            layouts[name] = queries.explain(events, slots=3)
+        spark.conf.set("spark.tocsin.placer", "radnom")
+        with pytest.raises(TocsinError, match=r"there is no placer 'radnom'.*random"):
+            queries.detect(events, slots=3)
+    finally:
+        spark.conf.unset("spark.tocsin.placer")
+    assert queries.explain(events, slots=3) == layouts["even"] != layouts["random"]
+
+
 def test_a_mistake_in_somebody_elses_code(spark: SparkSession) -> None:
     broken = F.udf(lambda x: [][x], "int")
     with pytest.raises(TocsinError) as error, plainly():

@@ -24,7 +24,8 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.explain import explain
-from tocsin.plans.layout import forwarding, lay_out, lay_out_live
+from tocsin.plans.layout import PLACER, forwarding, lay_out, lay_out_live
+from tocsin.plans.placing import Placer, placer
 from tocsin.plans.plan import Plan, plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, send
@@ -38,6 +39,9 @@ AT, WANTED = "_tocsin_at", "_tocsin_wanted"
 
 TYPES_NUMBERED_MAX = 16
 """With more types, Spark sends their names."""
+
+PLACER_SETTING = "spark.tocsin.placer"
+"""A setting of Spark's session: even (the default), visiri, sctxpf or random."""
 
 SLOTS_MAX = 32
 """How many slots there are at most if nobody says a number."""
@@ -88,11 +92,21 @@ def prepare(
     slots = slots or default_slots(source.frame.sparkSession)
     if select is not None:
         select = output.checked(select, output.schema(source.plan, times=source.times).names)
-    layout = lay_out(source.plan, slots) if kept is None else lay_out_live(source.plan, kept, slots)
+    layout = (
+        lay_out(source.plan, slots, placer=_placer(source.frame.sparkSession))
+        if kept is None
+        else lay_out_live(source.plan, kept, slots)
+    )
     sifted = source.sifted() if kept is None else ()
     return source, Job(
         rules, source.catalog, columns, layout, delay_us, source.times, source.tables, select, kept, sifted
     )
+
+
+def _placer(session: SparkSession) -> Placer:
+    """What places rules that cannot be partitioned: this project's own placer, or that of the session's setting."""
+    name = session.conf.get(PLACER_SETTING, "even")
+    return PLACER if name == "even" else placer(str(name))
 
 
 def explain_frames(
