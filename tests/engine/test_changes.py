@@ -103,6 +103,14 @@ def test_rules_that_are_silenced_are_gone(case: Case, seed: int) -> None:
     assert detectors[0].snapshot() == detectors[1].snapshot()
 
 
+def test_a_late_event_that_only_a_removed_rule_wanted_is_nobodys_loss() -> None:
+    detector = tocsin.rules("define P() from A() define Q() from B()").detector(delay="2 us")
+    detector.push(read_events("A@9()\nB@9()"))
+    detector.remove("P")
+    detector.push(read_events("A@1()\nB@2()"))
+    assert detector.dead_letters()["type"].to_pylist() == ["B"]
+
+
 FIRE = """
 define Fire(area: string)
 from Smoke(area=$a) and last Temp(area=$a, value>45) within 5 s from Smoke

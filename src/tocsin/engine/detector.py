@@ -435,6 +435,10 @@ class Detector:
             return self._knowing[1]
         given = self._plan.given
         numbers = {**self._reading, **dict.fromkeys(self._plan.defined, DEFINED)}
+        if self._silenced:
+            still = {type for change in self._coming for rule in change.add for type in rule.uses}
+            still |= self._plan.columns.keys() | self._plan.defined.keys()
+            numbers = {type: number for type, number in numbers.items() if type in still}
         exact = {name: dict(type.attributes) for name, type in given.types.items()}
         self._knowing = key, Known(numbers, exact, given.shared, given.seen)
         return self._knowing[1]

@@ -78,7 +78,7 @@ class _Node:
         from tocsin.spark.slots import Tally
 
         self.sent = sent
-        self.detector, self.tally = sent.job.detector(slot), Tally(sent.job, slot)
+        self.detector, self.tally = sent.job.detector(slot), Tally(sent.job.matches, slot)
         self.taken: list[float] = []
 
 
