@@ -74,7 +74,7 @@ def check_change(case: Case, chance: random.Random) -> None:
     assert plain(found) == plain(right)
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(case=cases() | request_cases((Mode.GENERIC,), events_max=12), seed=st.integers(0, 9999))
 def test_rules_that_are_silenced_are_gone(case: Case, seed: int) -> None:
     """A detector that lays out its rules anew after each removal says the same, and has the same state."""
