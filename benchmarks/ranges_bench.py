@@ -26,12 +26,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from benchmarks.on_spark.plots import axes, save
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tocsin
 import tocsin.spark
+from on_spark.plots import axes, save
 from tocsin.events.types import SECOND_US
 from tocsin.simulation.traces import RULES, Trace, street_trace
 
