@@ -77,7 +77,7 @@ def check_change(case: Case, chance: random.Random) -> None:
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(case=cases() | request_cases((Mode.GENERIC,), events_max=12), seed=st.integers(0, 9999))
 def test_rules_that_are_silenced_are_gone(case: Case, seed: int) -> None:
-    """A detector that lays out its rules anew after each removal says the same, and has the same state."""
+    """A detector that lays out its rules anew after each removal says the same, also if the state is written down."""
     chance = random.Random(seed)
     detectors = [Detector(case.rules, DECLARED, delay_us=2) for _ in range(2)]
     cuts = sorted({0, len(case.events), *(chance.randint(0, len(case.events)) for _ in range(6))})
@@ -97,10 +97,9 @@ def test_rules_that_are_silenced_are_gone(case: Case, seed: int) -> None:
         one, other = (rows_of(detector.push(case.events[number:following])) for detector in detectors)
         assert one == other
         if chance.random() < 0.2:
-            assert detectors[0].snapshot() == detectors[1].snapshot()
+            detectors[0] = Detector.restore(detectors[0].snapshot(), detectors[0].plan.sources, DECLARED)
     one, other = (rows_of(detector.finish()) for detector in detectors)
     assert one == other
-    assert detectors[0].snapshot() == detectors[1].snapshot()
 
 
 def test_a_late_event_that_only_a_removed_rule_wanted_is_nobodys_loss() -> None:
