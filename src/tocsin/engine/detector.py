@@ -99,7 +99,7 @@ class Detector:
 
     def push(self, data: Data) -> pa.Table:
         """Takes events in the order of their arrival; returns the matches that became certain."""
-        seen = read(data, self._columns, self._known(), first=self._times is None)
+        seen = read(data, self._columns, self.known, first=self._times is None)
         self._learn(seen)
         self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)
@@ -338,8 +338,9 @@ class Detector:
         self._counts["matches"] += table.num_rows
         return table
 
-    def _known(self) -> Known:
-        """What the reader must know; the same as long as the plan is."""
+    @property
+    def known(self) -> Known:
+        """What the reader of events must know; the same as long as the plan is."""
         key = self._plan, self._coming
         if self._knowing is not None and self._knowing[0][0] is key[0] and self._knowing[0][1] is key[1]:
             return self._knowing[1]
