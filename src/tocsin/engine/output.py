@@ -172,7 +172,7 @@ def ids_of(machine: Machine, rows: Array) -> pa.Array:
     given = store.given[rows]
     if (given < 0).all():
         return hexadecimal(store.first[rows], store.second[rows])
-    texts = machine.texts.decode(np.maximum(given, 0))
+    texts = store.names.texts(given)
     if (given >= 0).all():
         return texts
     return pc.if_else(pa.array(given >= 0), texts, hexadecimal(store.first[rows], store.second[rows]))
