@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine.detector import Detector
+from tocsin.engine.output import schema
 from tocsin.events.types import HEADER, EventType, Kind
 from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Pattern, Rule
 from tocsin.overlay.timing import Array
@@ -102,6 +103,8 @@ class Evaluator:
         self.types = {type: types[type] for rule in self.rules for type in rule.uses if type not in defined}
         self.horizon_us, self.ordered, self.tallies = horizon_us, ordered, tallies
         self.consuming = any(rule.consuming for rule in self.rules)
+        self.others = frozenset(rule.name for rule in self.rules) - wanted
+        """The rules whose matches go to no sink."""
         self._anchors = {rule.anchor.type for rule in self.rules}
         self._detector = self._new() if ordered else None
 
@@ -109,7 +112,12 @@ class Evaluator:
         return _planned(self.rules, tuple(self.types.values()))
 
     def _new(self) -> Detector:
-        return Detector(self._plan(), self.types)
+        return self._telling(Detector(self._plan(), self.types))
+
+    def _telling(self, detector: Detector) -> Detector:
+        """Matches that go to sinks have a `seq` too, by which a root puts them in order."""
+        detector.select = (*schema(detector.plan, times=False).names, "seq") if self.wanted else ("rule", "ts", "parts")
+        return detector
 
     def detect(self, history: pa.Table, fresh: pa.Table, since: int, upto: int) -> pa.Table:
         """The matches with `since` <= ts < `upto`. Both tables are in order of time: all that is known, and what of it
@@ -139,7 +147,7 @@ class Evaluator:
     def restore(self, data: bytes | None) -> None:
         """Goes on where the snapshot was taken."""
         if data is not None:
-            self._detector = Detector.restore(data, self.rules, self.types)
+            self._detector = self._telling(Detector.restore(data, self.rules, self.types))
 
 
 @lru_cache(maxsize=4096)

@@ -57,19 +57,6 @@ def evaluators(items: Iterable[Item | None], declared: Types) -> list[Evaluator]
     return found
 
 
-def seqs(found: pa.Table, history: pa.Table, depth: int) -> Array:
-    """The `seq` of matches: their anchors', which may be matches themselves, `depth` times at most."""
-    parts = found["parts"].combine_chunks()
-    anchors = parts.flatten().field("id").take(parts.offsets[:-1])
-    rows = pc.index_in(anchors, value_set=history["id"].combine_chunks())
-    seq: Array = history["seq"].take(rows).combine_chunks().fill_null(0).to_numpy().copy()
-    inner = pc.index_in(anchors, value_set=found["id"].combine_chunks()).fill_null(-1).to_numpy()
-    unknown = rows.is_null().to_numpy(zero_copy_only=False)
-    for _ in range(depth):
-        seq[unknown] = seq[inner[unknown]]
-    return seq
-
-
 def first_heads(rows: Array, heads: Array) -> tuple[Array, Array]:
     """Each row once, with its earliest head; heads are in order."""
     rows, firsts = np.unique(rows, return_index=True)

@@ -20,7 +20,7 @@ from tocsin.overlay import mastery, participation, tallying
 from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
-from tocsin.overlay.finding import PART, blockers, evaluators, first_heads, participants, quick, seqs
+from tocsin.overlay.finding import PART, blockers, evaluators, first_heads, participants, quick
 from tocsin.overlay.messages import (
     Answer,
     Asked,
@@ -294,7 +294,7 @@ class Membership:
                     known = self.tallying.columns(rule, evaluator.tallies, known)
                 found = evaluator.detect(known, new, max(since, int(times[0]) if len(times) else since), upto)
                 if found.num_rows:
-                    self._found(found, evaluator.wanted)
+                    self._found(found, evaluator)
             instants = participation.Instants(self.history, self.types) if self.plain else None
             for part in self.plain:
                 assert instants is not None
@@ -318,22 +318,23 @@ class Membership:
         self._tell_progress()
         self.check_end()
 
-    def _found(self, found: pa.Table, wanted: frozenset[str]) -> None:
+    def _found(self, found: pa.Table, evaluator: Evaluator) -> None:
         """Sends matches of whole rules up, and the events of partial rules."""
         assert self.history is not None
-        names = pc.starts_with(found["rule"], PART).combine_chunks().to_numpy(zero_copy_only=False)
-        if not names.all():
-            found = found.append_column("seq", pa.array(seqs(found, self.history, len(self.rules))))
-            mine = ~names & np.isin(found["rule"].to_pylist(), [*wanted]) & (found["ts"].to_numpy() >= self.start)
-            whole = found.filter(pa.array(mine))
-            if whole.num_rows:
-                self._up(whole)
-        if names.any():
-            found = found.filter(pa.array(names))
+        whole = found
+        if evaluator.others:
+            whole = found.filter(pc.is_in(found["rule"], pa.array([*evaluator.wanted], pa.string())))
+        if self.start > BEGINNING:
+            whole = whole.filter(pc.greater_equal(whole["ts"], self.start))
+        if whole.num_rows:
+            self._up(whole)
+        if any(name.startswith(PART) for name in evaluator.others):
             for name in pc.unique(found["rule"]).to_pylist():
-                key = self.deployed.items[int(name.removeprefix(PART))].key
-                assert isinstance(key, Partial)
-                self._generated(key, *participants(key, found.filter(pc.equal(found["rule"], name)), self.history))
+                if name.startswith(PART):
+                    key = self.deployed.items[int(name.removeprefix(PART))].key
+                    assert isinstance(key, Partial)
+                    mine = found.filter(pc.equal(found["rule"], name))
+                    self._generated(key, *participants(key, mine, self.history))
 
     def _up(self, whole: pa.Table) -> None:
         at = self.timing.at(whole["ts"].to_numpy())
@@ -389,7 +390,7 @@ class Membership:
         rows = pa.concat_tables(self.composites, promote_options="default")
         ready = rows["ts"].to_numpy() < self.upto
         self.composites = [] if ready.all() else [rows.filter(pa.array(~ready))]
-        rows = rows.filter(pa.array(ready))
+        rows = rows if ready.all() else rows.filter(pa.array(ready))
         if rows.num_rows:
             at = rows[AT].to_numpy()
             self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))

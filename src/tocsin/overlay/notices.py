@@ -15,19 +15,32 @@ from tocsin.overlay.timing import Array
 
 def in_order(batch: pa.Table, at: Array) -> tuple[pa.Table, Array]:
     """Matches and plain events by time, then rule, then type and id; none is ready before those in front of it."""
-    plain = pc.equal(batch["rule"], "").combine_chunks()
-    keys = pa.table(
-        {
-            "ts": batch["ts"],
-            "seq": batch["seq"],
-            "rule": batch["rule"],
-            "type": pc.if_else(plain, batch["type"].combine_chunks(), ""),
-            "id": pc.if_else(plain, batch["id"].combine_chunks(), ""),
-            "row": pa.array(np.arange(batch.num_rows)),
-        }
-    )
-    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names]).to_numpy()
+    rules, plain = _ranks(batch["rule"]), pc.equal(batch["rule"], "").combine_chunks().to_numpy(zero_copy_only=False)
+    keys: list[Array] = [rules, batch["seq"].to_numpy(), batch["ts"].to_numpy()]
+    if plain.any():
+        keys = [*(np.where(plain, _ranks(batch[name]), 0) for name in ("id", "type")), *keys]
+    if _ascending(keys):
+        return batch, np.maximum.accumulate(at)
+    order = np.lexsort(keys)
     return batch.take(order), np.maximum.accumulate(at[order])
+
+
+def _ranks(column: pa.ChunkedArray) -> Array:
+    """The place of each string in the order of those that occur."""
+    coded = column.combine_chunks().dictionary_encode()
+    ranks = np.empty(len(coded.dictionary), np.int64)
+    ranks[pc.sort_indices(coded.dictionary).to_numpy()] = np.arange(len(ranks))
+    return np.asarray(ranks[coded.indices.to_numpy()])
+
+
+def _ascending(keys: list[Array]) -> bool:
+    """Whether rows are in the order of the last key, then of the one before it, and so on."""
+    later = np.zeros(max(len(keys[0]) - 1, 0), bool)
+    for key in reversed(keys):
+        if ((key[1:] < key[:-1]) & ~later).any():
+            return False
+        later |= key[1:] > key[:-1]
+    return True
 
 
 def fitting(wanted: Iterable[Pattern], batch: pa.Table, types: Types) -> Array:

@@ -143,11 +143,15 @@ class Uplink:
         for part in relayed:
             met = meeting(part.rule.anchor, events, types)
             gone |= met & (events["ts"].to_numpy() >= self.relaying.get(part, BEGINNING))
-        new = []
-        for row, (id, ts) in enumerate(zip(events["id"].to_pylist(), events["ts"].to_pylist(), strict=True)):
-            if not gone[row] and id not in self.sent:
-                self.sent[id] = ts
+        sent, new = self.sent, []
+        ids, times = events["id"].to_pylist(), events["ts"].to_pylist()
+        for row in np.nonzero(~gone)[0].tolist():
+            id = ids[row]
+            if id not in sent:
+                sent[id] = times[row]
                 new.append(row)
+        if len(new) == events.num_rows:
+            return events, at
         return (events.take(new), at[new]) if new else NOTHING
 
     def released(self, ts: int) -> None:
