@@ -32,6 +32,7 @@ from tocsin.overlay.messages import (
     Progress,
 )
 from tocsin.overlay.pulling import Found
+from tocsin.overlay.rows import Rows, joined
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import BEGINNING, Array, Timing, together
 from tocsin.overlay.trees import Building
@@ -39,11 +40,9 @@ from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial
 
 NONE = np.zeros(0, np.int64)
-AT = "\0at"
-"""The column with the times at which matches are ready."""
 NOTHING = DeployRule("", 0)
 Send = Callable[[str, Message], None]
-Push = Callable[[pa.Table, Array], None]
+Push = Callable[[Rows, Array], None]
 
 
 @dataclass
@@ -56,7 +55,7 @@ class Membership:
     send: Send
     push: Push
     """Sends events to the father."""
-    deliver: Callable[[pa.Table, Array], None]
+    deliver: Callable[[Rows, Array], None]
     """Hands what reached the root, in order, to the sinks."""
     ended: Callable[[], None]
     """Told when everything before the end of the tree's time has been decided here."""
@@ -90,12 +89,12 @@ class Membership:
     rates: mastery.Rates = field(default_factory=mastery.Rates)
     evaluators: list[Evaluator] = field(default_factory=list)
     plain: list[Partial] = field(default_factory=list)
-    arrivals: list[pa.Table] = field(default_factory=list)
+    arrivals: list[Rows] = field(default_factory=list)
     """Events that were not looked at yet."""
-    history: pa.Table | None = None
+    history: Rows | None = None
     """Released events within the horizon, in order of time."""
-    composites: list[pa.Table] = field(default_factory=list)
-    """Matches from below that wait for their turn at the root."""
+    composites: list[tuple[Rows, Array]] = field(default_factory=list)
+    """Matches that wait for their turn at the root, with the times at which they are ready."""
     heads: dict[Partial, Array] = field(default_factory=dict)
     """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
     asking: Asking = field(default_factory=Asking)
@@ -155,7 +154,7 @@ class Membership:
         self.asked, self.remembered, self.tallying.asked = order.asked, order.remembered, order.tallies
         self.redeploy()
         rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
-        known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
+        known = [(some, self.timing.at(some.ts)) for some in rows]
         for found in self.uplink.take_over(order.asked, self.deployed.through, known, self.upto, self.types):
             self._push(found)
         self._tell_progress()
@@ -197,7 +196,7 @@ class Membership:
             assert self.father is not None
             self.send(self.father, message)
             return
-        self.arrivals.append(message.batch)
+        self.arrivals.append(Rows(message.batch))
 
     def receive_done(self, sender: str, message: Done) -> None:
         if message.partial in self.deployed.through:
@@ -209,7 +208,7 @@ class Membership:
 
     def receive_matches(self, message: Matches) -> None:
         if self.father is None:
-            self.composites.append(message.batch.append_column(AT, pa.array(message.at)))
+            self.composites.append((message.batch, message.at))
         else:
             self.send(self.father, message)
 
@@ -265,10 +264,10 @@ class Membership:
         pieces = [piece for piece in (self.history, *self.arrivals) if piece is not None and piece.num_rows]
         if not pieces:
             return
-        rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="default")
-        ts = rows["ts"].to_numpy()
+        rows = joined(pieces)
+        ts = rows.ts
         early = ts < upto
-        self.arrivals = [] if early.all() else [rows.filter(pa.array(~early))]
+        self.arrivals = [] if early.all() else [rows.take(~early)]
         floor = (self.upto if self.upto > BEGINNING else int(ts.min())) - horizon_us
         keep = np.nonzero(early & (ts >= floor))[0]
         order = keep[np.argsort(ts[keep], kind="stable")]
@@ -282,16 +281,16 @@ class Membership:
         self.timing = self.asking.stalled(self.timing)
         self.upto = upto
         if self.history is not None and self.history.num_rows:
-            times = self.history["ts"].to_numpy()
+            times = self.history.ts
             fresh = self.history.slice(int(np.searchsorted(times, since)))
             for evaluator in self.evaluators:
                 new = fresh
                 if evaluator.consuming and since < self.start:
-                    new = fresh.slice(int(np.searchsorted(fresh["ts"].to_numpy(), self.start)))
+                    new = fresh.slice(int(np.searchsorted(fresh.ts, self.start)))
                 known = self.history
                 if evaluator.tallies:
                     (rule,) = evaluator.wanted
-                    known = self.tallying.columns(rule, evaluator.tallies, known)
+                    known = Rows(self.tallying.columns(rule, evaluator.tallies, known.table))
                 found = evaluator.detect(known, new, max(since, int(times[0]) if len(times) else since), upto)
                 if found.num_rows:
                     self._found(found, evaluator)
@@ -302,8 +301,8 @@ class Membership:
             if self.strategy.pulls:
                 self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
             for part in self.deployed.simple if self.strategy.pulls else ():
-                events = fresh.filter(pa.array(meeting(part.rule.anchor, fresh, self.types)))
-                at = self.timing.at(events["ts"].to_numpy())
+                events = fresh.take(meeting(part.rule.anchor, fresh, self.types))
+                at = self.timing.at(events.ts)
                 self._answer(part, self.uplink.passed(part, events, at, self.types))
             for item in self.deployed.items:
                 if isinstance(item.key, Partial) and item.key.blocks_us:
@@ -339,9 +338,9 @@ class Membership:
     def _up(self, whole: pa.Table) -> None:
         at = self.timing.at(whole["ts"].to_numpy())
         if self.father is None:
-            self.composites.append(whole.append_column(AT, pa.array(at)))
+            self.composites.append((Rows(whole), at))
         else:
-            self.send(self.father, Matches(self.tree, whole, at))
+            self.send(self.father, Matches(self.tree, Rows(whole), at))
 
     def _generated(self, part: Partial, rows: Array, heads: Array, new_heads: Array = NONE) -> None:
         """Sends events of the history that a partial rule found, or keeps them."""
@@ -361,39 +360,40 @@ class Membership:
 
     def _answer(self, part: Partial, found: Found) -> None:
         if found[0] is not None and self.father is not None:
-            self.send(self.father, Answer(self.tree, part, found[0], found[1]))
+            self.send(self.father, Answer(self.tree, part, found[0].table, found[1]))
 
-    def _block(self, part: Partial, fresh: pa.Table) -> None:
+    def _block(self, part: Partial, fresh: Rows) -> None:
         """Heads that come within the window after one that was found are needed too: they stand in front of it."""
         rows = blockers(part, fresh, self.heads.get(part, NONE), self.types)
         self.heads[part] = self.heads.get(part, NONE)[-1:]
         if len(rows) and self.history is not None:
             start = self.history.num_rows - fresh.num_rows
-            ts = fresh["ts"].to_numpy()[rows]
-            self._generated(part, rows + start, ts)
+            self._generated(part, rows + start, fresh.ts[rows])
 
-    def _tap(self, fresh: pa.Table) -> None:
+    def _tap(self, fresh: Rows) -> None:
         """Events that sinks want as they are."""
         wanted = np.zeros(fresh.num_rows, bool)
         for pattern in self.taps:
             wanted |= meeting(pattern, fresh, self.types)
-        wanted &= fresh["ts"].to_numpy() >= self.start
+        wanted &= fresh.ts >= self.start
         if wanted.any():
-            rows = fresh.filter(pa.array(wanted))
-            rows = rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string()))
-            self.composites.append(rows.append_column(AT, pa.array(self.timing.at(rows["ts"].to_numpy()))))
+            rows = fresh.take(wanted).table
+            rows = Rows(rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string())))
+            self.composites.append((rows, self.timing.at(rows.ts)))
 
     def _deliver(self) -> None:
         """At the root: matches before `upto`, from here and from below, in order."""
         if not self.composites:
             return
-        rows = pa.concat_tables(self.composites, promote_options="default")
-        ready = rows["ts"].to_numpy() < self.upto
-        self.composites = [] if ready.all() else [rows.filter(pa.array(~ready))]
-        rows = rows if ready.all() else rows.filter(pa.array(ready))
+        rows = joined([rows for rows, _ in self.composites])
+        at = np.concatenate([at for _, at in self.composites])
+        ready = rows.ts < self.upto
+        self.composites = []
+        if not ready.all():
+            self.composites = [(rows.take(~ready), at[~ready])]
+            rows, at = rows.take(ready), at[ready]
         if rows.num_rows:
-            at = rows[AT].to_numpy()
-            self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))
+            self.deliver(rows, np.maximum(at, self.timing.at(rows.ts)))
 
     def _choose(self, upto: int) -> None:
         """Chooses masters anew from the rates, when enough has been seen."""

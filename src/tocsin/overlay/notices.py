@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern
 from tocsin.overlay.evaluation import Types, passing
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
 
 
-def in_order(batch: pa.Table, at: Array) -> tuple[pa.Table, Array]:
+def in_order(batch: Rows, at: Array) -> tuple[Rows, Array]:
     """Matches and plain events by time, then rule, then type and id; none is ready before those in front of it."""
     rules, plain = _ranks(batch["rule"]), pc.equal(batch["rule"], "").combine_chunks().to_numpy(zero_copy_only=False)
-    keys: list[Array] = [rules, batch["seq"].to_numpy(), batch["ts"].to_numpy()]
+    keys: list[Array] = [rules, batch["seq"].to_numpy(), batch.ts]
     if plain.any():
         keys = [*(np.where(plain, _ranks(batch[name]), 0) for name in ("id", "type")), *keys]
     if _ascending(keys):
@@ -43,14 +44,13 @@ def _ascending(keys: list[Array]) -> bool:
     return True
 
 
-def fitting(wanted: Iterable[Pattern], batch: pa.Table, types: Types) -> Array:
+def fitting(wanted: Iterable[Pattern], batch: Rows, types: Types) -> Array:
     """The rows that some of the subscriptions ask for; `types`: declared ones and those that rules define."""
     fits = np.zeros(batch.num_rows, bool)
     by_type: dict[str, list[Pattern]] = {}
     for pattern in wanted:
         by_type.setdefault(pattern.type, []).append(pattern)
-    coded = batch["type"].combine_chunks().dictionary_encode()
-    names, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy()
+    names, codes = batch.types
     for number, name in enumerate(names):
         if name not in by_type:
             continue
