@@ -2,8 +2,7 @@
 
 Its inputs are its children and its own sources. When all of them have said that nothing before a time will come any
 more, the events before it are *released*: masters' events awaken slaves, and once those have answered the rules are
-decided, what partial rules found is sent to the father or kept for him, and progress is told. Each step depends on
-released events alone, never on when they arrived.
+decided (`deciding`) and progress is told. Each step depends on released events alone, never on when they arrived.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern, Rule
-from tocsin.overlay import mastery, participation, tallying
+from tocsin.overlay import deciding, mastery, participation, tallying
 from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
-from tocsin.overlay.evaluation import Evaluator, Types, meeting
-from tocsin.overlay.finding import PART, blockers, evaluators, first_heads, participants, quick
+from tocsin.overlay.evaluation import Evaluator, Types
+from tocsin.overlay.finding import evaluators
 from tocsin.overlay.messages import (
     Answer,
     Asked,
@@ -39,7 +36,6 @@ from tocsin.overlay.trees import Building
 from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial
 
-NONE = np.zeros(0, np.int64)
 NOTHING = DeployRule("", 0)
 Send = Callable[[str, Message], None]
 Push = Callable[[Rows, Array], None]
@@ -155,8 +151,9 @@ class Membership:
         self.redeploy()
         rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
         known = [(some, self.timing.at(some.ts)) for some in rows]
-        for found in self.uplink.take_over(order.asked, self.deployed.through, known, self.upto, self.types):
-            self._push(found)
+        for found, at in self.uplink.take_over(order.asked, self.deployed.through, known, self.upto, self.types):
+            if found is not None:
+                self.push(found, at)
         self._tell_progress()
 
     @property
@@ -188,8 +185,13 @@ class Membership:
             self.send(child, message)
             return
         assert self.father is not None
-        self._answer(message.partial, self.uplink.awakened(message.partial, message.requests, message.at, self.types))
+        self.answer(message.partial, self.uplink.awakened(message.partial, message.requests, message.at, self.types))
         self.send(self.father, Done(self.tree, message.partial, message.number, message.ts, message.at))
+
+    def answer(self, part: Partial, found: Found) -> None:
+        """Sends the father events that he asked for."""
+        if found[0] is not None and self.father is not None:
+            self.send(self.father, Answer(self.tree, part, found[0].table, found[1]))
 
     def receive_answer(self, message: Answer) -> None:
         if message.partial in self.deployed.through:
@@ -280,120 +282,12 @@ class Membership:
             self._take_in(upto)
         self.timing = self.asking.stalled(self.timing)
         self.upto = upto
-        if self.history is not None and self.history.num_rows:
-            times = self.history.ts
-            fresh = self.history.slice(int(np.searchsorted(times, since)))
-            for evaluator in self.evaluators:
-                new = fresh
-                if evaluator.consuming and since < self.start:
-                    new = fresh.slice(int(np.searchsorted(fresh.ts, self.start)))
-                known = self.history
-                if evaluator.tallies:
-                    (rule,) = evaluator.wanted
-                    known = Rows(self.tallying.columns(rule, evaluator.tallies, known.table))
-                found = evaluator.detect(known, new, max(since, int(times[0]) if len(times) else since), upto)
-                if found.num_rows:
-                    self._found(found, evaluator)
-            instants = participation.Instants(self.history, self.types) if self.plain else None
-            for part in self.plain:
-                assert instants is not None
-                self._generated(part, *quick(part, instants, since, upto))
-            if self.strategy.pulls:
-                self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
-            for part in self.deployed.simple if self.strategy.pulls else ():
-                events = fresh.take(meeting(part.rule.anchor, fresh, self.types))
-                at = self.timing.at(events.ts)
-                self._answer(part, self.uplink.passed(part, events, at, self.types))
-            for item in self.deployed.items:
-                if isinstance(item.key, Partial) and item.key.blocks_us:
-                    self._block(item.key, fresh)
-            if self.father is None:
-                self._tap(fresh)
-        if self.father is None:
-            self._deliver()
+        deciding.decide(self, since, upto)
         self.uplink.forget(upto, max((item.horizon_us for item in self.deployed.items), default=0))
         self.tallying.decided(min(upto, self.uplink.needless) if self.father is not None else upto)
         self._choose(upto)
         self._tell_progress()
         self.check_end()
-
-    def _found(self, found: pa.Table, evaluator: Evaluator) -> None:
-        """Sends matches of whole rules up, and the events of partial rules."""
-        assert self.history is not None
-        whole = found
-        if evaluator.others:
-            whole = found.filter(pc.is_in(found["rule"], pa.array([*evaluator.wanted], pa.string())))
-        if self.start > BEGINNING:
-            whole = whole.filter(pc.greater_equal(whole["ts"], self.start))
-        if whole.num_rows:
-            self._up(whole)
-        if any(name.startswith(PART) for name in evaluator.others):
-            for name in pc.unique(found["rule"]).to_pylist():
-                if name.startswith(PART):
-                    key = self.deployed.items[int(name.removeprefix(PART))].key
-                    assert isinstance(key, Partial)
-                    mine = found.filter(pc.equal(found["rule"], name))
-                    self._generated(key, *participants(key, mine, self.history))
-
-    def _up(self, whole: pa.Table) -> None:
-        at = self.timing.at(whole["ts"].to_numpy())
-        if self.father is None:
-            self.composites.append((Rows(whole), at))
-        else:
-            self.send(self.father, Matches(self.tree, Rows(whole), at))
-
-    def _generated(self, part: Partial, rows: Array, heads: Array, new_heads: Array = NONE) -> None:
-        """Sends events of the history that a partial rule found, or keeps them."""
-        assert self.history is not None
-        if part.blocks_us and len(new_heads):
-            self.heads[part] = np.concatenate([self.heads.get(part, NONE), new_heads])
-        if part not in self.uplink.kept:
-            rows, heads = first_heads(rows, heads)
-        at = self.timing.at(heads)
-        pushed, asked_for = self.uplink.found_by(part, self.history.take(rows), heads, at, self.types)
-        self._push(pushed)
-        self._answer(part, asked_for)
-
-    def _push(self, found: Found) -> None:
-        if found[0] is not None:
-            self.push(found[0], found[1])
-
-    def _answer(self, part: Partial, found: Found) -> None:
-        if found[0] is not None and self.father is not None:
-            self.send(self.father, Answer(self.tree, part, found[0].table, found[1]))
-
-    def _block(self, part: Partial, fresh: Rows) -> None:
-        """Heads that come within the window after one that was found are needed too: they stand in front of it."""
-        rows = blockers(part, fresh, self.heads.get(part, NONE), self.types)
-        self.heads[part] = self.heads.get(part, NONE)[-1:]
-        if len(rows) and self.history is not None:
-            start = self.history.num_rows - fresh.num_rows
-            self._generated(part, rows + start, fresh.ts[rows])
-
-    def _tap(self, fresh: Rows) -> None:
-        """Events that sinks want as they are."""
-        wanted = np.zeros(fresh.num_rows, bool)
-        for pattern in self.taps:
-            wanted |= meeting(pattern, fresh, self.types)
-        wanted &= fresh.ts >= self.start
-        if wanted.any():
-            rows = fresh.take(wanted).table
-            rows = Rows(rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string())))
-            self.composites.append((rows, self.timing.at(rows.ts)))
-
-    def _deliver(self) -> None:
-        """At the root: matches before `upto`, from here and from below, in order."""
-        if not self.composites:
-            return
-        rows = joined([rows for rows, _ in self.composites])
-        at = np.concatenate([at for _, at in self.composites])
-        ready = rows.ts < self.upto
-        self.composites = []
-        if not ready.all():
-            self.composites = [(rows.take(~ready), at[~ready])]
-            rows, at = rows.take(ready), at[ready]
-        if rows.num_rows:
-            self.deliver(rows, np.maximum(at, self.timing.at(rows.ts)))
 
     def _choose(self, upto: int) -> None:
         """Chooses masters anew from the rates, when enough has been seen."""

@@ -1,8 +1,12 @@
-"""Who gets which matches, and in which order? What reached a root is put in order, and sinks take what they want."""
+"""Who gets which matches, and in which order? What reached a root is put in order, and sinks take what they want.
+
+In a single tree they go down again to those below which somebody wants them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +14,49 @@ import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern
 from tocsin.overlay.evaluation import Types, passing
+from tocsin.overlay.messages import Matches
 from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
+from tocsin.overlay.trees import number_of, root_of
+
+if TYPE_CHECKING:
+    from tocsin.overlay.membership import Membership
+    from tocsin.overlay.processor import Processor
+
+
+def receive(processor: Processor, sender: str, message: Matches) -> None:
+    """Matches from the father are on their way down, those from children on their way up."""
+    membership = processor.memberships[message.tree]
+    if sender == membership.father:
+        hand_down(processor, membership, message.batch, message.at)
+    else:
+        membership.receive_matches(message)
+
+
+def hand_down(processor: Processor, membership: Membership, batch: Rows, at: Array) -> None:
+    """Hands matches to own sinks, and in a single tree to the children below which somebody wants them."""
+    tree, single = membership.tree, processor.strategy.single
+    if processor.change_of(tree).interests and (single or root_of(tree) == processor.name):
+        notify(processor, tree, batch, at)
+    for child in sorted(membership.children) if single else ():
+        rows = fitting(membership.subscribed.get(child, ()), batch, _known(processor))
+        if len(rows):
+            processor.send(child, Matches(tree, batch.take(rows), at[rows]))
+
+
+def notify(processor: Processor, tree: str, batch: Rows, at: Array) -> None:
+    """Hands matches of a tree to the sinks that it serves, when their time has come."""
+    if number_of(tree) > processor.served:
+        processor.later.append((tree, batch, at))
+        return
+    for sink, wanted in sorted(processor.change_of(tree).interests.items()):
+        rows = fitting(wanted, batch, _known(processor))
+        if len(rows):
+            processor.notices.append((sink, batch.take(rows), at[rows]))
+
+
+def _known(processor: Processor) -> Types:
+    return {**processor.types, **{rule.emits.name: rule.emits for rule in processor.rules}}
 
 
 def in_order(batch: Rows, at: Array) -> tuple[Rows, Array]:

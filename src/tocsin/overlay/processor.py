@@ -23,16 +23,15 @@ from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.types import EventType, Kind
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import messages as m
-from tocsin.overlay import trees, versions
+from tocsin.overlay import notices, trees, versions
 from tocsin.overlay.deployment import closure
 from tocsin.overlay.membership import Membership
-from tocsin.overlay.notices import fitting, in_order
 from tocsin.overlay.routing import Routes, relabelled, routes
 from tocsin.overlay.rows import Rows
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.tallying import receive_shares, receive_survey
 from tocsin.overlay.timing import BEGINNING, Array, Timing
-from tocsin.overlay.trees import number_of, root_of
+from tocsin.overlay.trees import number_of
 from tocsin.overlay.versions import Change
 from tocsin.plans.shape import Shape
 from tocsin.plans.splitting import FOREVER_US, HERE
@@ -227,7 +226,7 @@ class Processor:
             self.types,
             self.send,
             lambda batch, at: self._push(tree, batch, at),
-            lambda batch, at: self._hand_down(self.memberships[tree], *in_order(batch, at)),
+            lambda batch, at: notices.hand_down(self, self.memberships[tree], *notices.in_order(batch, at)),
             lambda: versions.ended(self, membership),
             start=start,
             end=end,
@@ -352,40 +351,6 @@ class Processor:
             if len(rows):
                 self.memberships[tree].arrivals.append(batch if len(rows) == len(looked) else batch.take(rows))
 
-    # ---- matches
-
-    def _matches(self, sender: str, message: m.Matches) -> None:
-        membership = self.memberships[message.tree]
-        if sender == membership.father:
-            self._hand_down(membership, message.batch, message.at)
-        else:
-            membership.receive_matches(message)
-
-    def _hand_down(self, membership: Membership, batch: Rows, at: Array) -> None:
-        """Hands matches to own sinks, and in a single tree to the children below which somebody wants them."""
-        if self.change_of(membership.tree).interests and (
-            self.strategy.single or root_of(membership.tree) == self.name
-        ):
-            self.notify(membership.tree, batch, at)
-        for child in sorted(membership.children) if self.strategy.single else ():
-            rows = fitting(membership.subscribed.get(child, ()), batch, self._known)
-            if len(rows):
-                self.send(child, m.Matches(membership.tree, batch.take(rows), at[rows]))
-
-    def notify(self, tree: str, batch: Rows, at: Array) -> None:
-        """Hands matches of a tree to the sinks that it serves, when their time has come."""
-        if number_of(tree) > self.served:
-            self.later.append((tree, batch, at))
-            return
-        for sink, wanted in sorted(self.change_of(tree).interests.items()):
-            rows = fitting(wanted, batch, self._known)
-            if len(rows):
-                self.notices.append((sink, batch.take(rows), at[rows]))
-
-    @property
-    def _known(self) -> dict[str, EventType]:
-        return {**self.types, **{rule.emits.name: rule.emits for rule in self.rules}}
-
     # ---- the rest goes to the memberships
 
     def _progress(self, sender: str, message: m.Progress) -> None:
@@ -428,7 +393,7 @@ _HANDLERS: dict[type, Callable[[Processor, str, Any], None]] = {
     m.Subscribe: Processor._subscribed,
     m.DeployRule: Processor._deploy,
     m.Events: Processor._events,
-    m.Matches: Processor._matches,
+    m.Matches: notices.receive,
     m.Progress: Processor._progress,
     m.Awaken: lambda processor, _, message: processor.memberships[message.tree].receive_awaken(message),
     m.Answer: lambda processor, _, message: processor.memberships[message.tree].receive_answer(message),

@@ -30,6 +30,7 @@ import pyarrow as pa
 from tocsin.errors import EventError
 from tocsin.language.rules import Pattern
 from tocsin.overlay import messages as m
+from tocsin.overlay import notices
 from tocsin.overlay.membership import Membership
 from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import BEGINNING
@@ -273,4 +274,4 @@ def retire(processor: Processor, sender: str, message: m.Retire) -> None:
         processor.served = later if processor.strategy.single else min(own, default=later)
         waiting, processor.later = processor.later, []
         for tree, batch, at in waiting:
-            processor.notify(tree, batch, at)
+            notices.notify(processor, tree, batch, at)
