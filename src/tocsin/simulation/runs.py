@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
 from tocsin.overlay import messages as m
+from tocsin.overlay.rows import Base, Rows
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import Array
 from tocsin.overlay.trees import root_of
@@ -29,6 +30,8 @@ SECOND_US = 1_000_000
 COUNTED = ("Events", "Matches", "Answer", "Awaken", "Survey", "Shares")
 """What is traffic."""
 AWAKEN_BYTES = 48
+ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Spreads times over all bits of a word."""
 
 
 @dataclass
@@ -40,15 +43,14 @@ class Meter:
     """Rows or requests by kind, and messages of other kinds."""
     links: Counter[Link] = field(default_factory=Counter)
     bytes: int = 0
-    _pushed: dict[Link, list[tuple[pa.ChunkedArray, Array, int]]] = field(default_factory=dict)
+    _pushed: dict[Link, list[tuple[Rows, Array]]] = field(default_factory=dict)
 
     def watch(self, sender: str, receiver: str, message: m.Message) -> None:
         if not self.on:
             return
         kind = type(message).__name__
         if isinstance(message, m.Events):
-            width = message.batch.nbytes // max(1, message.batch.num_rows)
-            self._pushed.setdefault((sender, receiver), []).append((message.batch["id"], message.at, width))
+            self._pushed.setdefault((sender, receiver), []).append((message.batch, message.at))
             return
         if isinstance(message, m.Matches | m.Answer):
             count, size = message.batch.num_rows, message.batch.nbytes
@@ -65,12 +67,12 @@ class Meter:
     def settle(self) -> None:
         """Counts pushed events: copies for several trees that leave at one time are one message."""
         for link, pieces in self._pushed.items():
-            count = sum(len(ids) for ids, _, _ in pieces)
+            count = sum(rows.num_rows for rows, _ in pieces)
             if len(pieces) > 1:
-                ids = pa.chunked_array([chunk for ids, _, _ in pieces for chunk in ids.chunks])
-                both = pa.table({"id": ids, "at": pa.array(np.concatenate([at for _, at, _ in pieces]))})
-                count = both.group_by(["id", "at"]).aggregate([]).num_rows
-            self._add("Events", link, count, count * max(width for _, _, width in pieces))
+                keys = np.concatenate([rows.identities[0] ^ (at.view(np.uint64) * ODD) for rows, at in pieces])
+                keys.sort()
+                count = 1 + int(np.count_nonzero(keys[1:] != keys[:-1]))
+            self._add("Events", link, count, count * max(rows.nbytes // max(1, rows.num_rows) for rows, _ in pieces))
         self._pushed = {}
 
     def _add(self, kind: str, link: Link, count: int, size: int) -> None:
@@ -127,17 +129,16 @@ def run(
     coded = where.dictionary_encode()
     places, at = coded.dictionary.to_pylist(), coded.indices.to_numpy()
     ts = events["ts"].to_numpy()
-    empty = events.slice(0, 0)
+    empty, shared = events.slice(0, 0), Base(events)
     start = 0.0
     states = dict(changes)
     repairs: list[Repair] = []
     for end in sorted({*epochs_s, *states}):
         meter.on = start >= measured_from_s
         first, last = np.searchsorted(ts, [start * SECOND_US, end * SECOND_US])
-        batches = {
-            place: events.slice(first, last - first).filter(pa.array(at[first:last] == number))
-            for number, place in enumerate(places)
-        }
+        order = first + np.argsort(at[first:last], kind="stable")
+        ends = np.searchsorted(at[order], np.arange(len(places) + 1))
+        batches = {place: Rows(shared, order[ends[number] : ends[number + 1]]) for number, place in enumerate(places)}
         network.publish(batches, empty, round(end * SECOND_US))
         if end in states:
             after, number, at_us = states[end], len(repairs) + 1, round(end * SECOND_US)
@@ -155,7 +156,7 @@ def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float,
     delays: list[Array] = []
     for processor in network.processors.values():
         for _, batch, at in processor.notices:
-            ts = batch["ts"].to_numpy()
+            ts = batch.ts
             fits = (ts >= since_s * SECOND_US) & pc.not_equal(batch["rule"], "").combine_chunks().to_numpy(False)
             delays.append((at - ts)[fits])
     delay = np.concatenate(delays) if delays else np.zeros(0)
