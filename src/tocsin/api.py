@@ -260,9 +260,11 @@ class RuleSet:
             if value is not None:
                 raise EventError(f"{name} is for queries that move, and there is no interest here")
 
-    def restore(self, snapshot: bytes) -> Detector:
-        """A detector that goes on where the snapshot was taken. New and changed rules see events from there on."""
-        self._check_moving("restore")
+    def restore(self, snapshot: bytes) -> Any:
+        """A detector that goes on where the snapshot was taken: a `Detector`, or a `MovingDetector` for queries that
+        move. New and changed rules see events from there on."""
+        if self.interests:
+            return MovingDetector.restore(snapshot, self.interests, self.types)
         return Detector.restore(snapshot, self.rules, self.types)
 
     def explain(self, events: Frames | None = None, **options: Any) -> str:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from tocsin.engine.moving.following import PIECE, Follower
 from tocsin.engine.moving.gathering import UPDATES, Array, Gathered, Letter
+from tocsin.engine.moving.snapshots import renumbered
 from tocsin.errors import StateError
 from tocsin.events.batches import describe, describe_row, letters
 from tocsin.events.scheduler import BEGINNING
@@ -223,7 +224,7 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
         types = told["types"]
         for number in told["live"]:
             part = decode(bytes(self._segments.getValue((number,))[0]))
-            slot.parts[number] = _renumbered(part, types, job.sieve.types)
+            slot.parts[number] = renumbered(part, types, job.sieve.types)
         return slot
 
     def _save(self, slot: Slot, fresh: pa.Table | None) -> None:
@@ -273,14 +274,6 @@ def _late_locations(part: pa.Table, job: MovingJob) -> Iterator[Letter]:
         pattern, space = objects[row["focal"]]
         place = dict(zip(space.coordinates, (row["east"], row["north"]), strict=True))
         yield "late", pattern.type, row["ts"], describe(pattern.type, row["ts"], place, row["seq"], row["id"])
-
-
-def _renumbered(part: pa.Table, types: list[str], now: tuple[str, ...]) -> pa.Table:
-    """Stored events, for queries that may look at other types than those that stored them."""
-    if tuple(types) == now:
-        return part
-    numbers = np.array([now.index(type) if type in now else -1 for type in types], np.int32)[part["type"].to_numpy()]
-    return part.set_column(0, "type", pa.array(numbers)).filter(pa.array(numbers >= 0))
 
 
 def _handed(job: MovingJob, number: int, pieces: Array, slot: Slot) -> Iterator[tuple[int, str, bytes]]:
