@@ -170,17 +170,26 @@ class RuleSet:
         For another number of slots, or for rules that have to run elsewhere than before. `events` is the stream that
         the query reads, and the options are those of `detect`. The query must be stopped; `old` stays as it is.
         """
+        names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
+        columns, delay_us = Columns(**names), duration_us(options.pop("delay", 0))
+        slots, control = options.pop("slots", None), options.pop("control", None)
+        if self.interests:
+            from tocsin.spark.moving import frames, rekeying
+
+            locations, history_us = options.pop("locations", None), _or_none(options.pop("history", None))
+            _check_none_left(options)
+            source, _, moving = frames.prepare(
+                self.interests, self.types, events, columns,
+                locations=locations, delay_us=delay_us, history_us=history_us, slots=slots,
+            )  # fmt: skip
+            rekeying.rekey(source.frame.sparkSession, old, new, moving)
+            return
         from tocsin.spark.frames import prepare
         from tocsin.spark.rekeying import rekey
 
-        self._check_moving("rekey")
-        names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
-        source, job = prepare(
-            self.rules, self.types, events, Columns(**names), duration_us(options.pop("delay", 0)),
-            options.pop("slots", None), options.pop("control", None), options.pop("keep", None),
-        )  # fmt: skip
-        if options:
-            raise EventError(f"rekey has no option {min(options)}")
+        keep = options.pop("keep", None)
+        _check_none_left(options)
+        source, job = prepare(self.rules, self.types, events, columns, delay_us, slots, control, keep)
         rekey(source.frame.sparkSession, old, new, job)
 
     def _report(
@@ -248,10 +257,6 @@ class RuleSet:
     def _moving(self, columns: Columns, delay_us: int, history: Duration | None) -> MovingDetector:
         history_us = _or_none(history)
         return MovingDetector(self.interests, self.types, delay_us=delay_us, columns=columns, history_us=history_us)
-
-    def _check_moving(self, what: str) -> None:
-        if self.interests:
-            raise EventError(f"{what} is for rules: the state of queries that move cannot be moved yet")
 
     @staticmethod
     def _check_at_rest(locations: object, history: object) -> None:
@@ -342,6 +347,11 @@ def duration_us(duration: Duration) -> int:
     if micros < 0:
         raise EventError("a delay cannot be negative")
     return micros
+
+
+def _check_none_left(options: Mapping[str, Any]) -> None:
+    if options:
+        raise EventError(f"rekey has no option {min(options)}")
 
 
 def _or_none(duration: Duration | None) -> int | None:
