@@ -60,11 +60,13 @@ class Collect:
     """By operator that is told: the brokers that will send a Marker."""
     sites: Mapping[str, Site]
     """Where operators are."""
+    quiet: bool = False
+    """Whether points follow from a quiet point, so that brokers have to be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectCells:
-    """Asks a broker for the history of a range for one operator."""
+    """Asks a broker for the history of a range for one operator, from a quiet point on."""
 
     query: str
     operator: str
@@ -104,6 +106,32 @@ class Events:
 
 
 Streamed = Marker | Events
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """A message to an operator: what one machine has for it at one time, a Marker with the events behind it."""
+
+    operator: str
+    parts: tuple[Streamed, ...]
+
+
+def together(outbox: Iterable[tuple[Site, object]]) -> list[tuple[Site, object]]:
+    """What is to be sent, with all that goes from one stream to one operator in one message."""
+    found: list[tuple[Site, object]] = []
+    places: dict[tuple[Site, str, str], int] = {}
+    for receiver, message in outbox:
+        if not isinstance(message, Marker | Events):
+            found.append((receiver, message))
+            continue
+        key = receiver, message.operator, message.source
+        if key not in places:
+            places[key] = len(found)
+            found.append((receiver, Streams(message.operator, ())))
+        held = found[places[key]][1]
+        assert isinstance(held, Streams)
+        found[places[key]] = receiver, replace(held, parts=(*held.parts, message))
+    return found
 
 
 @dataclass
@@ -226,6 +254,8 @@ class Collector:
         self._correlation = Correlation(self._plan, operator)
         self._done: float = -math.inf
         """Up to which time the range has been evaluated."""
+        self._marker: Marker | None = None
+        """Of the present range, as long as nothing of it has been sent: it goes with the first events."""
         self._point = 0
         """Only what is later is of use above."""
         self._sent: dict[tuple[str, str], Row] = {}
@@ -244,7 +274,7 @@ class Collector:
 
     def _pass_on(self, collect: Collect) -> None:
         key = self.operator.key
-        for site in sorted(collect.affected[key]):
+        for site in sorted(collect.affected[key]) if collect.quiet else ():
             points = collect.points[key]
             cells = CollectCells(self.query, key, collect.number, collect.start, points, self.incremental)
             self.outbox.append((site, cells))
@@ -286,8 +316,7 @@ class Collector:
         if self.incremental and not logged:
             self._sent = {name: row for name, row in self._before.items() if within(row, collect.region)}
             self._before = {}
-        marker = Marker(self.query, self.above, key, collect.number, collect.region, self.incremental, logged)
-        self.outbox.append((self.parent, marker))
+        self._marker = Marker(self.query, self.above, key, collect.number, collect.region, self.incremental, logged)
 
     def _evaluate(self, upto: float) -> None:
         if upto <= self._done or upto == math.inf:
@@ -315,6 +344,9 @@ class Collector:
             else:
                 fresh.append(row)
             self._sent[row.name] = row
+        if self._marker is not None:
+            self.outbox.append((self.parent, self._marker))
+            self._marker = None
         message = Events(self.query, self.above, self.operator.key, tuple(fresh), int(upto), tuple(kept))
         self.outbox.append((self.parent, message))
 

@@ -80,6 +80,8 @@ class Consumer:
         holder: Callable[[Cell], Site],
         history_us: int,
         sharing: tuple[str, ...] = (),
+        *,
+        incremental: bool = True,
     ) -> None:
         self.interest = interest
         self.names = (interest.name, *sharing)
@@ -91,6 +93,7 @@ class Consumer:
         self.grid = grid
         self.holder = holder
         self.history_us = history_us
+        self.incremental = incremental
         self.outbox: list[tuple[Site, object]] = []
         self.delivered: list[Delivery] = []
         self._updates: deque[tuple[int, int, Place]] = deque()
@@ -153,6 +156,7 @@ class Consumer:
                 {key: needed[key] for key in operators},
                 operators,
                 is_exact(self.interest),
+                self.incremental,
                 self.root.windows_us if strong else None,
                 self.site,
             )
@@ -200,6 +204,7 @@ class Consumer:
             brokers,
             affected,
             self.places,
+            is_strong(self.interest),
         )
         for child in self.root.children:
             if child.key in affected:
