@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from tocsin.studies.mobility.runs import MODES
+from tocsin.studies.mobility.runs import LIFETIME_S, MODES
 from tocsin.studies.study import Claim, Row, Scale, Settings
 
 FAR = 0.5
@@ -25,9 +25,11 @@ def base_runs(scale: Scale) -> list[Settings]:
     """Ranges with edges of 100 to 500 m."""
     edges = scale.pick((100, 300, 500), (100, 200, 300, 400, 500), (100, 200, 300, 400, 500))
     seeds = range(1, 1 + scale.pick(1, min(scale.seeds, 2), scale.seeds))
-    seconds, lifetime = scale.pick((60, 30), (200, 60), (1000, 300))
+    city: Settings = {"cars": 1000, "seconds": scale.pick(60, 200, 1000)}
+    if scale.trace is not None:
+        city = {"trace": scale.trace}
     return [
-        {"edge_m": edge, "seed": seed, "cars": 1000, "seconds": seconds, "lifetime_s": lifetime}
+        {"edge_m": edge, "seed": seed, **city, "lifetime_s": LIFETIME_S}
         for edge, seed in sorted(product(edges, seeds), reverse=True)
     ]
 
