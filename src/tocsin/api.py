@@ -18,7 +18,7 @@ from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
 from tocsin.language import guess, parse
-from tocsin.language.interests import Interest
+from tocsin.language.interests import Interest, check_rules_alone
 from tocsin.language.printing_interests import print_interest
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
@@ -316,6 +316,7 @@ def rules(source: str | Path | Iterable[Statement | Interest], language: str | N
     if moving:
         if len(moving) < len(given):
             raise RuleError("queries that move bring their rules along: give them alone")
+        check_rules_alone(moving)
         needed: tuple[Statement, ...] = tuple(dict.fromkeys(rule for one in moving for rule in one.rules))
         return RuleSet(Program((), needed, moving))
     plain: list[Statement] = []

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from tocsin.events.ids import text_words
 from tocsin.events.types import Event
 from tocsin.language.interests import Space
-from tocsin.overlay.collecting import CollectCells, Events, Marker, Row, Site
+from tocsin.overlay.collecting import CollectCells, Events, Marker, Site
+from tocsin.overlay.correlation import Row
 from tocsin.overlay.ranges import Stretch, lemma_2, stretches
 from tocsin.plans.regions import Cell, Grid, Place, Region, place_of
 

@@ -16,7 +16,8 @@ from tocsin.engine.reference import Match
 from tocsin.events.ids import Words, fold, hexadecimal, text_words
 from tocsin.language.interests import Interest
 from tocsin.overlay.cells import Find, Found
-from tocsin.overlay.collecting import Collect, Events, Marker, Row, Site, Slot, Streamed
+from tocsin.overlay.collecting import Collect, Events, Marker, Site, Slot, Streamed
+from tocsin.overlay.correlation import Row
 from tocsin.overlay.ranges import lemma_1, points, quiet
 from tocsin.plans.operators import is_exact, is_strong, tree
 from tocsin.plans.regions import Cell, Grid, Place, Region

@@ -146,7 +146,7 @@ class Simulation:
         self.sites[home].consumers[interest.name] = Consumer(
             interest, home, places, city.grid, city.holder, city.history_us, others, incremental=incremental
         )
-        known = {**types, **{rule.emits.name: rule.emits for rule in interest.rules}} if types else {}
+        known = {**types, **{rule.emits.name: rule.emits for rule in interest.parts}} if types else {}
         for operator in root.walk():
             for child in operator.children:
                 used = {name: type for name, type in known.items() if child.rule and name in child.rule.uses}
