@@ -77,13 +77,15 @@ def draw(trace: Trace, car: str, shape: object, delivered: list[Delivery], path:
         xs, ys = zip(*outline, outline[0], strict=False)
         axes.plot(xs, ys, color=colours[one.number], linewidth=1)
         axes.plot(*centre, "o", color=colours[one.number], markersize=4)
+        label = f"{(one.start or 0) // 1_000_000} s"
+        axes.annotate(label, centre, (4, 4), textcoords="offset points", color=colours[one.number], fontsize=8)
         found = [other.match for other in delivered if other.number == one.number and other.match is not None]
         axes.scatter(
             [match.attributes["x"] for match in found], [match.attributes["y"] for match in found],
             marker="x", s=60, color=colours[one.number],
         )  # fmt: skip
     axes.set(aspect="equal", xlabel="m", ylabel="m", title="A range that moves, and the accidents in it (×)")
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(frameon=False, loc="lower right", fontsize=8)
     figure.savefig(path)
 
 
