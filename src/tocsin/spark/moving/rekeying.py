@@ -46,7 +46,7 @@ def rekey(session: SparkSession, old: str | Path, new: str | Path, job: MovingJo
 
 def spread(job: MovingJob, told: Mapping[str, Any], waiting: pa.Table, parts: Sequence[pa.Table]) -> list[bytes]:
     """What each slot begins with, of what one slot knew and the events of all."""
-    settings = {name: told[name] for name in ("largest", "watermark", "focals")}
+    settings = {name: told[name] for name in ("largest", "watermark", "focals", "queries")}
     settings["types"] = list(job.sieve.types)
     events = Gathered(
         [renumbered(part, told["types"], job.sieve.types) for part in parts], job.sieve.types, settled=False

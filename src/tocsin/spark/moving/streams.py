@@ -233,7 +233,15 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
         if told["slots"] != job.slots:
             raise StateError(ELSEWHERE.format(slots=told["slots"], now=job.slots))
         parts = {number: decode(bytes(self._segments.getValue((number,))[0])) for number in told["live"]}
-        return resumed(job, told, decode(bytes(waiting)), parts, token)
+        slot = resumed(job, told, decode(bytes(waiting)), parts, token)
+        if told["types"] != list(job.sieve.types):  # the head will say so from now on, of all segments
+            for number, part in list(slot.parts.items()):
+                if part.num_rows:
+                    self._segments.updateValue((number,), (bytes(encode(part)),))
+                else:
+                    del slot.parts[number]
+                    self._segments.removeKey((number,))
+        return slot
 
     def _save(self, slot: Slot, fresh: pa.Table | None) -> None:
         job = self._sent.job
@@ -254,6 +262,7 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
             "live": sorted(slot.parts),
             "types": list(job.sieve.types),
             "focals": focal_names(job),
+            "queries": job.digests,
         }
         self._head.update((slot.token, json.dumps(head), bytes(encode(slot.waiting))))
 
@@ -263,7 +272,9 @@ def resumed(
 ) -> Slot:
     """A slot whose state was stored, perhaps by a job with other queries."""
     slot = Slot(Follower(job.followed), token=token)
-    slot.follower.restore(told["follower"])
+    slot.follower.restore(
+        told["follower"], {name for name, one in job.digests.items() if told["queries"].get(name) == one}
+    )
     slot.largest, slot.watermark, slot.next = told["largest"], told["watermark"], told["next"]
     slot.waiting = _refocused(waiting, told["focals"], focal_names(job))
     slot.parts = {number: renumbered(part, told["types"], job.sieve.types) for number, part in parts.items()}
