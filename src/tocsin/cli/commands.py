@@ -433,6 +433,10 @@ def study(
     full: Annotated[bool, typer.Option("--full", help="The paper's own sizes.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How many times what is drawn at random is drawn.")] = 3,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the CSV and PNG files go.")] = Path("study"),
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="mobility: drive by this trace, as scripts/sumo_trace.py writes them."),
+    ] = None,
 ) -> None:
     """Run the evaluation of a paper on this code: a CSV and a PNG for each figure, and what holds of its claims.
 
@@ -442,9 +446,11 @@ def study(
     """
     if quick and full:
         raise typer.BadParameter("one of --quick and --full, not both")
+    if trace is not None and name != "mobility":
+        raise typer.BadParameter("--trace is for the study of mobility")
     from tocsin.cli.studying import studied
 
-    if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out):
+    if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out, trace=trace):
         raise typer.Exit(1)
 
 
