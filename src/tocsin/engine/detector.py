@@ -37,6 +37,7 @@ from tocsin.language.printing import print_rule
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
+from tocsin.plans.typing import a
 
 LETTERS_KEPT = 100_000
 """How many dead letters are kept until somebody takes them; beyond that they are only counted."""
@@ -118,6 +119,26 @@ class Detector:
         self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)
         return self._take(seen.batch)
+
+    def learn(self, kinds: Mapping[str, Mapping[str, Kind]]) -> None:
+        """Notes which attributes events of these types have; they may have others besides. For `push_batch`."""
+        by_type = {type: dict(named) for type, named in kinds.items()}
+        self._learn(Seen(pa.table({}), [], {}, by_type, times=True, rows=0, complete=False))
+
+    def declare(self, types: Iterable[EventType]) -> None:
+        """Says what all the attributes of some types are."""
+        given = self._plan.given
+        new = {type.name: type for type in types if given.types.get(type.name) != type}
+        for name, type in new.items():
+            if name in given.types:
+                raise RuleError(f"{given.types[name]} is declared already, here it is {type}")
+            if name in self._plan.defined:
+                raise RuleError(f"{name} is defined by a rule, it cannot be declared as an event from outside")
+            for attribute, kind in given.seen.get(name, {}).items():
+                if (declared := type.kind(attribute)) not in (kind, None):
+                    raise RuleError(f"{attribute} of {name} is {a(kind)} in the events, here it is {a(declared)}")
+        if new:
+            self._rebuild(self._plan.sources, given.with_types(new))
 
     def push_batch(self, batch: pa.Table, types: Sequence[str]) -> pa.Table:
         """Takes events that are a batch already: of these types, by number, and of the kinds that the plan has."""

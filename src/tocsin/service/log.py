@@ -1,9 +1,9 @@
 """How is something kept that must not be lost? Records in files that only grow, each with its length and checksum.
 
 A log is a folder of segments, each named by the position of its first byte; positions go on from one to the next. A
-record is a header (length, checksum, number of the record) and a payload. `append` returns when all is on the disk. What
-a crash left half written can only be at the end: it is cut off when the log is opened, and put beside it. `trim` deletes
-segments that nobody reads any more.
+record is a header (length, checksum, number of the record) and a payload. `append` returns when all is on the disk.
+What a crash left half written can only be at the end: it is cut off when the log is opened, and put beside it. `trim`
+deletes segments that nobody reads any more.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ class Log:
         self.segment_bytes = segment_bytes
         self._changing = threading.Lock()
         self._failed: str | None = None
+        self.end = begin
+        """Where the next record will be."""
+        self._number = begin
+        self._file = self._locked = -1
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock()
         starts = sorted(int(path.stem) for path in self.folder.glob("*.log"))
@@ -68,11 +72,11 @@ class Log:
         return self._starts[0]
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         return self.end - self.begin
 
     def read(self, position: int, limit_bytes: int | None = None) -> Iterator[Record]:
-        """The records from a position on, up to the end at the time of the call; or as many as fit, but at least one."""
+        """The records from a position on, up to the end that there is now; or as many as fit, but at least one."""
         end = self.end
         if not self.begin <= position <= end:
             raise StateError(f"position {position} is not in the log {self.folder}: it has {self.begin} to {end}")
