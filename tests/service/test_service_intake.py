@@ -170,6 +170,7 @@ def test_a_type_has_a_name() -> None:
         (b"17", JSON, "must be an event"),
         (b"[" * 100_000, JSON, "nested too deeply"),
         (b"\xff\xfe", JSON, "the body is not"),
+        (b"", NDJSON, "the body is empty"),
         (b"a,b", "text/csv", "events come as"),
     ],
 )  # fmt: skip
@@ -188,7 +189,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 OBJECTS = st.one_of(
     st.fixed_dictionaries(
-        {"type": st.sampled_from(["A", "B", "1", ""])}, optional={"ts": VALUES, "x": VALUES, "id": VALUES, "seq": VALUES}
+        {"type": st.sampled_from(["A", "B", "1", ""])}, optional=dict.fromkeys(("ts", "x", "id", "seq"), VALUES)
     ),
     VALUES,
 )  # fmt: skip
@@ -205,3 +206,9 @@ def test_every_event_is_accepted_or_rejected_and_the_log_keeps_it(objects: list[
         assert isinstance(again, Events)
         assert again.batch.equals(taken.batch.combine_chunks())
         assert (again.types, again.news, again.key) == (taken.types, taken.news, "key")
+
+
+@pytest.mark.parametrize("line", [b"null", b'{"a":' * 50_000 + b"1" + b"}" * 50_000, b"[" * 9 + b"]" * 9, b"NaN"])
+def test_lines_that_crash_arrows_reader_do_not_reach_it(line: bytes) -> None:
+    assert take(line, NDJSON).rejected.keys() == {0}
+    assert take(line + b"\n" + ndjson(TEMP), NDJSON).rejected.keys() == {0}

@@ -37,7 +37,6 @@ from tocsin.language.printing import print_rule
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
-from tocsin.plans.typing import a
 
 LETTERS_KEPT = 100_000
 """How many dead letters are kept until somebody takes them; beyond that they are only counted."""
@@ -127,18 +126,9 @@ class Detector:
 
     def declare(self, types: Iterable[EventType]) -> None:
         """Says what all the attributes of some types are."""
-        given = self._plan.given
-        new = {type.name: type for type in types if given.types.get(type.name) != type}
-        for name, type in new.items():
-            if name in given.types:
-                raise RuleError(f"{given.types[name]} is declared already, here it is {type}")
-            if name in self._plan.defined:
-                raise RuleError(f"{name} is defined by a rule, it cannot be declared as an event from outside")
-            for attribute, kind in given.seen.get(name, {}).items():
-                if (declared := type.kind(attribute)) not in (kind, None):
-                    raise RuleError(f"{attribute} of {name} is {a(kind)} in the events, here it is {a(declared)}")
-        if new:
-            self._rebuild(self._plan.sources, given.with_types(new))
+        catalog = self._plan.given.declaring(types)
+        if catalog is not self._plan.given:
+            self._rebuild(self._plan.sources, catalog)
 
     def push_batch(self, batch: pa.Table, types: Sequence[str]) -> pa.Table:
         """Takes events that are a batch already: of these types, by number, and of the kinds that the plan has."""
