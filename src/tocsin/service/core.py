@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tocsin.errors import RuleError, StateError, TocsinError, nearest
+from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import SECOND_US
 from tocsin.service.committer import Committer
 from tocsin.service.deployed import Deployed, Text, read
@@ -131,8 +134,15 @@ class Service:
     def read(self, body: bytes, format: str, ts_unit: str | None = None) -> Taken:
         """The events of a body, and why others are none."""
         now_us = time.time_ns() // 1_000
-        bounds = Bounds(self.detection.watermark, now_us + self.options.ahead_us)
-        return self.intake.read(body, format, now_us=now_us, bounds=bounds, ts_unit=ts_unit)
+        return self.intake.read(body, format, now_us=now_us, bounds=self._bounds(now_us), ts_unit=ts_unit)
+
+    def take(self, table: pa.Table) -> Taken:
+        """The events of a table, and why others are none."""
+        now_us = time.time_ns() // 1_000
+        return self.intake.table(table, now_us=now_us, bounds=self._bounds(now_us))
+
+    def _bounds(self, now_us: int) -> Bounds:
+        return Bounds(self.detection.watermark, now_us + self.options.ahead_us)
 
     def accept(self, taken: Taken, key: str | None = None) -> Future[Receipt]:
         """Puts events into the log. The receipt comes when they are on the disk.
@@ -368,6 +378,8 @@ class Service:
                 return
         else:
             ts = detection.largest + 1
+            if detection.largest == BEGINNING:
+                return
             quiet_s = time.monotonic() - self._heard_s
             if ts <= detection.ticked or quiet_s < IDLE_S + options.delay_us / SECOND_US:
                 return

@@ -118,7 +118,8 @@ class Detection:
                 self.moving[one.id] = MovingDetector(
                     [interest], {type.name: type for type in types}, delay_us=self.delay_us, history_us=history_us
                 )
-                self.moving[one.id].advance(max(self.watermark, BEGINNING + 1))
+                if self.watermark > BEGINNING:
+                    self.moving[one.id].advance(self.watermark)
         elif new:
             self.detector.declare(text.program.types)
             self.kinds |= {type.name: dict(type.attributes) for type in text.program.types}

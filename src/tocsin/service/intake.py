@@ -118,6 +118,10 @@ class Intake:
             raise EventError(f"events come as {', '.join(FORMATS)}, not as '{format}'")
         return self._rows(rows, rejected, columns, now_us, bounds)
 
+    def table(self, table: pa.Table, *, now_us: int, bounds: Bounds) -> Taken:
+        """The events of a table."""
+        return self._table(table, Columns(), now_us, bounds, text=False)
+
     # ---- a table
 
     def _table(self, table: pa.Table, columns: Columns, now_us: int, bounds: Bounds, *, text: bool) -> Taken:
