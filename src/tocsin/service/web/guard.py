@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -12,6 +13,8 @@ from tocsin.service.web.access import SMALL_BODY_BYTES, Place, Refusal
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+DRAINED_BYTES = 16 << 20
+DRAINED_S = 2.0
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -38,7 +41,11 @@ class Guard:
         limit_bytes = self._place.body_bytes if scope["path"] == "/events" else SMALL_BODY_BYTES
         refusal = self._refused(headers, limit_bytes)
 
+        bounded = Bounded(receive, limit_bytes, self._place.body_s)
+
         async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                await bounded.drain()
             if message["type"] == "http.response.start":
                 there = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in there)]
@@ -47,7 +54,7 @@ class Guard:
         if refusal is not None:
             await _answer(refusal, sending)
             return
-        await self._app(scope, self._bounded(receive, limit_bytes), sending)
+        await self._app(scope, bounded, sending)
 
     def _refused(self, headers: dict[bytes, str], limit_bytes: int) -> Refusal | None:
         host = headers.get(b"host", "")
@@ -64,27 +71,40 @@ class Guard:
             return Refusal(415, "bodies come as they are, without a Content-Encoding")
         return None
 
-    def _bounded(self, receive: Receive, limit_bytes: int) -> Receive:
-        size = 0
-        over = False
-        until_s = asyncio.get_running_loop().time() + self._place.body_s
 
-        async def bounded() -> Message:
-            nonlocal size, over
-            if over:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(until_s):
-                    message = await receive()
-            except TimeoutError:
-                raise Refusal(408, f"the body did not come within {self._place.body_s:g} s") from None
-            size += len(message.get("body", b""))
-            over = not message.get("more_body", False)
-            if size > limit_bytes:
-                raise Refusal(413, f"a body has at most {limit_bytes:,} bytes")
-            return message
+class Bounded:
+    """What receives a body, if it is not too large and does not take too long."""
 
-        return bounded
+    def __init__(self, receive: Receive, limit_bytes: int, limit_s: float) -> None:
+        self._receive, self._limit_bytes, self._limit_s = receive, limit_bytes, limit_s
+        self._until_s = asyncio.get_running_loop().time() + limit_s
+        self._size = 0
+        self._over = False
+
+    async def __call__(self) -> Message:
+        if self._over:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._until_s):
+                message = await self._receive()
+        except TimeoutError:
+            self._over = True
+            raise Refusal(408, f"the body did not come within {self._limit_s:g} s") from None
+        self._size += len(message.get("body", b""))
+        self._over = not message.get("more_body", False)
+        if self._size > self._limit_bytes:
+            raise Refusal(413, f"a body has at most {self._limit_bytes:,} bytes")
+        return message
+
+    async def drain(self) -> None:
+        """Takes in a little of what nobody wants to read: who is still sending would not hear the answer."""
+        left = DRAINED_BYTES
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAINED_S):
+                while not self._over and left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self._over = not message.get("more_body", False)
 
 
 async def _answer(refusal: Refusal, send: Send) -> None:
