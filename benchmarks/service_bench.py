@@ -4,8 +4,8 @@
 
 Three runs on one service with the fire rules R1 to R3 and the embedded engine, all events durable before the answer:
 Arrow as fast as it goes, NDJSON as fast as it goes, then Arrow at half the target rate with the time from a batch's
-answer (and from its sending) to the notification of each match in it. Besides what the clock says there is the service's
-own CPU time, which other work on the machine does not change: events per CPU second are a rate on one whole core.
+answer (and from its sending) to the notification of each match in it. Besides what the clock says there is the
+service's own CPU time, which other work on the machine does not change: events per CPU second are a rate on one core.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pyarrow as pa
-import pyarrow.json  # noqa: F401
+import pyarrow.json
 
 from tocsin.client import Client
 from tocsin.events.files import records
@@ -184,8 +184,12 @@ def main() -> int:
     if wanted.json:
         print(json.dumps(report))
     else:
-        print(f"Arrow   {arrow[0]:>10,.0f} events/s accepted and detected in; {arrow[1]:,.0f} a CPU second of the service")
-        print(f"NDJSON  {ndjson[0]:>10,.0f} events/s accepted and detected in; {ndjson[1]:,.0f} a CPU second of the service")
+        print(
+            f"Arrow   {arrow[0]:>10,.0f} events/s accepted and detected in; {arrow[1]:,.0f} a CPU second of the service"
+        )
+        print(
+            f"NDJSON  {ndjson[0]:>10,.0f} events/s accepted and detected in; {ndjson[1]:,.0f} a CPU second of the service"
+        )
         print(f"at half the load: {told}")
     good = (
         arrow[0] >= TARGETS["arrow"]

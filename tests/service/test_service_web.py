@@ -7,7 +7,6 @@ import hmac
 import json
 import logging
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +17,10 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from tests.service.serving import Running, running
 
 from tocsin.client import ServiceError
 from tocsin.errors import RuleError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from serving import Running, running
 
 SECOND = 1_000_000
 START = 1_790_000_000 * SECOND

@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 
 from tocsin.service import looking, metrics
 from tocsin.service.core import status as status_of
@@ -42,7 +42,7 @@ def _rounded(rates: dict[str, float]) -> dict[str, float]:
 
 @router.get(
     "/metrics",
-    response_class=PlainTextResponse,
+    response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def prometheus(place: Here, token: Anyone) -> Response:
