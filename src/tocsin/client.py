@@ -47,16 +47,17 @@ class ServiceError(TocsinError):
 
 
 class Client:
-    """Speaks to a service. `token`: default is what the environment's TOCSIN_TOKEN says."""
+    """Speaks to a service: the one that TOCSIN_URL and TOCSIN_TOKEN of the environment name, if none is given."""
 
     def __init__(
         self,
-        url: str = "http://127.0.0.1:8321",
+        url: str | None = None,
         token: str | None = None,
         *,
         patience_s: float = PATIENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        url = os.environ.get("TOCSIN_URL", "http://127.0.0.1:8321") if url is None else url
         token = os.environ.get("TOCSIN_TOKEN") if token is None else token
         headers = {} if not token else {"Authorization": f"Bearer {token}"}
         self._patience_s = patience_s
