@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tocsin.engine import output
 from tocsin.engine.detector import Detector
+from tocsin.engine.evidence import Evidence
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
+from tocsin.engine.reasons import Reason
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
@@ -264,6 +266,52 @@ class RuleSet:
         """A detector that goes on where the snapshot was taken. New and changed rules see events from there on."""
         self._check_moving("restore")
         return Detector.restore(snapshot, self.rules, self.types)
+
+    def why(self, events: Data, id: str, **names: Any) -> Reason:
+        """What made the match of that id in these events: each thing that its rule asks, and what was found.
+
+        `names` are those of `detect`: what the columns are called.
+
+        >>> fire = rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke")
+        >>> from tocsin.events.types import Event
+        >>> events = [Event("Temp", 1_000_000, {"value": 51.0}), Event("Smoke", 3_000_000)]
+        >>> print(fire.why(events, fire.detect(events)["id"][0].as_py()))
+        Fire matched at Smoke@3000000()
+          Smoke()
+            ✓ Smoke: any will do
+          last Temp(value>45) within 5 min from Smoke
+            ✓ within 5 min from Smoke: Temp@1000000(value=51.0), 2 s before Smoke
+            ✓ value>45: value is 51.0
+            ✓ last: no other fits
+        """
+        return self.evidence(events, **names).why(id)
+
+    def why_not(
+        self, events: Data, id: str | None = None, *, at: int | None = None, rule: str | None = None, **names: Any
+    ) -> list[Reason]:
+        """What became of the rules, or of one of them, at an event, that of an id or those of a time (µs): what was
+        asked and met, and the first thing that was not, with the candidate that came nearest.
+
+        >>> fire = rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke")
+        >>> from tocsin.events.types import Event
+        >>> events = [Event("Temp", 1_000_000, {"value": 44.0}), Event("Smoke", 3_000_000)]
+        >>> (reason,) = fire.why_not(events, at=3_000_000)
+        >>> reason.failed.asked, reason.failed.found
+        ('value>45', 'value is 44.0')
+        """
+        if (id is None) == (at is None):
+            raise EventError("say which event is meant: by its id, or by its time (at)")
+        return self.evidence(events, **names).why_not(id, at, rule)
+
+    def evidence(self, events: Data, **names: Any) -> Evidence:
+        """These events with what the rules find in them, for several questions why and why not."""
+        if _is_frames(events):
+            raise EventError(
+                "why and why not look at events in this process: give an Arrow table, such as df.toArrow()"
+            )
+        if self.interests:
+            raise EventError("why and why not are answered for rules, not for queries that move")
+        return Evidence(self._plan, self.types, events, Columns(**names))
 
     def explain(self, events: Frames | None = None, **options: Any) -> str:
         """What will be done for these rules, as text: types and columns, filters, buffers, keys, state, cost.

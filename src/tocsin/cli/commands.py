@@ -270,6 +270,41 @@ def run(
 
 
 @app.command()
+def why(
+    rules: Rules,
+    events: Annotated[str, typer.Option(metavar="PATH", help="Events: a file, or a folder of files.")],
+    id: Annotated[str | None, typer.Option("--id", help="The id of a match (why), or of an event (why not).")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Or when the event came: 2026-07-01T12:00:00Z, or µs.")
+    ] = None,
+    rule: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.")] = None,
+    type_column: Annotated[str, typer.Option(help="The column with the type of each event.")] = "type",
+    ts_column: Annotated[str, typer.Option(help="The column with its time.")] = "ts",
+    ts_unit: Annotated[
+        Unit | None, typer.Option(help="What whole numbers in that column count.", show_default="microseconds")
+    ] = None,
+    seq_column: Annotated[str, typer.Option(help="The column that orders events of one instant, if any.")] = "seq",
+    id_column: Annotated[str, typer.Option(help="The column with the event's own id, if any.")] = "id",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
+) -> None:
+    """Say why a rule matched at an event, or why not: what it asks, what was found, and the first thing not met.
+
+    [bold]Why this match:[/bold]  tocsin why fire.tesla --events readings.csv --id 5f0c…
+
+    [bold]Why none here:[/bold]  tocsin why fire.tesla --events readings.csv --at 2026-07-01T12:03:00Z
+    """
+    names: dict[str, Any] = {"type": type_column, "ts": ts_column, "seq": seq_column, "id": id_column}
+    if (id is None) == (at is None):
+        raise typer.BadParameter("say which: --id or --at", param_hint="--id")
+    moment = None if at is None else _microseconds(at)
+    reasons = running.reasons(_rules(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
+    if as_json:
+        typer.echo(json.dumps([reason.as_data() for reason in reasons], ensure_ascii=False))
+    else:
+        typer.echo("\n\n".join(map(str, reasons)))
+
+
+@app.command()
 def change(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --rules-folder of a run.", show_default=False)],
     add: Annotated[
