@@ -184,12 +184,10 @@ def main() -> int:
     if wanted.json:
         print(json.dumps(report))
     else:
-        print(
-            f"Arrow   {arrow[0]:>10,.0f} events/s accepted and detected in; {arrow[1]:,.0f} a CPU second of the service"
-        )
-        print(
-            f"NDJSON  {ndjson[0]:>10,.0f} events/s accepted and detected in; {ndjson[1]:,.0f} a CPU second of the service"
-        )
+        for name, (per_s, per_cpu_s) in (("Arrow", arrow), ("NDJSON", ndjson)):
+            print(
+                f"{name:7}{per_s:>10,.0f} events/s accepted and detected in, {per_cpu_s:,.0f} a CPU second of its own"
+            )
         print(f"at half the load: {told}")
     good = (
         arrow[0] >= TARGETS["arrow"]

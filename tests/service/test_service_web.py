@@ -83,8 +83,17 @@ def test_a_rule_is_checked_tried_deployed_answers_and_goes(web: Running) -> None
     assert told["rule"]["text"] == FIRE
     again = web.http().get(f"/matches/{match['id']}/why").json()
     assert again == told
-    answer = web.http().post("/why-not", json={"rule": "Fire", "type": "Smoke"})
-    assert answer.json()["matched"] == [match["number"]]
+    assert [check["holds"] for check in told["checks"]] == [True] * len(told["checks"])
+    assert {"value>45": "value is 50.5"}.items() <= {one["asked"]: one["found"] for one in told["checks"]}.items()
+    at = START + next(clock) * SECOND
+    client.publish(
+        [{"type": "Temp", "ts": at, "area": "cold", "value": 44.5}, {"type": "Smoke", "ts": at + 1, "area": "cold"}]
+    )
+    web.service.wait()
+    assert web.http().get("/events", params={"type": "Smoke"}).json()[0]["attributes"] == {"area": "cold"}
+    (reason,) = web.http().post("/why-not", json={"rule": "Fire", "ts_us": at + 1}).json()
+    assert not reason["matched"]
+    assert (reason["checks"][-1]["asked"], reason["checks"][-1]["found"]) == ("value>45", "value is 44.5")
     graph = web.http().get("/graph").json()
     assert {node["title"] for node in graph["nodes"] if node["column"] == 0} == {"Smoke", "Temp"}
     client.remove("Fire")

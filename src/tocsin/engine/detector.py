@@ -31,7 +31,7 @@ from tocsin.events.batches import (
     read,
 )
 from tocsin.events.scheduler import BEGINNING, Scheduler
-from tocsin.events.types import EventType
+from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog

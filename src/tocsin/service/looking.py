@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from tocsin.engine.evidence import Evidence, reach_us
 from tocsin.engine.moving.detector import MovingDetector
-from tocsin.errors import RuleError, TocsinError
+from tocsin.engine.reasons import Reason, written
+from tocsin.errors import EventError, RuleError, TocsinError
+from tocsin.events.batches import Columns
 from tocsin.events.files import records as rows_of
+from tocsin.events.types import Event, EventType
 from tocsin.language.interests import Circle, Interest, Polygon, Rectangle
 from tocsin.language.requests import Statement
+from tocsin.language.rules import Rule
+from tocsin.plans.catalog import Catalog
 from tocsin.plans.picture import COLUMNS, NODES_SHOWN, outline
+from tocsin.plans.plan import plan
 from tocsin.service.core import NotFound, Service
-from tocsin.service.deployed import Text, read
+from tocsin.service.deployed import Deployed, Text
 from tocsin.service.detection import Detection, Row, by_type
 from tocsin.service.records import Change, Deploy, Events
 
 DRY_MATCHES = 50
+HEADER = ("ts", "seq", "id")
 FOREVER_US = 2**60
 
 
@@ -61,11 +71,18 @@ def _edges(record: Events) -> tuple[int, int]:
 
 
 def _needed(service: Service, text: Text) -> list[Statement]:
-    """The deployed rules that define what a text uses, and what those use, first things first."""
+    """The deployed rules that define what a text uses."""
+    if text.program.interests:
+        return []
+    return _uses(service, [type for rule in text.program.rules for type in rule.uses], text.names)
+
+
+def _uses(service: Service, types: Iterable[str], but: Collection[str]) -> list[Statement]:
+    """The deployed rules that define some types, and what those use, first things first."""
     plan = service.detection.plan
-    known = {rule.name: rule for rule in plan.sources if rule.name not in text.names}
+    known = {rule.name: rule for rule in plan.sources if rule.name not in but}
     wanted: dict[str, Statement] = {}
-    waiting = [type for rule in text.program.rules for type in rule.uses] if not text.program.interests else []
+    waiting = list(types)
     while waiting:
         type = waiting.pop()
         for rule in known.values():
@@ -88,65 +105,123 @@ def match_of(service: Service, id: str) -> Row:
 
 
 def why(service: Service, id: str) -> dict[str, Any]:
-    """What a match is made of: its rule, and the events at its parts with what they held."""
+    """What a match is made of: its rule, the events at its parts with what they held, and what each clause asked."""
     match = match_of(service, id)
     rule = service.rules.get(match.get("query") or match["rule"])
     parts = [{**part, "attributes": _attributes(service, part)} for part in match["parts"]]
-    return {
-        "match": match,
-        "rule": None if rule is None else {"id": rule.id, "language": rule.language, "text": rule.source},
-        "parts": parts,
-        "clauses": [],
-    }
+    checks: list[dict[str, Any]] = []
+    note = None
+    if rule is not None and not rule.moves:
+        try:
+            checks = _told_checks(_evidence(service, rule, _micros(match["ts"])).why(match["id"]))
+        except TocsinError as error:
+            note = str(error)
+    told_rule = None if rule is None else {"id": rule.id, "language": rule.language, "text": rule.source}
+    return {"match": match, "rule": told_rule, "parts": parts, "checks": checks, "note": note}
 
 
-def why_not(service: Service, rule: str, type: str, ts: int | None, id: str | None) -> dict[str, Any]:
-    """For an event that could have been the anchor of a rule: whether it was, and what there was beside it."""
+def why_not(service: Service, rule: str, ts_us: int | None, id: str | None) -> list[dict[str, Any]]:
+    """For an event that could have been the anchor of a rule, that of an id or those of a time: what was met of what
+    the rule asks, and the first thing that was not, with the candidate that came nearest.
+    """
     deployed = service.rules.get(rule)
     if deployed is None:
         raise NotFound(f"there is no rule {rule}")
-    found = [event for event in _events(service, {type}) if ts is None or event["ts_us"] == ts]
-    found = [event for event in found if id is None or event.get("id") == id]
-    if not found:
-        raise NotFound(f"there is no {type} like that among the last events")
-    event = found[-1]
-    matched = []
-    for line in service.matches.latest(20_000):
-        match = json.loads(line.text)
-        parts = [part for part in match["parts"] if part["type"] == type and part["ts"] == event["ts"]]
-        if parts and rule in (match["rule"], match.get("query")):
-            matched.append(match["number"])
-    return {"rule": rule, "event": event, "matched": matched, "clauses": []}
+    if deployed.moves:
+        raise RuleError(f"{rule} is a query that moves: why not is answered for rules of TESLA")
+    if (ts_us is None) == (id is None):
+        raise EventError("say which event is meant: by its id, or by its time (ts_us)")
+    reasons = _evidence(service, deployed, ts_us).why_not(id, ts_us, rule)
+    return [
+        {
+            "rule": reason.rule,
+            "matched": reason.matched,
+            "anchor": written(reason.anchor),
+            "checks": _told_checks(reason),
+        }
+        for reason in reasons
+    ]
+
+
+def _told_checks(reason: Reason) -> list[dict[str, Any]]:
+    return [
+        {"clause": check.clause, "asked": check.asked, "found": check.found, "holds": check.holds}
+        for check in reason.checks
+    ]
+
+
+def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
+    """The last events that a rule looks at, and what it and the rules that it uses find in them."""
+    statement = next((one for one in service.detection.plan.sources if one.name == rule.id), None)
+    if not isinstance(statement, Rule):
+        raise RuleError(f"{rule.id} is no rule of TESLA: why and why not are answered for these")
+    needed = [*_uses(service, statement.uses, {rule.id}), statement]
+    types = {type for one in needed for type in one.uses}
+    kinds = service.registry.kinds
+    declared = {type: EventType(type, tuple(kinds[type].items())) for type in types if type in kinds}
+    reach = sum(reach_us(one) for one in needed if isinstance(one, Rule))
+    span = None if ts_us is None else (ts_us - reach, ts_us)
+    events = [
+        Event(event["type"], event["ts_us"], event["values"], event["seq"], event["id"])
+        for event in _events(service, types, span)
+    ]
+    if not events:
+        raise EventError("the events are not kept any more")
+    return Evidence(plan(needed, Catalog(types=declared)), declared, events, Columns())
 
 
 def _attributes(service: Service, part: Row) -> dict[str, Any]:
     """What the event at a part of a match held, if it is among the last ones."""
-    for event in reversed(_events(service, {part["type"]}, part["ts"])):
-        if event.get("id") in (None, part["id"]):
+    moment = _micros(part["ts"])
+    for event in reversed(_events(service, {part["type"]}, (moment, moment))):
+        if event["id"] in (None, part["id"]):
             return dict(event["attributes"])
     return {}
 
 
-def _events(service: Service, types: Iterable[str], ts: str | None = None) -> list[Row]:
-    """The last events of some types, or those at one time."""
-    moment = None if ts is None else np.datetime64(ts.rstrip("Z"), "us").astype(np.int64)
+def latest_events(service: Service, type: str | None, limit: int) -> list[Row]:
+    """The last events, or those of one type, newest first."""
+    types = set(service.registry.kinds) if type is None else {type}
+    found = _events(service, types, None)[-limit:]
+    return [{name: event[name] for name in ("type", "ts", "ts_us", "id", "attributes")} for event in reversed(found)]
+
+
+def _micros(ts: str) -> int:
+    return int(np.datetime64(ts.rstrip("Z"), "us").astype(np.int64))
+
+
+def _events(service: Service, types: Iterable[str], span: tuple[int, int] | None) -> list[Row]:
+    """The last events of some types, or those between two times, in the order in which they came."""
+    wanted = set(types)
     found: list[Row] = []
-    for record in service.recent(types):
-        if moment is not None and not (record.batch["ts"].to_numpy() == moment).any():
-            continue
-        for type, table in by_type(record).items():
-            if type not in set(types):
+    for record in service.recent(wanted):
+        if span is not None:
+            ts = record.batch["ts"].to_numpy()
+            near = (ts >= span[0]) & (ts <= span[1])
+            if not near.any():
                 continue
-            if moment is not None:
-                table = table.filter(table["ts"].cast("int64").to_numpy() == moment)
-            micros = table["ts"].cast("int64").to_pylist()
-            for row, ts_us in zip(rows_of(table), micros, strict=True):
-                attributes = {name: value for name, value in row.items() if name not in ("ts", "seq", "id")}
-                attributes = {name: value for name, value in attributes.items() if value is not None}
+            record = replace(record, batch=record.batch.filter(pa.array(near)))
+        for type, table in by_type(record).items():
+            if type not in wanted:
+                continue
+            micros = table["ts"].cast(pa.int64()).to_pylist()
+            for row, plain, ts_us in zip(rows_of(table), _plain(table), micros, strict=True):
+                attributes = {name: value for name, value in row.items() if name not in HEADER and value is not None}
+                values = {name: value for name, value in plain.items() if name not in HEADER and value is not None}
                 found.append(
-                    {"type": type, "ts": row["ts"], "ts_us": ts_us, "id": row.get("id"), "attributes": attributes}
+                    {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get("id")}
+                    | {"attributes": attributes, "values": values}
                 )
     return found
+
+
+def _plain(table: pa.Table) -> list[Row]:
+    """The rows with times as whole numbers."""
+    for number, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(number, column.name, table[column.name].cast(pa.int64()))
+    rows: list[Row] = table.to_pylist()
+    return rows
 
 
 def graph(service: Service) -> dict[str, Any]:
@@ -243,6 +318,3 @@ def told(error: TocsinError) -> dict[str, Any]:
             "end": None if span is None or error.source is None else span.end,
         }
     return {"message": str(error)}
-
-
-__all__ = ["dry_run", "graph", "match_of", "places", "ranges", "read", "told", "why", "why_not"]

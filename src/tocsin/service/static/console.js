@@ -1,6 +1,6 @@
 // The console: which view is shown, who is asking, and what is asked for again and again.
 import { ask, token, useToken } from "./service.js";
-import { Feed } from "./feed.js";
+import { Feed, WhyNot } from "./feed.js";
 import { Rules } from "./rules.js";
 import { drawGraph } from "./graph.js";
 import { drawMap } from "./map.js";
@@ -71,6 +71,7 @@ async function askForToken() {
 const rates = new Rates();
 const rules = new Rules(() => refresh());
 const feed = new Feed();
+const whyNot = new WhyNot();
 
 async function refresh() {
   try {
@@ -85,6 +86,7 @@ async function refresh() {
     rates.take(status);
     if (view === "rules" || !rules.known) await rules.refresh();
     feed.name(rules.names);
+    whyNot.name(rules.known);
     if (view === "graph") drawGraph(by("graph"), await ask("GET", "/graph"));
     if (view === "map") drawMap(await ask("GET", "/map"));
   } catch (error) {

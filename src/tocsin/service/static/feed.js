@@ -101,7 +101,7 @@ export class Feed {
 }
 
 function explained(told) {
-  const { match, rule, parts, clauses } = told;
+  const { match, rule, parts, checks, note } = told;
   const nodes = [make("h2", {}, `Why ${match.type} at ${clock(match.ts)}`)];
   const facts = { ...match.attributes, ...(match.query ? { query: match.query, range: match.range } : {}) };
   nodes.push(make("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, String(value))])));
@@ -110,9 +110,63 @@ function explained(told) {
     const rows = parts.map((part) => make("tr", {}, make("td", {}, part.role), make("td", {}, clock(part.ts)), make("td", {}, said(part.attributes) || "–")));
     nodes.push(make("table", {}, make("thead", {}, make("tr", {}, ...["event", "at", "held"].map((name) => make("th", {}, name)))), make("tbody", {}, ...rows)));
   } else nodes.push(make("p", { class: "empty" }, match.type === "Marker" ? "A marker stands before what a range brings." : "It names no single events."));
-  if (clauses?.length) nodes.push(make("ul", { class: "clauses" }, ...clauses.map((one) => make("li", { class: one.holds === false ? "failed" : "" }, one.text ?? String(one)))));
+  nodes.push(...account(checks));
+  if (note) nodes.push(make("p", { class: "note" }, note));
   nodes.push(make("pre", {}, rule ? rule.text.trim() : "The rule is not deployed any more."));
   return nodes;
+}
+
+// What each clause asked, and what was found.
+function account(checks) {
+  const nodes = [];
+  checks.forEach((check, k) => {
+    if (k === 0 || checks[k - 1].clause !== check.clause) nodes.push(make("p", { class: "clause mono" }, check.clause), make("ul", { class: "clauses" }));
+    const what = check.asked === check.clause ? check.found : `${check.asked}: ${check.found}`;
+    nodes.at(-1).append(make("li", { class: check.holds ? "" : "failed" }, what));
+  });
+  return nodes;
+}
+
+// For an event that could have begun a match: why it did not.
+export class WhyNot {
+  constructor() {
+    this.rules = [];
+    by("whynot-rule").addEventListener("change", () => this.list());
+    by("whynot").addEventListener("toggle", () => this.list());
+  }
+
+  name(rules) {
+    const tesla = rules.filter((rule) => rule.language === "tesla").map((rule) => rule.id);
+    if (tesla.join() === this.rules.join()) return;
+    this.rules = tesla;
+    by("whynot-rule").replaceChildren(...tesla.map((name) => make("option", { value: name }, name)));
+    this.list();
+  }
+
+  async list() {
+    const rule = by("whynot-rule").value;
+    if (!by("whynot").open || !rule) return;
+    const graph = await ask("GET", "/graph");
+    const node = graph.nodes.find((one) => one.column === 3 && one.title === rule);
+    const filters = graph.links.filter(([, to]) => to === node?.id).map(([from]) => from).filter((from) => from.startsWith("1-"));
+    const types = graph.links.filter(([, to]) => filters.includes(to)).map(([from]) => graph.nodes.find((one) => one.id === from));
+    const type = types.find((one) => one?.column === 0)?.title;
+    const events = type ? await ask("GET", `/events?type=${encodeURIComponent(type)}&limit=30`) : [];
+    by("whynot-events").replaceChildren(...events.map((event) => make("li", {}, make("button", { onclick: () => this.tell(rule, event) },
+      make("span", { class: "badge marker" }, event.type), make("span", { class: "what" }, said(event.attributes)), make("span", { class: "when" }, clock(event.ts))))));
+    by("whynot-empty").hidden = events.length > 0;
+  }
+
+  async tell(rule, event) {
+    const panel = by("why");
+    try {
+      const reasons = await ask("POST", "/why-not", { rule, ts_us: event.ts_us });
+      panel.replaceChildren(...reasons.flatMap((reason) => [make("h2", {}, `${reason.matched ? "Why" : "Why not"} ${rule} at ${clock(event.ts)}`), make("p", { class: "note mono" }, reason.anchor), ...account(reason.checks)]));
+    } catch (error) {
+      panel.replaceChildren(make("h2", {}, "Why not"), make("p", { class: "empty" }, error.message));
+    }
+    panel.scrollIntoView({ behavior: "smooth", block: "nearest" });
+  }
 }
 
 function timeline(parts) {

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 
+from tocsin.service import looking
 from tocsin.service.core import Receipt
 from tocsin.service.intake import ARROW_STREAM, FORMATS, JSON, NDJSON, REASONS_MAX
 from tocsin.service.web.access import Here, Place, Publisher, Refusal, Subscriber
-from tocsin.service.web.models import MatchPage, ReceiptAnswer, Rejection
+from tocsin.service.web.models import MatchPage, Name, ReceiptAnswer, Rejection
 
 router = APIRouter()
 
@@ -74,6 +75,17 @@ async def _received(place: Place, body: bytes, format: str, key: str | None, ts_
     taken = await asyncio.to_thread(service.read, body, format, ts_unit)
     future = await asyncio.to_thread(service.accept, taken, key)
     return await asyncio.wrap_future(future)
+
+
+@router.get("/events", tags=["events"])
+def latest(
+    place: Here,
+    token: Subscriber,
+    type: Annotated[Name | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+) -> list[dict[str, Any]]:
+    """The last events, newest first."""
+    return looking.latest_events(place.service, type, limit)
 
 
 @router.get("/dead-letters", tags=["events"])

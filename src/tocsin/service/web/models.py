@@ -108,10 +108,9 @@ class MatchPage(BaseModel):
 
 
 class WhyNotQuestion(Strict):
-    """An event that could have been the anchor of a rule: its type, and its time or id."""
+    """An event that could have been the anchor of a rule, by its time (µs) or by its id."""
 
     rule: Name
-    type: Name
     ts_us: Annotated[int | None, Field(ge=-(2**61), le=2**61)] = None
     id: Annotated[str | None, Field(max_length=1_000)] = None
 

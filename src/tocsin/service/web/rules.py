@@ -91,6 +91,6 @@ async def remove(id: Id, place: Here, token: Deployer) -> None:
 
 
 @router.post("/why-not", tags=["matches"])
-def why_not(question: WhyNotQuestion, place: Here, token: Onlooker) -> dict[str, Any]:
-    """For an event that could have been the anchor of a rule: whether it was, and what was missing."""
-    return looking.why_not(place.service, question.rule, question.type, question.ts_us, question.id)
+def why_not(question: WhyNotQuestion, place: Here, token: Onlooker) -> list[dict[str, Any]]:
+    """For an event that could have been the anchor of a rule: what the rule asked, and the first thing not met."""
+    return looking.why_not(place.service, question.rule, question.ts_us, question.id)
