@@ -5,10 +5,11 @@ READY := .venv/ready
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-spark clean
+.PHONY: help demo serve test check bench bench-spark clean
 
 help:
 	@echo 'make demo    find fires in a million events'
+	@echo 'make serve   the service with made-up events, and a console to look at it'
 	@echo 'make test    every check and every test'
 	@echo 'make check   the same with the fast tests only'
 	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
@@ -16,6 +17,9 @@ help:
 
 demo: $(READY)
 	@JAVA_HOME=$$(scripts/java.sh) && export JAVA_HOME && $(BIN)/tocsin demo
+
+serve: $(READY)
+	@$(BIN)/tocsin serve --demo
 
 test: $(READY) lint
 	$(BIN)/pytest -n 2 --dist loadgroup --slow --doctest-modules src tests

@@ -36,4 +36,12 @@ fi
 
 new_enough "$venv/bin/python" || "$python" -m venv --clear "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable . --group dev
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[service]' --group dev
+
+# The console's tests need a browser. Where it cannot be had, they are skipped and say so.
+if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && command -v apt-get >/dev/null; then
+  root=()
+  [ "$(id -u)" -eq 0 ] || root=(sudo -n)
+  { "${root[@]}" apt-get -qq update && "${root[@]}" apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 ||
+    echo "setup.sh: no chromium; the console's tests will be skipped" >&2
+fi

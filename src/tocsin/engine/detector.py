@@ -31,7 +31,7 @@ from tocsin.events.batches import (
     read,
 )
 from tocsin.events.scheduler import BEGINNING, Scheduler
-from tocsin.events.types import EventType
+from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
@@ -104,6 +104,17 @@ class Detector:
         self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)
         return self._take(seen.batch)
+
+    def learn(self, kinds: Mapping[str, Mapping[str, Kind]]) -> None:
+        """Notes which attributes events of these types have; they may have others besides. For `push_batch`."""
+        by_type = {type: dict(named) for type, named in kinds.items()}
+        self._learn(Seen(pa.table({}), [], {}, by_type, times=True, rows=0, complete=False))
+
+    def declare(self, types: Iterable[EventType]) -> None:
+        """Says what all the attributes of some types are."""
+        catalog = self._plan.given.declaring(types)
+        if catalog is not self._plan.given:
+            self._rebuild(self._plan.sources, catalog)
 
     def push_batch(self, batch: pa.Table, types: Sequence[str]) -> pa.Table:
         """Takes events that are a batch already: of these types, by number, and of the kinds that the plan has."""

@@ -7,7 +7,7 @@ as that goes, and bound again later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,6 +82,17 @@ class Catalog:
         if not new_shared and (types, seen, empty, whole) == (self.types, self.seen, self.empty, self.complete):
             return self
         return replace(self, types=types, shared={**self.shared, **new_shared}, seen=seen, empty=empty, complete=whole)
+
+    def declaring(self, types: Iterable[EventType]) -> Catalog:
+        """This catalog with types of which all attributes are said now; the same one, if they are no news."""
+        new = {type.name: type for type in types if self.types.get(type.name) != type}
+        for name, type in new.items():
+            if name in self.types:
+                raise RuleError(f"{self.types[name]} is declared already, here it is {type}")
+            for attribute, kind in self.seen.get(name, {}).items():
+                if (said := type.kind(attribute)) not in (kind, None):
+                    raise RuleError(f"{attribute} of {name} is {kind} in the events that came, here it is {said}")
+        return self.with_types(new) if new else self
 
     def with_types(self, types: Mapping[str, EventType]) -> Catalog:
         """This catalog with more exact types."""
