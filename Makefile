@@ -5,13 +5,15 @@ READY := .venv/ready
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-spark clean
+.PHONY: help demo test check bench bench-spark docs wheel clean
 
 help:
 	@echo 'make demo    find fires in a million events'
 	@echo 'make test    every check and every test'
 	@echo 'make check   the same with the fast tests only'
 	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
+	@echo 'make docs    the documentation as a site, in build/site'
+	@echo 'make wheel   a source archive and a wheel, in dist'
 	@echo 'make clean   remove what the others made'
 
 demo: $(READY)
@@ -36,6 +38,13 @@ bench: $(READY)
 
 bench-spark: $(READY)
 	$(BIN)/python benchmarks/spark_bench.py
+
+docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
+
+wheel: $(READY)
+	$(BIN)/python -m build
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
