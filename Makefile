@@ -40,7 +40,6 @@ bench-spark: $(READY)
 	$(BIN)/python benchmarks/spark_bench.py
 
 docs: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
 
 wheel: $(READY)

@@ -1,7 +1,7 @@
 """What do the pages say that can be run? The blocks of a Markdown file, with language and, if it is a file, its name.
 
 ```python                      runs, after those before it on the page
-```sh                          lines that begin with `tocsin ` run
+```sh                          lines that begin with `tocsin ` or `sed ` run
 ```tesla title="fire.tesla"    is a file of that name in the folder where the page is tried
 ```console, ```text            are looked at only
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,9 @@ def run(page: Path, folder: Path) -> dict[str, Any]:
             exec(compile(block.text, str(page), "exec"), names)
         elif block.language == "sh":
             for line in block.text.splitlines():
-                if line.startswith("tocsin "):
+                if line.startswith("sed "):
+                    subprocess.run(line, shell=True, cwd=folder, check=True)
+                elif line.startswith("tocsin "):
                     done = CliRunner().invoke(app, shlex.split(line.partition(" #")[0])[1:])
                     assert done.exit_code == 0, f"{line}\n{done.output}"
     return names

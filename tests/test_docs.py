@@ -30,6 +30,15 @@ def test_what_a_page_says(
     run(page, tmp_path)
 
 
+def test_the_mistake_that_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(DOCS / "index.md", tmp_path)
+    Path("typo.tesla").write_text(Path("fire.tesla").read_text().replace("value>45", "valu>45"), encoding="utf-8")
+    command = ["run", "typo.tesla", "--events", "readings.csv", "--engine", "embedded"]
+    (shown,) = [block.text for block in blocks(DOCS / "index.md") if block.text.startswith("tocsin: ")]
+    assert CliRunner().invoke(app, command).stderr == shown
+
+
 def test_there_is_something_to_run() -> None:
     python = {name for name in PAGES if any(block.language == "python" for block in blocks(DOCS / name))}
     assert {"index.md", "rules.md", "testing.md", "moving.md", "cluster.md", "migrating.md"} <= python
@@ -56,7 +65,6 @@ def test_metrics_that_pages_speak_of_exist() -> None:
 
 @pytest.mark.slow
 def test_the_site_is_built(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocstrings")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ takes events piece by piece under a clock that only the test moves. `streams` dr
 likely to care about; `verify` compares the engine with the slow reference on many of them, and `equivalent` two sets
 of rules with each other, and both tell the shortest stream that shows a difference.
 
-The last three need Hypothesis: `pip install 'tocsin[testing]'`.
+The last three need Hypothesis (the extra `testing`).
 """
 
 from importlib import import_module
@@ -31,5 +31,5 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "hypothesis":
             raise
-        message = f"tocsin.testing.{name} draws its events with Hypothesis: pip install 'tocsin[testing]'"
+        message = f"tocsin.testing.{name} draws its events with Hypothesis: pip install hypothesis"
         raise ImportError(message) from error
