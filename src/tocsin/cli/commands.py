@@ -66,9 +66,9 @@ Rules = Annotated[Path, typer.Argument(metavar="RULES", help="A file of rules.",
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from tocsin import __version__
 
-        typer.echo(f"tocsin {version('tocsin')}")
+        typer.echo(f"tocsin {__version__}")
         raise typer.Exit
 
 
