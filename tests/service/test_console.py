@@ -74,6 +74,7 @@ def write(page: Page, text: str) -> None:
 
 def picture(page: Page, name: str) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
+    page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=PICTURES / f"{name}.png", full_page=page.viewport_size["width"] < 500)  # type: ignore[index]
 
 
@@ -132,7 +133,7 @@ def test_from_a_mistake_to_a_match_and_why(browser: Any, web: Running, scheme: s
     picture(page, f"{name}-live")
     client.publish([{"type": "Smoke", "ts": now + 3_000_000, "area": "lonely"}])
     page.click("#whynot summary")
-    page.locator("#whynot-events button", has_text="lonely").click(timeout=20_000)
+    page.locator("#whynot-events button", has_text="lonely").first.click(timeout=20_000)
     expect(why).to_contain_text("Why not Alarm", timeout=20_000)
     expect(why.locator("li.failed")).to_be_visible()
     picture(page, f"{name}-why-not")

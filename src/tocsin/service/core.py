@@ -43,6 +43,8 @@ SNAPSHOT_S = 60.0
 SNAPSHOTS_KEPT = 2
 KEYS_KEPT = 10_000
 RECENT_EVENTS = 100_000
+RECENT_BYTES = 128 << 20
+"""How much is at hand for dry runs and questions."""
 IDLE_S = 0.05
 TICK_S = 0.1
 RULES_MAX = 10_000
@@ -114,7 +116,7 @@ class Service:
         self.lag_s = 0.0
         """How long ago the last detected events were accepted, when they were."""
         self._recent: deque[Events] = deque()
-        self._recent_rows = 0
+        self._recent_rows = self._recent_bytes = 0
         self._keys: OrderedDict[str, Future[Receipt]] = OrderedDict()
         self._keys_lock = threading.Lock()
         self._tickets: dict[str, Future[tuple[Deployed, ...]]] = {}
@@ -389,8 +391,14 @@ class Service:
     def _note(self, record: Events) -> None:
         self._recent.append(record)
         self._recent_rows += record.batch.num_rows
-        while self._recent_rows - self._recent[0].batch.num_rows >= RECENT_EVENTS:
-            self._recent_rows -= self._recent.popleft().batch.num_rows
+        self._recent_bytes += record.batch.nbytes
+        while (
+            self._recent_rows - self._recent[0].batch.num_rows >= RECENT_EVENTS
+            or self._recent_bytes - self._recent[0].batch.nbytes >= RECENT_BYTES
+        ):
+            gone = self._recent.popleft().batch
+            self._recent_rows -= gone.num_rows
+            self._recent_bytes -= gone.nbytes
 
     def _note_rates(self) -> None:
         now_s = time.monotonic()

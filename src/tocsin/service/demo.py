@@ -1,7 +1,7 @@
 """A service with something to see: fires in made-up readings, live, and a car that queries what is near it.
 
 The readings are those of `events.scenarios`, sped up, with the times of now; fires are frequent, so that the first is
-there within seconds. The car goes round a block, and what is hot within 150 m of it is told.
+there within seconds. The car goes round a block, and what burns within 150 m of it is told.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ where   area = Fire.area
 """
 MOVING = """
 define    Hot(area: string, temp: double)
-from      Temp(value>45)
+from      Temp(value>75)
 where     area = Temp.area, temp = Temp.value
 
 interest  NearTheCar

@@ -77,7 +77,7 @@ def signature(secret: str, at_s: int, body: bytes) -> str:
     """The header that shows who sent a body, and when.
 
     >>> signature("secret", 1, b"{}")[:20]
-    't=1,v1=81d7063ab2a8'
+    't=1,v1=1122767b19311'
     """
     digest = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={digest}"

@@ -1,7 +1,7 @@
 // The shared operator graph: types, filters, buffers, rules, composite types, and what flows.
 import { count, cut, make } from "./dom.js";
 
-const WIDTH = 196, HEIGHT = 42, GAP_X = 56, GAP_Y = 12, HEAD = 34, MARGIN = 6;
+const WIDTH = 188, HEIGHT = 42, GAP_X = 48, GAP_Y = 12, HEAD = 34, MARGIN = 6;
 let drawn = "";
 
 export function drawGraph(place, graph) {
@@ -34,8 +34,8 @@ export function drawGraph(place, graph) {
     return make("g", { class: "node", tabindex: 0, role: "img", "aria-label": `${graph.columns[node.column]}: ${node.title}, ${node.detail}`, onmouseenter: () => light(node.id, true), onmouseleave: () => light(node.id, false), onfocus: () => light(node.id, true), onblur: () => light(node.id, false) },
       make("title", {}, `${node.title}: ${node.detail}`),
       make("rect", { class: `node ${node.shared ? "shared" : ""}`, x, y, width: WIDTH, height: HEIGHT, rx: 8 }),
-      make("text", { x: x + 10, y: y + 17, "font-weight": 600 }, cut(node.title, 18)),
-      make("text", { class: "small", x: x + 10, y: y + 33 }, cut(node.detail, 32)),
+      make("text", { class: "title", x: x + 10, y: y + 17 }, cut(node.title, 18)),
+      make("text", { class: "small", x: x + 10, y: y + 33 }, cut(node.detail, 30)),
       make("text", { class: "rate", x: x + WIDTH - 10, y: y + 17, "data-rate": node.id }, node.per_s === null ? "" : `${count(node.per_s)}/s`));
   });
   const heads = graph.columns.map((name, column) => make("text", { class: "head", x: MARGIN + column * (WIDTH + GAP_X), y: 18 }, name + (graph.more[column] ? ` (and ${graph.more[column]} more)` : "")));

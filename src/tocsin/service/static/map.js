@@ -38,7 +38,7 @@ export function drawMap({ ranges, places }) {
       const [w, h] = range.shape.rectangle_m;
       shape = make("rect", { class: "range", x: cx - px(w) / 2, y: cy - py(h) / 2, width: px(w), height: py(h) });
     } else shape = make("polygon", { class: "range", points: range.shape.polygon_m.map(([e, n]) => `${cx + px(e)},${cy - py(n)}`).join(" ") });
-    return make("g", {}, make("title", {}, `${range.query}, range ${range.range}`), shape, make("circle", { cx, cy, r: 4, fill: "var(--ember)" }), make("text", { x: cx + 8, y: cy - 8, "font-weight": 600 }, range.query));
+    return make("g", {}, make("title", {}, `${range.query}, range ${range.range}`), shape, make("circle", { cx, cy, r: 4, fill: "var(--ember)" }), make("text", { x: cx + 8, y: cy - 8, class: "title" }, range.query));
   });
   by("map").replaceChildren(make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${ranges.length} ranges and the last ${places.length} events` }, ...dots, ...shapes));
   by("map-note").textContent = `${ranges.length} ${ranges.length === 1 ? "range" : "ranges"}, the last ${places.length} events that have places`;

@@ -72,8 +72,7 @@ async def _received(place: Place, body: bytes, format: str, key: str | None, ts_
     service = place.service
     if key is not None and (known := service.receipt(key)) is not None:
         return await asyncio.wrap_future(known)
-    taken = await asyncio.to_thread(service.read, body, format, ts_unit)
-    future = await asyncio.to_thread(service.accept, taken, key)
+    future = await asyncio.to_thread(lambda: service.accept(service.read(body, format, ts_unit), key))
     return await asyncio.wrap_future(future)
 
 
