@@ -1,0 +1,136 @@
+"""Who takes part, in what, and how is it started? A row for each engine and each way to write the rules in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from peers import installed, queries
+from peers.orders import WORD
+
+BENCHMARKS = Path(__file__).resolve().parent.parent
+FIRE = ("W1 last", "W1 each", "W1 not")
+ALL = (*FIRE, "W2", "W3")
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "ARROW_NUM_THREADS"), "1"
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One row of the tables."""
+
+    name: str
+    peer: str
+    way: str
+    workloads: tuple[str, ...]
+    is_cep: bool = False
+    """An engine for complex events of others: what embedded is held against."""
+    is_paced: bool = False
+    """Whether its latency is measured, on W1 last."""
+
+    def command(self, path: Path, workload: str, folder: Path) -> list[str]:
+        """How its process is started."""
+        rules = folder / f"{self.peer}-{self.way}-{workload}.rules".replace(" ", "-")
+        text = queries.written(self.peer, self.way, workload)
+        rules.write_text("".join(f"{line}\n" for line in text))
+        given = [str(path), workload, self.way, str(rules)]
+        match self.peer:
+            case "embedded" | "spark":
+                return [sys.executable, "-m", f"peers.{self.peer}", *given]
+            case "joins":
+                return [str(installed.python()), "-m", "peers.joins", *given]
+            case _:
+                return [*installed.java(self.peer), f"{self.peer.capitalize()}Peer", *given]
+
+
+ENGINES = (
+    Engine("Tocsin", "embedded", "detect", ALL, is_paced=True),
+    Engine("Tocsin, three columns", "embedded", "alike", FIRE),
+    Engine("polars, as-of join", "joins", "polars", FIRE),
+    Engine("DuckDB, as-of join", "joins", "duckdb", FIRE),
+)
+
+
+class Process:
+    """An engine that was started."""
+
+    def __init__(self, engine: Engine, path: Path, workload: str, folder: Path) -> None:
+        self.name = engine.name
+        log = folder / f"{engine.peer}-{engine.way}-{workload}.log".replace(" ", "-")
+        known = os.environ.get("PYTHONPATH")
+        paths = f"{BENCHMARKS}{os.pathsep}{known}" if known else str(BENCHMARKS)
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                engine.command(path, workload, folder),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=os.environ | ONE_THREAD | {"PYTHONPATH": paths},
+            )  # fmt: skip
+        self.version = str(self._answer("ready")["version"])
+
+    def run(self, count: int) -> dict[str, Any]:
+        """One turn over the first so many events."""
+        self._order(f"run {count}")
+        return self._answer("ran")
+
+    def pace(self, count: int, rate: float) -> dict[str, Any]:
+        """Latencies at a rate, in events/s."""
+        self._order(f"pace {count} {rate}")
+        return self._answer("paced")
+
+    def peak_mb(self) -> float:
+        """The largest memory that its process and those which that one started each have had, added up."""
+        return sum(_peak_kb(pid) for pid in _family(self._process.pid)) / 1024
+
+    def stop(self) -> None:
+        """Lets it end; or ends it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _order(self, text: str) -> None:
+        orders: IO[str] | None = self._process.stdin
+        assert orders is not None
+        print(text, file=orders, flush=True)
+
+    def _answer(self, kind: str) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            word, _, rest = line.partition(" ")
+            if word == WORD and rest.startswith(f"{kind} "):
+                told: dict[str, Any] = json.loads(rest.removeprefix(f"{kind} "))
+                return told
+        self._process.wait()
+        print(said := self._log.read_text()[-4_000:], file=sys.stderr)
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+        raise EngineEnded(f"{self.name} ended with {self._process.returncode}: {last}")
+
+
+class EngineEnded(Exception):
+    """An engine's process is gone; what it said last."""
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from _family(int(child))
+
+
+def _peak_kb(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
