@@ -53,8 +53,11 @@ class Engine:
 ENGINES = (
     Engine("Tocsin", "embedded", "detect", ALL, is_paced=True),
     Engine("Tocsin, three columns", "embedded", "alike", FIRE),
-    Engine("polars, as-of join", "joins", "polars", FIRE),
-    Engine("DuckDB, as-of join", "joins", "duckdb", FIRE),
+    Engine("polars, joins by hand", "joins", "polars", FIRE),
+    Engine("DuckDB, joins by hand", "joins", "duckdb", FIRE),
+    Engine("Esper, pattern", "esper", "pattern", (*FIRE, "W2"), is_cep=True, is_paced=True),
+    Engine("Esper, join", "esper", "join", (*FIRE, "W2"), is_cep=True, is_paced=True),
+    Engine("Esper, filters", "esper", "filter", ("W3",), is_cep=True),
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns", "polars, as-of join"
+EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns", "polars, joins by hand"
 STREAM, BATCH, WINDOW = "Tocsin, Spark streaming", "Tocsin, Spark batch", "Spark SQL, window function"
 FLINK, FLINK_FILTERED = "Flink CEP", "Flink CEP, pre-filter"
 
