@@ -58,6 +58,18 @@ ENGINES = (
     Engine("Esper, pattern", "esper", "pattern", (*FIRE, "W2"), is_cep=True, is_paced=True),
     Engine("Esper, join", "esper", "join", (*FIRE, "W2"), is_cep=True, is_paced=True),
     Engine("Esper, filters", "esper", "filter", ("W3",), is_cep=True),
+    Engine("Siddhi, table", "siddhi", "table", ("W1 last", "W1 not"), is_cep=True, is_paced=True),
+    Engine("Siddhi, window join", "siddhi", "window", (*FIRE, "W2"), is_cep=True, is_paced=True),
+    Engine("Siddhi, pattern", "siddhi", "pattern", (*FIRE, "W2"), is_cep=True, is_paced=True),
+    Engine("Siddhi, filters", "siddhi", "filter", ("W3",), is_cep=True),
+    Engine("Flink CEP", "flink", "cep-2", (*FIRE, "W2"), is_cep=True, is_paced=True),
+    Engine("Flink CEP, parallelism 1", "flink", "cep-1", FIRE, is_cep=True),
+    Engine("Flink CEP, pre-filter", "flink", "filtered-2", (*FIRE, "W2"), is_cep=True, is_paced=True),
+    Engine("Flink CEP, pre-filter, parallelism 1", "flink", "filtered-1", FIRE, is_cep=True),
+    Engine("Flink CEP, pre-filter, tuned for latency", "flink", "filtered-2-tuned", ("W1 last",), is_paced=True),
+    Engine("Flink SQL, MATCH_RECOGNIZE", "flink", "sql-2", FIRE, is_cep=True, is_paced=True),
+    Engine("Flink, one flatMap", "flink", "flatmap-2", ("W3",), is_cep=True),
+    Engine("Flink, one flatMap, parallelism 1", "flink", "flatmap-1", ("W3",), is_cep=True),
 )
 
 

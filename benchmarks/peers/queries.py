@@ -2,9 +2,11 @@
 
 The same answer is asked of all: an anchor sees the last (or each) event before it that is younger than the window, one
 event can serve many anchors, and there is no second try. Where a language cannot say that, the way `pattern` is what a
-user would write who comes closest.
+user would write who comes closest. Patterns of Flink are a program (`FlinkPatterns.java`), which reads types and levels.
 
 Esper's pattern follows an event until another of its kind replaces it; its join keeps the last of each area in a window.
+Siddhi keeps it in a table, or in a window of an area's partition; once a pattern of Siddhi's has found a Smoke for its
+Temp it is done, so that a second Smoke finds none. Its times are microseconds (`SiddhiPeer.java`).
 """
 
 from __future__ import annotations
@@ -12,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from floor import Filter
-from workloads import filters, sequences
-
-EQUALS = {"siddhi": "=="}
+from workloads import FILTER_TYPES, SEQUENCE_TYPES, filters, sequences
 
 ESPER_FIRE = {
     "pattern": {
@@ -52,6 +52,71 @@ ESPER_FIRE = {
     },
 }
 
+SIDDHI_STREAMS = {
+    "W1": (("Temp", "Smoke", "Rain"), "number int, at long, area string, value double"),
+    "W2": (tuple(f"T{type}" for type in range(SEQUENCE_TYPES)), "number int, at long, value double"),
+    "W3": (tuple(f"T{type}" for type in range(FILTER_TYPES)), "number int, at long, site string, a double, b double"),
+}
+SIDDHI_HOT = """
+    @primaryKey('area') define table Hot (area string, value double, at long);
+    from Temp[value > 45] select area, value, at
+    update or insert into Hot set Hot.value = value, Hot.at = at on Hot.area == area;
+"""
+SIDDHI_FOUND = """
+    from Smoke as s join Hot as h on h.area == s.area
+    select s.number as number, h.value as checked, s.at - h.at as age insert into Pairs;
+    from Pairs[age < 300000000L] select number, checked insert into Found;
+"""
+SIDDHI_FIRE = {
+    "table": {
+        "last": SIDDHI_HOT + SIDDHI_FOUND,
+        "not": SIDDHI_HOT + "from Rain delete Hot on Hot.area == area;" + SIDDHI_FOUND,
+    },
+    "window": {
+        "last": """
+            partition with (area of Temp, area of Smoke) begin
+              from Smoke as s unidirectional join Temp[value > 45]#window.length(1) as t
+              on s.at - t.at < 300000000L
+              select s.number as number, t.value as checked insert into Found;
+            end;
+        """,
+        "each": """
+            from Smoke as s unidirectional join Temp[value > 45]#window.time(30000 sec) as t on s.area == t.area
+            select s.number as number, t.value as checked insert into Found;
+        """,
+        "not": """
+            partition with (area of Temp, area of Smoke, area of Rain) begin
+              from Smoke as s unidirectional join Temp[value > 45]#window.length(1) as t
+              on s.at - t.at < 300000000L
+              select s.number as number, t.value as checked, t.at as temp_at insert into #Pairs;
+              from #Pairs as p unidirectional left outer join Rain#window.length(1) as r on r.at > p.temp_at
+              select p.number as number, p.checked as checked, r.at as rain_at insert into #Looked;
+              from #Looked[rain_at is null] select number, checked insert into Found;
+            end;
+        """,
+    },
+    "pattern": {
+        "last": """
+            partition with (area of Temp, area of Smoke) begin
+              from every t=Temp[value > 45] -> not Temp[value > 45] and s=Smoke within 300000 sec
+              select s.number as number, t.value as checked insert into Found;
+            end;
+        """,
+        "each": """
+            partition with (area of Temp, area of Smoke) begin
+              from every t=Temp[value > 45] -> s=Smoke within 30000 sec
+              select s.number as number, t.value as checked insert into Found;
+            end;
+        """,
+        "not": """
+            partition with (area of Temp, area of Smoke, area of Rain) begin
+              from every t=Temp[value > 45] -> not Rain and s=Smoke within 300000 sec
+              select s.number as number, t.value as checked insert into Found;
+            end;
+        """,
+    },
+}
+
 
 def written(peer: str, way: str, workload: str) -> list[str]:
     """The rules of a workload, written in one way for one peer; nothing for those that are programs."""
@@ -66,7 +131,49 @@ def written(peer: str, way: str, workload: str) -> list[str]:
                 f"@name('found{number}') select number, a as checked from {_filtered(filter, ', ')}"
                 for number, filter in enumerate(filters())
             ]
+        case "siddhi", _:
+            return list(_siddhi(way, family, rule))
+        case "flink", "W2":
+            return [" ".join(f"{type} {level}" for type, level in steps) for steps in sequences()]
+        case "flink", "W3":
+            return [
+                " ".join((filter.type, *(str(part) for condition in filter.conditions for part in condition)))
+                for filter in filters()
+            ]
     return []
+
+
+def _siddhi(way: str, family: str, rule: str) -> Iterable[str]:
+    yield "@app:playback"
+    types, columns = SIDDHI_STREAMS[family]
+    yield from (f"define stream {type} ({columns});" for type in types)
+    yield "define stream Found (number int, checked double);"
+    if family == "W1":
+        yield _line(SIDDHI_FIRE[way][rule])
+    elif family == "W2":
+        yield from _siddhi_sequences(way)
+    else:
+        for filter in filters():
+            rows = _filtered(filter, " and ", "==", "[]")
+            yield f"from {rows} select number, a as checked insert into Found;"
+
+
+def _siddhi_sequences(way: str) -> Iterable[str]:
+    for number, ((a, p), (b, q), (c, r)) in enumerate(sequences()):
+        last, middle, first = f"{a}[value > {p}]", f"{b}[value > {q}]", f"{c}[value > {r}]"
+        if way == "pattern":
+            yield _line(f"""
+                from every c={first} -> not {first} and b={middle} -> not {middle} and a={last} within 120000 sec
+                select a.number as number, c.value as checked insert into Found;
+            """)
+        else:
+            yield _line(f"""
+                from {middle} as b unidirectional left outer join {first}#window.length(1) as c
+                on b.at - c.at < 60000000L select b.at as at, c.value as first insert into Pair{number};
+                from {last} as a unidirectional join Pair{number}#window.length(1) as pair
+                on a.at - pair.at < 60000000L and not (pair.first is null)
+                select a.number as number, pair.first as checked insert into Found;
+            """)
 
 
 def _esper_sequences(way: str) -> Iterable[str]:
