@@ -12,8 +12,11 @@ import org.apache.flink.cep.CEP;
 import org.apache.flink.cep.functions.PatternProcessFunction;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.MemorySize;
+import org.apache.flink.configuration.RestOptions;
 import org.apache.flink.configuration.TaskManagerOptions;
 import org.apache.flink.connector.datagen.source.DataGeneratorSource;
+import org.apache.flink.runtime.minicluster.MiniCluster;
+import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
 import org.apache.flink.runtime.util.EnvironmentInformation;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
@@ -40,6 +43,7 @@ public final class FlinkPeer extends Orders {
     private final String kind;
     private final int parallelism;
     private final boolean isTuned;
+    private final MiniCluster cluster;
 
     private FlinkPeer(String[] given) throws Exception {
         super(given);
@@ -49,6 +53,17 @@ public final class FlinkPeer extends Orders {
         kind = parts[0];
         parallelism = Integer.parseInt(parts[1]);
         isTuned = parts.length > 2;
+        Configuration settings = new Configuration();
+        settings.set(TaskManagerOptions.NETWORK_MEMORY_MIN, MemorySize.ofMebiBytes(256));
+        settings.set(TaskManagerOptions.NETWORK_MEMORY_MAX, MemorySize.ofMebiBytes(256));
+        settings.set(RestOptions.BIND_PORT, "0");
+        settings.set(RestOptions.ADDRESS, "localhost");
+        cluster = new MiniCluster(new MiniClusterConfiguration.Builder()
+                .setConfiguration(settings)
+                .setNumTaskManagers(1)
+                .setNumSlotsPerTaskManager(parallelism)
+                .build());
+        cluster.start();
     }
 
     @Override
@@ -70,22 +85,18 @@ public final class FlinkPeer extends Orders {
 
     @Override
     protected long turn(int count) throws Exception {
-        job(count).execute();
+        cluster.executeJobBlocking(job(count).getStreamGraph().getJobGraph());
         return ENDED.get() - BEGUN.get();
     }
 
     @Override
     protected void paced(int count, double rate) throws Exception {
         isPaced = true;
-        StreamExecutionEnvironment job = job(count);
-        job.execute();
+        cluster.executeJobBlocking(job(count).getStreamGraph().getJobGraph());
     }
 
     private StreamExecutionEnvironment job(int count) {
-        Configuration settings = new Configuration();
-        settings.set(TaskManagerOptions.NETWORK_MEMORY_MIN, MemorySize.ofMebiBytes(256));
-        settings.set(TaskManagerOptions.NETWORK_MEMORY_MAX, MemorySize.ofMebiBytes(256));
-        StreamExecutionEnvironment job = StreamExecutionEnvironment.createLocalEnvironment(parallelism, settings);
+        StreamExecutionEnvironment job = StreamExecutionEnvironment.createLocalEnvironment(parallelism);
         if (isTuned) {
             job.getConfig().setAutoWatermarkInterval(1);
             job.setBufferTimeout(1);
@@ -158,6 +169,7 @@ public final class FlinkPeer extends Orders {
         int event = (int) (long) number;
         if (event == 0) {
             BEGUN.set(System.nanoTime());
+            found.begin();
         }
         if (isPaced) {
             long due = found.due(event);

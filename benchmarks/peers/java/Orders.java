@@ -56,6 +56,11 @@ public abstract class Orders {
             clear();
             nanosBetween = 1e9 / rate;
             late = new long[most];
+            begin();
+        }
+
+        /** The first event is due now. */
+        public synchronized void begin() {
             start = System.nanoTime();
         }
 
