@@ -5,13 +5,14 @@ READY := .venv/ready
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-spark clean
+.PHONY: help demo test check bench bench-spark bench-peers clean
 
 help:
 	@echo 'make demo    find fires in a million events'
 	@echo 'make test    every check and every test'
 	@echo 'make check   the same with the fast tests only'
 	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
+	@echo 'make bench-peers   beside Flink CEP, Esper, Siddhi, polars, DuckDB (PEERS="--quick --only Esper" for less)'
 	@echo 'make clean   remove what the others made'
 
 demo: $(READY)
@@ -36,6 +37,9 @@ bench: $(READY)
 
 bench-spark: $(READY)
 	$(BIN)/python benchmarks/spark_bench.py
+
+bench-peers: $(READY)
+	@JAVA_HOME=$$(scripts/java.sh) && export JAVA_HOME && $(BIN)/python benchmarks/peers_bench.py $(PEERS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

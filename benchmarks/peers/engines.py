@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from peers import installed, queries
+from peers import installed, processes, queries
 from peers.orders import WORD
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
@@ -70,6 +69,10 @@ ENGINES = (
     Engine("Flink SQL, MATCH_RECOGNIZE", "flink", "sql-2", FIRE, is_cep=True, is_paced=True),
     Engine("Flink, one flatMap", "flink", "flatmap-2", ("W3",), is_cep=True),
     Engine("Flink, one flatMap, parallelism 1", "flink", "flatmap-1", ("W3",), is_cep=True),
+    Engine("Tocsin, Spark batch", "spark", "batch", ALL),
+    Engine("Tocsin, Spark batch, three columns", "spark", "alike", ("W1 last",)),
+    Engine("Tocsin, Spark streaming", "spark", "stream", FIRE, is_paced=True),
+    Engine("Spark SQL, window function", "spark", "window", ("W1 last",)),
 )
 
 
@@ -102,7 +105,7 @@ class Process:
 
     def peak_mb(self) -> float:
         """The largest memory that its process and those which that one started each have had, added up."""
-        return sum(_peak_kb(pid) for pid in _family(self._process.pid)) / 1024
+        return processes.peak_mb(self._process.pid)
 
     def stop(self) -> None:
         """Lets it end; or ends it."""
@@ -134,18 +137,3 @@ class Process:
 
 class EngineEnded(Exception):
     """An engine's process is gone; what it said last."""
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            yield from _family(int(child))
-
-
-def _peak_kb(pid: int) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)

@@ -1,7 +1,7 @@
 """One file of events for all engines: which bytes? Columns, little-endian, that Java and NumPy read as they are.
 
     "TOCSINEV"; int32 events, types, texts, values; for each type, then each text: int32 length, UTF-8
-    int64 ts (µs, strictly increasing) of all events; int32 type; int32 text (-1: none); for each value: float64 (NaN: none)
+    of all events: int64 ts (µs, strictly increasing); int32 type; int32 text (-1: none); each value: float64
 
 A workload has up to one column of text and two of doubles; which columns these are, `LAYOUTS` says.
 """

@@ -1,7 +1,7 @@
 """W1 by hand, without a CEP engine: as-of joins of polars and of DuckDB, on one thread, over tables in memory.
 
-`last` is an as-of join of each Smoke with the hot Temps of its area; `not` a second one with its Rains, of which the last
-must not be after that Temp; `each` a join on the area and a range of times.
+`last` is an as-of join of each Smoke with the hot Temps of its area; `not` a second one with its Rains, of which the
+last must not be after that Temp; `each` a join on the area and a range of times.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It is started with a file of events, a workload, a way of writing the rules and a file of rules, and says `peers ready`
 with its version. `run N` runs the first N events from an empty state and answers how long that took and what was found.
-`pace N RATE` hands over N events at so many a second and answers how long after its anchor was due each match was there:
-a match that waits because the engine is behind counts in full. Other lines on its output are a library's.
+`pace N RATE` hands over N events at so many a second and answers how long after its anchor was due each match was
+there: a match that waits because the engine is behind counts in full. Other lines on its output are a library's.
 
 Two sums say what was found: how many matches, and their checked value (the oldest event's, in hundredths), added up.
 """
@@ -20,6 +20,8 @@ import numpy as np
 
 Found = tuple[int, int]
 """Matches, and their checked values added up."""
+UNCHECKED = -1
+"""In place of values added up: an engine that only counts."""
 WORD = "peers"
 
 
@@ -46,18 +48,25 @@ def serve(
     run: Callable[[int], Callable[[], Any]],
     found: Callable[[Any], Found],
     pace: Callable[[int, float], dict[str, float]] | None = None,
+    *,
+    seconds: Callable[[Any], float] | None = None,
+    used_s: Callable[[], float] = time.process_time,
 ) -> None:
-    """Obeys until the input ends. `run(N)` prepares a turn; what it returns is timed; `found` looks at what came out."""
+    """Obeys until the input ends. `run(N)` prepares a turn; what it returns is timed; `found` looks at what came out.
+
+    `seconds` tells the time from what came out instead; `used_s` the processor time that was used so far.
+    """
     answer("ready", {"version": version})
     for order in sys.stdin:
         what, *arguments = order.split()
         if what == "run":
             turn = run(int(arguments[0]))
-            cpu, start = time.process_time(), time.perf_counter()
+            used, start = used_s(), time.perf_counter()
             out = turn()
-            seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu
+            taken, cpu_s = time.perf_counter() - start, used_s() - used
             matches, total = found(out)
-            answer("ran", {"seconds": seconds, "cpu_s": cpu_s, "matches": matches, "sum": total})
+            taken = seconds(out) if seconds else taken
+            answer("ran", {"seconds": taken, "cpu_s": cpu_s, "matches": matches, "sum": total})
         elif what == "pace" and pace is not None:
             answer("paced", pace(int(arguments[0]), float(arguments[1])))
         else:

@@ -2,11 +2,12 @@
 
 The same answer is asked of all: an anchor sees the last (or each) event before it that is younger than the window, one
 event can serve many anchors, and there is no second try. Where a language cannot say that, the way `pattern` is what a
-user would write who comes closest. Patterns of Flink are a program (`FlinkPatterns.java`), which reads types and levels.
+user would write who comes closest.
 
-Esper's pattern follows an event until another of its kind replaces it; its join keeps the last of each area in a window.
-Siddhi keeps it in a table, or in a window of an area's partition; once a pattern of Siddhi's has found a Smoke for its
-Temp it is done, so that a second Smoke finds none. Its times are microseconds (`SiddhiPeer.java`).
+Esper's pattern follows an event until another of its kind replaces it; its join keeps the last of each area. Siddhi has
+that in a table, or in a window of an area's partition; once a pattern of Siddhi's has found a Smoke for its Temp it is
+done, so that a second Smoke finds none. Its times are microseconds (`SiddhiPeer.java`). Patterns of Flink are a program
+(`FlinkPatterns.java`) that reads types and levels.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ def _esper_sequences(way: str) -> Iterable[str]:
             """)
             yield _line(f"""
                 @name('found{number}') select a.number as number, pair.first as checked
-                from {last} as a unidirectional, Pair{number}#length(1)#time(60 sec) as pair where pair.first is not null
+                from {last} as a unidirectional, Pair{number}#length(1)#time(60 sec) as pair
+                where pair.first is not null
             """)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns", "polars, joins by hand"
-STREAM, BATCH, WINDOW = "Tocsin, Spark streaming", "Tocsin, Spark batch", "Spark SQL, window function"
+STREAM, BATCH, WINDOW = "Tocsin, Spark streaming", "Tocsin, Spark batch, three columns", "Spark SQL, window function"
 FLINK, FLINK_FILTERED = "Flink CEP", "Flink CEP, pre-filter"
 
 
