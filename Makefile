@@ -7,7 +7,7 @@ DEV := .venv/dev
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench bench-spark docs wheel clean
+.PHONY: help demo serve test check bench bench-spark bench-peers docs wheel clean
 
 help:
 	@echo 'make demo    find fires in a million events'
@@ -15,6 +15,7 @@ help:
 	@echo 'make test    every check and every test'
 	@echo 'make check   the same with the fast tests only'
 	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
+	@echo 'make bench-peers   beside Flink CEP, Esper, Siddhi, polars, DuckDB (PEERS="--quick --only Esper" for less)'
 	@echo 'make docs    the documentation as a site, in build/site'
 	@echo 'make wheel   a source archive and a wheel, in dist'
 	@echo 'make clean   remove what the others made'
@@ -44,6 +45,9 @@ bench: $(DEV)
 
 bench-spark: $(DEV)
 	$(BIN)/python benchmarks/spark_bench.py
+
+bench-peers: $(DEV)
+	@JAVA_HOME=$$(scripts/java.sh) && export JAVA_HOME && $(BIN)/python benchmarks/peers_bench.py $(PEERS)
 
 docs: $(DEV)
 	$(BIN)/python -m mkdocs build --strict
