@@ -34,13 +34,12 @@ from tocsin.events.batches import ARROW
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.language.rules import Pattern, Rule
+from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import STRATEGIES, Strategy, strategy
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import plan
 from tocsin.plans.shape import Shape
 from tocsin.simulation import topologies
-from tocsin.simulation.deployment import Sites, place
-from tocsin.simulation.network import Link
 from tocsin.simulation.workloads import Workload, drawn, events
 
 SECOND_US = 1_000_000
