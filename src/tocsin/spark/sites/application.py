@@ -1,0 +1,126 @@
+"""What is a site on Spark? One streaming query whose batches are steps of a host (`hosts`).
+
+The query is small on purpose: a JVM of half a gigabyte, one core, no shuffle, no state store. Whatever ends it, be it a
+full disk, a broker that is away or Spark itself, the site goes on from its last step with a new query; if that does not
+help a few times in a row, it says why and ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tocsin.errors import TocsinError
+from tocsin.spark.errors import told
+from tocsin.spark.sessions import session
+from tocsin.spark.sites import ticks
+from tocsin.spark.sites.channels import Folders
+from tocsin.spark.sites.hosts import Host
+from tocsin.spark.sites.plans import SECOND_US, Plan
+
+SETTINGS = {
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xss512k",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.streaming.minBatchesToRetain": "4",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+}
+"""Short batches of one row: what counts is the start of a JVM and what a batch costs, not its speed."""
+LOOK_S = 0.1
+TRIES = 6
+"""In a row, without a single batch between."""
+
+
+def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
+    """Runs a replica until it is told to stop; `stopped` waits for so many seconds and says whether it is."""
+    folder = plan.hosting.folder / "sites" / name
+    with _alone(folder, name):
+        spark = session("local[1]", SETTINGS)
+        tried = 0
+        try:
+            while not stopped(0):
+                before = _batches(folder)
+                failure = _followed(spark, plan, name, stopped)
+                if failure is None:
+                    return
+                tried = 1 if _batches(folder) > before else tried + 1
+                print(f"{name}: {failure}", file=sys.stderr, flush=True)
+                if tried >= TRIES:
+                    raise failure
+                stopped(min(2.0**tried, 10.0))
+        finally:
+            spark.stop()
+
+
+def _followed(spark: SparkSession, plan: Plan, name: str, stopped: Callable[[float], bool]) -> TocsinError | None:
+    """One query, until it is stopped or fails."""
+    folder, wait_s = plan.hosting.folder, plan.hosting.settings.beat_us / 2 / SECOND_US
+    channels = Folders(folder / "channels")
+    try:
+        host = Host(plan, name, channels, round(time.time() * SECOND_US))
+
+        def batch(frame: DataFrame, number: int) -> None:
+            (row,) = frame.collect()
+            parcels = channels.read(name, host.positions, json.loads(row["heads"]))
+            host.step(number, row["now"], parcels)
+            _tell(host, row["now"])
+
+        source = ticks.stream(spark, str(channels.folder / name), wait_s)
+        checkpoint = str(folder / "sites" / name / "checkpoint")
+        query = source.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint).start()
+        while query.isActive and not stopped(LOOK_S):
+            pass
+        failure = query.exception()
+        query.stop()
+    except TocsinError as error:
+        return error
+    except Exception as error:
+        return told(error)
+    return None if failure is None else told(failure)
+
+
+def _batches(folder: Path) -> int:
+    """How far the offset log is."""
+    offsets = folder / "checkpoint" / "offsets"
+    return max((int(one.name) for one in offsets.glob("[0-9]*")), default=-1) if offsets.is_dir() else -1
+
+
+def _tell(host: Host, now_us: int) -> None:
+    """Writes down how the replica is doing, for those who watch."""
+    path = host.folder / "status.json"
+    fresh = path.with_name(".status.json")
+    fresh.write_text(json.dumps(host.status(now_us)), encoding="utf-8")
+    fresh.replace(path)
+
+
+@contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """Within, no other process runs this replica."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TocsinError(f"{name} runs already (it holds {folder / 'lock'})") from None
+        yield
+
+
+def status(folder: Path, name: str) -> dict[str, Any] | None:
+    """What a replica last said of itself."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "sites" / name / "status.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found
