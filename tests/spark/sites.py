@@ -99,33 +99,27 @@ class Machines:
         self.channels = Folders(made.hosting.folder / "channels")
         self.now_us = 1_790_000_000_000_000
         self.hosts: dict[str, Host] = {}
-        self.batches = dict.fromkeys(made.names, 0)
         self.crashes = 0
 
     def start(self, name: str) -> None:
         self.hosts[name] = Host(self.plan, name, self.channels, self.now_us)
-        self.batches[name] = self.hosts[name].batch + 1
 
     def crash(self, name: str, *, wiped: bool = False) -> None:
         self.hosts.pop(name, None)
         self.crashes += 1
         if wiped:
             shutil.rmtree(self.plan.hosting.folder / "sites" / name, ignore_errors=True)
-            self.batches[name] = 0
 
     def step(self, name: str, crash_after: int | None = None) -> None:
-        """One step; if the process ends in it, the batch is taken again by the next."""
+        """One step, in which the process may end."""
         try:
             with crashing(crash_after):
                 if name not in self.hosts:
                     self.start(name)
                 host = self.hosts[name]
-                parcels = self.channels.read(name, host.positions, self.channels.heads(name))
-                host.step(self.batches[name], self.now_us, parcels)
+                host.step(self.now_us, self.channels.read(name, host.positions))
         except Crash:
             self.crash(name)
-            return
-        self.batches[name] += 1
 
     def recovered(self) -> bool:
         """Whether all replicas have a state, and all that send to one know its life."""

@@ -470,6 +470,18 @@ def site_hold(
     sites.hold(plan, here, there, held=not release)
 
 
+@site.command("forget")
+def site_forget(
+    plan: PlanFile,
+    name: Annotated[str, typer.Argument(metavar="REPLICA", help="Such as town#1.", show_default=False)],
+    back: Annotated[bool, typer.Option("--back", help="It will be started again after all.")] = False,
+) -> None:
+    """Tell all sites that a replica has failed for ever, so that nobody waits for it or keeps anything for it."""
+    from tocsin.cli import sites
+
+    sites.forget(plan, name, back=back)
+
+
 @app.command()
 def study(
     name: Annotated[

@@ -133,6 +133,25 @@ def hold(path: Path, here: str, there: str, *, held: bool) -> None:
             Folders(found.hosting.folder / "channels").hold(sender, receiver, held=held)
 
 
+def forget(path: Path, name: str, *, back: bool) -> None:
+    """Tells all sites that a replica will not come back, so that nobody keeps anything for it; or that it will."""
+    from tocsin.overlay.codec import encode
+    from tocsin.overlay.replicas.messages import Gone
+    from tocsin.spark.sites.channels import OPERATOR, Folders, Parcel, packed, placed
+
+    found = plan(path)
+    if found.hosting.topics is not None:
+        raise TocsinError("a replica can be forgotten where channels are folders")
+    if name not in found.names:
+        raise TocsinError(f"there is no replica {name}. {nearest(name, found.names) or ''}".rstrip())
+    if len(found.replicas(name.partition("#")[0])) < 2:
+        raise TocsinError(f"{name} is the only one of its site: without it nothing goes on")
+    said = packed([encode(Gone(name, back=back))])
+    place = placed(int(time.time()), 0)
+    others = [Parcel(OPERATOR, other, place, said) for other in found.names if other != name]
+    Folders(found.hosting.folder / "channels").post(others)
+
+
 def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
     """Shows the sites until they have finished or it is time to stop; says whether they have finished."""
     from rich.live import Live
@@ -185,7 +204,7 @@ def _picture(ships: Fleet, before: Before) -> Group:
         sites.add_row(
             one.name, f"{state}, {role}" if state == "finished" else state, f"{told['round']:,}/{told['rounds']:,}",
             f"{told['traffic']:,}", rates[0], f"{size / 1e3:,.0f}", rates[1], f"{told['queued']:,}",
-            ", ".join(told["waits_for"]), told["lost"] or sinks,
+            ", ".join(told["full"] or told["waits_for"]), told["lost"] or sinks,
         )  # fmt: skip
         for there, sent in sorted(told["sent_bytes"].items()):
             if there != told["site"]:

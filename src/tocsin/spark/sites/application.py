@@ -1,8 +1,12 @@
-"""What is a site on Spark? One streaming query whose batches are steps of a host (`hosts`).
+"""What is a site on Spark? One streaming query whose batches make the steps of a host (`hosts`).
+
+The source is Spark's own clock: its offset log says when a batch was, also if it is replayed, and within the batch time
+is that and what has passed since. A batch makes steps as parcels come, for a while. Each is committed by itself, so a
+batch that is replayed has those behind it that were committed, and goes on from there.
 
 The query is small on purpose: a JVM of half a gigabyte, one core, no shuffle, no state store. Whatever ends it, be it a
-full disk, a broker that is away or Spark itself, the site goes on from its last step with a new query; if that does not
-help a few times in a row, it says why and ends.
+full disk, a broker that is away or Spark itself, the site goes on from its last step with a new query; if that has not
+helped for minutes, it says why and ends.
 """
 
 from __future__ import annotations
@@ -19,12 +23,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.errors import TocsinError
+from tocsin.spark import kafka
 from tocsin.spark.errors import told
 from tocsin.spark.sessions import session
-from tocsin.spark.sites import ticks
-from tocsin.spark.sites.channels import Folders
+from tocsin.spark.sites.channels import Channels, Folders
 from tocsin.spark.sites.hosts import Host
 from tocsin.spark.sites.plans import SECOND_US, Plan
+from tocsin.spark.sites.topics import Topics
 
 SETTINGS = {
     "spark.driver.memory": "512m",
@@ -39,56 +44,83 @@ SETTINGS = {
 }
 """Short batches of one row: what counts is the start of a JVM and what a batch costs, not its speed."""
 LOOK_S = 0.1
-TRIES = 6
-"""In a row, without a single batch between."""
+GIVE_UP_S = 600.0
+"""Without a single batch."""
+BATCH_S = 2.0
+"""How long the steps of one batch take. Starting a batch costs Spark as much as a dozen of steps."""
 
 
 def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
     """Runs a replica until it is told to stop; `stopped` waits for so many seconds and says whether it is."""
     folder = plan.hosting.folder / "sites" / name
     with _alone(folder, name):
-        spark = session("local[1]", SETTINGS)
-        tried = 0
+        spark = session("local[1]", _settings(plan))
+        tried, since_s = 0, time.monotonic()
         try:
             while not stopped(0):
                 before = _batches(folder)
                 failure = _followed(spark, plan, name, stopped)
                 if failure is None:
                     return
-                tried = 1 if _batches(folder) > before else tried + 1
+                if _batches(folder) > before:
+                    tried, since_s = 0, time.monotonic()
+                tried += 1
                 print(f"{name}: {failure}", file=sys.stderr, flush=True)
-                if tried >= TRIES:
+                if time.monotonic() - since_s > GIVE_UP_S:
                     raise failure
-                stopped(min(2.0**tried, 10.0))
+                stopped(min(2.0**tried, 10.0) / 2)
         finally:
             spark.stop()
 
 
+def _settings(plan: Plan) -> dict[str, str]:
+    if plan.hosting.topics is None:
+        return SETTINGS
+    return {**SETTINGS, "spark.driver.extraClassPath": ":".join(kafka.jars())}
+
+
 def _followed(spark: SparkSession, plan: Plan, name: str, stopped: Callable[[float], bool]) -> TocsinError | None:
     """One query, until it is stopped or fails."""
-    folder, wait_s = plan.hosting.folder, plan.hosting.settings.beat_us / 2 / SECOND_US
-    channels = Folders(folder / "channels")
+    checkpoint = str(plan.hosting.folder / "sites" / name / "checkpoint")
+    idle_us = plan.hosting.settings.beat_us // 2
     try:
-        host = Host(plan, name, channels, round(time.time() * SECOND_US))
+        with _channels(spark, plan, name) as channels:
+            host = Host(plan, name, channels, round(time.time() * SECOND_US))
 
-        def batch(frame: DataFrame, number: int) -> None:
-            (row,) = frame.collect()
-            parcels = channels.read(name, host.positions, json.loads(row["heads"]))
-            host.step(number, row["now"], parcels)
-            _tell(host, row["now"])
+            def batch(frame: DataFrame, number: int) -> None:
+                ((tick_us,),) = frame.selectExpr("max(unix_micros(timestamp))").collect()
+                began_s, stepped_us = time.monotonic(), 0
+                while (passed_s := time.monotonic() - began_s) < BATCH_S and not stopped(0):
+                    now_us = tick_us + round(passed_s * SECOND_US)
+                    parcels = channels.read(name, host.positions)
+                    if parcels or now_us - stepped_us >= idle_us:
+                        stepped_us = now_us
+                        host.step(now_us, parcels)
+                        _tell(host, now_us)
 
-        source = ticks.stream(spark, str(channels.folder / name), wait_s)
-        checkpoint = str(folder / "sites" / name / "checkpoint")
-        query = source.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint).start()
-        while query.isActive and not stopped(LOOK_S):
-            pass
-        failure = query.exception()
-        query.stop()
+            ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
+            query = ticks.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint).start()
+            while query.isActive and not stopped(LOOK_S):
+                pass
+            failure = query.exception()
+            query.stop()
     except TocsinError as error:
         return error
     except Exception as error:
         return told(error)
     return None if failure is None else told(failure)
+
+
+@contextmanager
+def _channels(spark: SparkSession, plan: Plan, name: str) -> Iterator[Channels]:
+    if plan.hosting.topics is None:
+        yield Folders(plan.hosting.folder / "channels")
+        return
+    topics = Topics(spark, plan, name)
+    try:
+        yield topics
+    finally:
+        topics.close()
 
 
 def _batches(folder: Path) -> int:

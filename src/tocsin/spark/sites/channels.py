@@ -13,6 +13,7 @@ A channel with a file `held` in it cannot be read, as if the link were cut while
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from tocsin.overlay.codec import decode
-from tocsin.spark.sites.inboxes import HELD, heads, places, senders
 
 Place = str
 """Of a parcel in its channel; '' is before all."""
 Heads = Mapping[str, Place]
 """By sender the last parcel there is."""
+HELD = "held"
+LOOK_S_MIN = 0.004
+LOOK_S_MAX = 0.04
+LOOKS = 100
+"""How long it is until the next look where there was nothing, and how often that was before it takes longer."""
 WAITING_MAX = 2_000
+WAITING_BYTES_MAX = 256 * 1024 * 1024
 """Parcels that may wait in a channel."""
+OPERATOR = "operator"
+"""Who runs the sites may say something too. What he said stays: a site that starts hears it again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,10 @@ class Channels(Protocol):
     def post(self, parcels: Sequence[Parcel]) -> None:
         """Delivers parcels; those that were delivered before change nothing."""
 
+    def read(self, name: str, after: Heads) -> list[Parcel]:
+        """What there is for a replica after some parcels, in order: by sender, and as it was sent. Waits a moment if
+        there is nothing."""
+
     def prune(self, name: str, upto: Heads) -> None:
         """A replica will not ask again for parcels up to here."""
 
@@ -81,31 +93,33 @@ class Folders:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._looked = 0
 
     def post(self, parcels: Sequence[Parcel]) -> None:
         for parcel in parcels:
             channel = self.folder / parcel.receiver / parcel.sender
             channel.mkdir(parents=True, exist_ok=True)
-            if len(os.listdir(channel)) < WAITING_MAX:
+            with os.scandir(channel) as waiting:
+                sizes = [entry.stat().st_size for entry in waiting]
+            if len(sizes) < WAITING_MAX and sum(sizes) + len(parcel.data) <= WAITING_BYTES_MAX:
                 written(channel / parcel.place, parcel.data)
 
-    def heads(self, name: str) -> dict[str, Place]:
-        """By sender the last parcel for a replica, of channels that can be read."""
-        return heads(str(self.folder / name))
-
-    def read(self, name: str, after: Heads, upto: Heads) -> list[Parcel]:
-        """What came after some parcels, up to others, in order: by sender, and as it was sent."""
+    def read(self, name: str, after: Heads) -> list[Parcel]:
         found = []
-        for sender, last in sorted(upto.items()):
-            first = after.get(sender, "")
-            for place in places(str(self.folder / name), sender, held=True):
-                if first < place <= last:
-                    found.append(Parcel(sender, name, place, (self.folder / name / sender / place).read_bytes()))
+        for sender in self._senders(name):
+            last = after.get(sender, "")
+            new = [place for place in self._places(name, sender) if place > last]
+            found += [Parcel(sender, name, at, (self.folder / name / sender / at).read_bytes()) for at in new]
+        if found:
+            self._looked = 0
+        else:
+            self._looked += 1
+            time.sleep(LOOK_S_MIN if self._looked < LOOKS else LOOK_S_MAX)
         return found
 
     def prune(self, name: str, upto: Heads) -> None:
         for sender, last in upto.items():
-            for place in places(str(self.folder / name), sender, held=True):
+            for place in () if sender == OPERATOR else self._places(name, sender, held=True):
                 if place <= last:
                     (self.folder / name / sender / place).unlink(missing_ok=True)
 
@@ -123,8 +137,22 @@ class Folders:
 
     def waiting(self, receiver: str) -> dict[str, int]:
         """How many parcels of each sender wait for a replica."""
-        inbox = str(self.folder / receiver)
-        return {sender: len(places(inbox, sender, held=True)) for sender in senders(inbox)}
+        found = {sender: len(self._places(receiver, sender, held=True)) for sender in self._senders(receiver)}
+        found.pop(OPERATOR, None)
+        return found
+
+    def _senders(self, name: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.folder / name))
+        except FileNotFoundError:
+            return []
+
+    def _places(self, name: str, sender: str, *, held: bool = False) -> list[Place]:
+        """The parcels of a channel, in order; none if it is held, unless that does not matter."""
+        names = os.listdir(self.folder / name / sender) if (self.folder / name / sender).is_dir() else []
+        if HELD in names and not held:
+            return []
+        return sorted(place for place in names if place[0] != "." and place != HELD)
 
 
 def written(path: Path, data: bytes, *, once: bool = False) -> None:

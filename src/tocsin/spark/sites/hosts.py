@@ -1,12 +1,13 @@
-"""What does a site do in a batch? It makes one step, and commits it as one folder.
+"""What does a site do? It makes steps, and commits each as one folder.
 
     step N:  parcels, sources, time ─► replica ─► steps/N/state   what the replica remembers, how far channels are read
                                               ╰─► steps/N/outbox  what it has to say to others and to sinks
     renamed into place ─► outbox delivered ─► channels pruned ─► steps before N removed
 
-A site that starts goes on from its last step, and delivers its outbox again: parcels and what sinks get have names, so
-that nothing comes twice. It starts as a new incarnation (its *life*), since what others had acknowledged is not kept;
-what it had acknowledged itself is in the step. A replica that has lost its folder takes the state of a peer.
+What was not committed has not happened, as nobody has seen it. A site that starts goes on from its last step, and
+delivers its outbox again: parcels and what sinks get have names, so that nothing comes twice. It starts as a new
+incarnation (its *life*), since what others had acknowledged is not kept; what it had acknowledged itself is in the
+step. A replica that has lost its folder takes the state of a peer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tocsin.overlay.replicas.ends import FEED
 from tocsin.overlay.replicas.machines import SINK, Inputs, Outputs, Own
 from tocsin.overlay.replicas.messages import Bundle, Delivered, Notice
 from tocsin.overlay.replicas.replica import Replica, group_of
-from tocsin.spark.sites.channels import Channels, Parcel, Place, packed, placed, unpacked, written
+from tocsin.spark.sites.channels import OPERATOR, Channels, Parcel, Place, packed, placed, unpacked, written
 from tocsin.spark.sites.feeding import Feeding
 from tocsin.spark.sites.plans import SECOND_US, Plan
 
@@ -61,8 +62,8 @@ class Host:
         self.site = group_of(name)
         self.folder = plan.hosting.folder / "sites" / name
         self.feeding = Feeding(plan, self.site)
-        self.batch = -1
-        """The last batch that is committed."""
+        self.steps = 0
+        """How many steps are committed."""
         self.positions: dict[str, Place] = {}
         self.began_us: int | None = None
         self.meter = Meter(on=True)
@@ -75,6 +76,7 @@ class Host:
         """Since when it leads."""
         self._counted: dict[str, int] = {}
         self._greeted = False
+        self._now_us = 0
         self._letters: dict[str, list[bytes]] = {}
         self._notices: list[tuple[str, int, bytes]] = []
         self._seeing = ""
@@ -87,11 +89,12 @@ class Host:
         state: dict[str, Any] = {}
         if committed is not None:
             state = decode((committed / "state").read_bytes())
-            self.batch, self.positions, self.began_us = state["batch"], state["positions"], state["began_us"]
+            self.steps, self.positions, self.began_us = state["steps"], state["positions"], state["began_us"]
             self.meter.messages, self.meter.links = Counter(state["messages"]), Counter(state["links"])
             self.meter.bytes = state["bytes"]
             self.sent_bytes, self.event_bytes = Counter(state["sent_bytes"]), Counter(state["event_bytes"])
             self.notified, self._counted = Counter(state["notified"]), state["counted"]
+        self.positions.pop(OPERATOR, None)
         self.life = max(state.get("life", 0) + 1, started_us // SECOND_US)
         kept = state.get("replica")
         new = committed is None and not self.channels.known(self.name)
@@ -120,10 +123,9 @@ class Host:
 
     # ---- a step
 
-    def step(self, batch: int, now_us: int, parcels: Sequence[Parcel]) -> None:
-        """Takes a batch, unless it has been taken before."""
-        if batch <= self.batch:
-            return
+    def step(self, now_us: int, parcels: Sequence[Parcel]) -> None:
+        """Takes what has come, and the time, which never runs backwards."""
+        self._now_us = now_us = max(self._now_us, now_us)
         replica = self.replica
         if not self._greeted:
             # Nobody is silent yet; and one that was away does not begin by leading.
@@ -139,7 +141,7 @@ class Host:
         if now_us >= replica.next_deadline():
             replica.tick(now_us)
         self._collect(now_us)
-        self._commit(batch, now_us)
+        self._commit(now_us)
 
     def _feed(self, now_us: int) -> None:
         """Hands over the batches that the next rounds need."""
@@ -198,7 +200,7 @@ class Host:
 
     # ---- committing
 
-    def _commit(self, batch: int, now_us: int) -> None:
+    def _commit(self, now_us: int) -> None:
         replica = self.replica
         self.led_us = (self.led_us or now_us) if replica.leading else None
         seen = f"{replica.round} {replica.ready} {replica.lacking} {self.positions}"
@@ -206,22 +208,22 @@ class Host:
             return  # nothing has happened
         self._seeing = seen
         state = {
-            "format": FORMAT, "batch": batch, "life": self.life, "positions": self.positions,
+            "format": FORMAT, "steps": self.steps + 1, "life": self.life, "positions": self.positions,
             "began_us": self.began_us, "replica": replica.snapshot() if replica.ready else None,
             "messages": dict(self.meter.messages), "links": dict(self.meter.links), "bytes": self.meter.bytes,
             "sent_bytes": dict(self.sent_bytes), "event_bytes": dict(self.event_bytes),
             "notified": dict(self.notified), "counted": self._counted,
         }  # fmt: skip
         letters = tuple((receiver, packed(messages)) for receiver, messages in self._letters.items())
-        outbox = {"place": placed(self.life, batch), "letters": letters, "notices": tuple(self._notices)}
+        outbox = {"place": placed(self.life, self.steps), "letters": letters, "notices": tuple(self._notices)}
         steps = self.folder / "steps"
-        fresh = steps / f".{batch:012}"
+        fresh = steps / f".{self.steps:012}"
         fresh.mkdir(parents=True)
         written(fresh / "state", encode(state))
         written(fresh / "outbox", encode(outbox))
-        committed = steps / f"{batch:012}"
+        committed = steps / f"{self.steps:012}"
         fresh.rename(committed)
-        self.batch, self._letters, self._notices = batch, {}, []
+        self.steps, self._letters, self._notices = self.steps + 1, {}, []
         self._deliver(committed)
 
     def _deliver(self, committed: Path) -> None:
@@ -231,8 +233,8 @@ class Host:
             folder.mkdir(parents=True, exist_ok=True)
             written(folder / f"{number:09}.jsonl", data, once=True)
         place = outbox["place"]
-        self.channels.post([Parcel(self.name, receiver, place, data) for receiver, data in outbox["letters"]])
         self.channels.prune(self.name, self.positions)
+        self.channels.post([Parcel(self.name, receiver, place, data) for receiver, data in outbox["letters"]])
         for name in os.listdir(committed.parent):
             if name != committed.name:
                 shutil.rmtree(committed.parent / name)
@@ -247,7 +249,7 @@ class Host:
             "site": self.site,
             "now_us": now_us,
             "life": self.life,
-            "batch": self.batch,
+            "steps": self.steps,
             "ready": replica.ready,
             "leading": replica.leading,
             "led_us": self.led_us,
@@ -260,15 +262,26 @@ class Host:
             "event_bytes": dict(self.event_bytes),
             "notified": dict(self.notified),
             "queued": max((len(queue.kept) for queue in replica.outgoing.values()), default=0),
-            "full": replica.sending.full,
+            "full": self._unheard() if replica.sending.full else [],
             "lost": str(replica.lost) if replica.lost else None,
             "waits_for": self._waits_for(),
+            "lives": {name: known[0] for queue in replica.outgoing.values() for name, known in queue.acked.items()},
         }
 
     def _waits_for(self) -> list[str]:
         """The neighbours without whose next bundle there is no next round."""
         replica = self.replica
         return [there for there in replica.place.neighbours if replica.incoming[there].upto < replica.round - 1]
+
+    def _unheard(self) -> list[str]:
+        """Those whose acknowledgements keep queues from being pruned."""
+        queues = self.replica.outgoing.values()
+        return sorted(
+            receiver
+            for queue in queues
+            for receiver in queue.receivers
+            if receiver not in queue.gone and queue.acked.get(receiver, (0, queue.floor))[1] <= queue.floor < queue.last
+        )
 
 
 def sink_folder(folder: Path, sink: str) -> Path:
