@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.spark.kafka import STAND_IN, broker, connector
 from tests.spark.site_drills import Drill, finish, right, sailing, simulated, traffic
-from tests.spark.sites import FIVE, THREE, got
+from tests.spark.sites import FIVE, RULES, THREE, got
 
 from tocsin.errors import TocsinError
 from tocsin.overlay.strategies import STRATEGIES
@@ -17,9 +17,10 @@ from tocsin.spark.sites.channels import Folders
 
 MANY = {
     **FIVE,
-    "sources": {"hill": {"Smoke": 0.05}, "lake": {"Temp": 180}, "dam": {"Rain": 0.05}, "fort": {"Temp": 20}},
+    "rules": RULES.replace("5 min", "20 s"),
+    "sources": {"hill": {"Smoke": 0.02}, "lake": {"Temp": 180}, "dam": {"Rain": 0.05}, "fort": {"Temp": 20}},
     "values": {"area": [f"A{number}" for number in range(40)], "value": [20, 60]},
-    "sinks": {"town": ["Fire"], "fort": ["Fire", "HeatWave"]},
+    "sinks": {"town": ["Fire"], "dam": ["HeatWave"], "fort": ["Fire"]},
     "seconds": 1000,
 }
 """200,000 events."""

@@ -53,7 +53,7 @@ def passing(pattern: Pattern, batch: pa.Table, types: Types) -> Array:
     if odd and passed.any():
         kept = np.nonzero(passed)[0]
         rule = Rule("Partial", PARTIAL, Pattern(pattern.type, tuple(odd)))
-        detector = Detector([rule], {pattern.type: types[pattern.type]})
+        detector = Detector([rule], {pattern.type: types[pattern.type]}, times=False)
         order = np.argsort(batch["ts"].to_numpy()[kept], kind="stable")
         found = [detector.push(batch.take(kept[order])), detector.finish()]
         ids = pa.concat_tables(found)["parts"].combine_chunks().flatten().field("id")
@@ -109,7 +109,7 @@ class Evaluator:
         return _planned(self.rules, tuple(self.types.values()))
 
     def _new(self) -> Detector:
-        return Detector(self._plan(), self.types)
+        return Detector(self._plan(), self.types, times=False)
 
     def detect(self, history: pa.Table, fresh: pa.Table, since: int, upto: int) -> pa.Table:
         """The matches with `since` <= ts < `upto`. Both tables are in order of time: all that is known, and what of it
