@@ -25,9 +25,9 @@ from tocsin.spark.sites.plans import Plan
 
 
 @contextmanager
-def sailing(folder: Path, data: dict[str, Any], **changed: Any) -> Iterator[Fleet]:
+def sailing(folder: Path, data: dict[str, Any], engine: str, **changed: Any) -> Iterator[Fleet]:
     """All sites of a plan, started; stopped at the end."""
-    ships = fleet(written_plan(folder, data, **changed))
+    ships = fleet(written_plan(folder, data, **changed), engine=engine)
     ships.claim(fresh=True)
     ships.start()
     try:

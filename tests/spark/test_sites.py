@@ -26,9 +26,13 @@ MANY = {
 """200,000 events."""
 
 
-@pytest.mark.slow
-def test_five_sites(tmp_path: Path) -> None:
-    with sailing(tmp_path, FIVE, strategies=["MT"]) as ships:
+ENGINES = pytest.mark.parametrize("engine", ["embedded", "spark"])
+"""The same processes, with Spark and without it."""
+
+
+@pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.slow)])
+def test_five_sites(tmp_path: Path, engine: str) -> None:
+    with sailing(tmp_path, FIVE, engine, strategies=["MT"]) as ships:
         finish(ships, 300)
         sent, _, _ = traffic(ships)
     right(ships.plan)
@@ -41,7 +45,7 @@ def test_five_sites_with_every_strategy(tmp_path: Path) -> None:
     rows = []
     for name in STRATEGIES:
         begun_s = time.monotonic()
-        with sailing(tmp_path / name, MANY, strategies=[name], epoch=20) as ships:
+        with sailing(tmp_path / name, MANY, "spark", strategies=[name], epoch=20) as ships:
             finish(ships, 600)
             took_s = time.monotonic() - begun_s
             sent, event_bytes, bytes_all = traffic(ships)
@@ -62,8 +66,8 @@ def test_five_sites_with_every_strategy(tmp_path: Path) -> None:
     assert [row[0] for row in by_bytes] == [row[0] for row in sorted(rows, key=lambda row: row[4])]
 
 
-def drill(folder: Path, kills: int, seconds: int, seed: int) -> None:
-    with sailing(folder, THREE, replicas=2, seconds=seconds, epoch=1, speed=1, strategies=["MT"]) as ships:
+def drill(folder: Path, engine: str, kills: int, seconds: int, seed: int) -> None:
+    with sailing(folder, THREE, engine, replicas=2, seconds=seconds, epoch=1, speed=1, strategies=["MT"]) as ships:
         happened = Drill(ships, seed)
         happened.run(kills)
         finish(ships, 300 + seconds)
@@ -73,17 +77,18 @@ def drill(folder: Path, kills: int, seconds: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_that_are_killed(tmp_path: Path) -> None:
-    drill(tmp_path, 3, 60, seed=1)
+@ENGINES
+def test_replicas_that_are_killed(tmp_path: Path, engine: str) -> None:
+    drill(tmp_path, engine, 3, 60, seed=1)
 
 
 @pytest.mark.long
 def test_replicas_that_are_killed_thirty_times(tmp_path: Path) -> None:
-    drill(tmp_path, 30, 600, seed=5)
+    drill(tmp_path, "spark", 30, 600, seed=5)
 
 
-def held(folder: Path, seconds: float) -> None:
-    with sailing(folder, FIVE, seconds=60, epoch=1, speed=1) as ships:
+def held(folder: Path, engine: str, seconds: float) -> None:
+    with sailing(folder, FIVE, engine, seconds=60, epoch=1, speed=1) as ships:
         folders = Folders(ships.folder / "channels")
         while not all(one.told and one.told["round"] > one.told["rounds"] // 2 for one in ships.seen()):
             time.sleep(0.1)
@@ -100,13 +105,14 @@ def held(folder: Path, seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_that_is_held_back(tmp_path: Path) -> None:
-    held(tmp_path, 6)
+@ENGINES
+def test_a_link_that_is_held_back(tmp_path: Path, engine: str) -> None:
+    held(tmp_path, engine, 6)
 
 
 @pytest.mark.long
 def test_a_link_that_is_held_back_for_a_minute(tmp_path: Path) -> None:
-    held(tmp_path, 60)
+    held(tmp_path, "spark", 60)
 
 
 @pytest.mark.slow
@@ -119,7 +125,7 @@ def test_sites_over_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv(kafka.VARIABLE, STAND_IN)
     with broker(tmp_path / "broker") as running:
         address = f"kafka://{running.address}/tocsin"
-        with sailing(tmp_path, FIVE, seconds=60, epoch=1, speed=2, channels=address) as ships:
+        with sailing(tmp_path, FIVE, "spark", seconds=60, epoch=1, speed=2, channels=address) as ships:
             while not all(one.told and one.told["round"] > one.told["rounds"] // 2 for one in ships.seen()):
                 time.sleep(0.1)
             assert not ships.finished()

@@ -401,10 +401,14 @@ StrategyName = Annotated[
 ]
 
 
+SiteEngine = Annotated[Engine, typer.Option("--engine", help="An application on Spark, or a process without it.")]
+
+
 @site.command("up")
 def site_up(
     plan: PlanFile,
     strategy: StrategyName = None,
+    engine: SiteEngine = Engine.SPARK,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run left in the folder.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start them and return.")] = False,
     check: Annotated[
@@ -419,7 +423,7 @@ def site_up(
     """
     from tocsin.cli import sites
 
-    if not sites.up(plan, strategy, fresh=fresh, detach=detach, check=check):
+    if not sites.up(plan, strategy, engine.value, fresh=fresh, detach=detach, check=check):
         raise typer.Exit(1)
 
 
@@ -428,6 +432,7 @@ def site_run(
     plan: PlanFile,
     name: Annotated[str, typer.Option("--site", metavar="NAME", help="A site, or one of its replicas: town#1.")],
     strategy: StrategyName = None,
+    engine: SiteEngine = Engine.SPARK,
 ) -> None:
     """Run one site of a plan, here, until it is stopped.
 
@@ -435,7 +440,7 @@ def site_run(
     """
     from tocsin.cli import sites
 
-    sites.run(plan, strategy, name)
+    sites.run(plan, strategy, name, engine.value)
 
 
 @site.command("down")

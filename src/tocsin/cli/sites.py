@@ -52,15 +52,15 @@ def plan(path: Path, strategy: str | None = None) -> Plan:
     )  # fmt: skip
 
 
-def fleet(path: Path, strategy: str | None = None) -> Fleet:
+def fleet(path: Path, strategy: str | None = None, engine: str = "spark") -> Fleet:
     """The replicas of a plan on this machine."""
     from tocsin.spark.sites.fleet import Fleet, command
 
     found = plan(path, strategy)
-    return Fleet(found, command(path.resolve(), found.strategy.name))
+    return Fleet(found, command(path.resolve(), found.strategy.name, engine))
 
 
-def run(path: Path, strategy: str | None, name: str) -> None:
+def run(path: Path, strategy: str | None, name: str, engine: str) -> None:
     """Runs one replica, here, until it is stopped."""
     from tocsin.cli.following import stopping
     from tocsin.spark.errors import plainly
@@ -71,15 +71,16 @@ def run(path: Path, strategy: str | None, name: str) -> None:
     if name not in found.names:
         raise TocsinError(f"there is no site {name}. {nearest(name, found.names) or ''}".rstrip())
     with stopping() as stopped, plainly():
-        application.run(found, name, lambda seconds: stopped.wait(seconds))
+        hosted = application.run if engine == "spark" else application.run_embedded
+        hosted(found, name, stopped.wait)
 
 
-def up(path: Path, strategy: str | None, *, fresh: bool, detach: bool, check: bool) -> bool:
+def up(path: Path, strategy: str | None, engine: str, *, fresh: bool, detach: bool, check: bool) -> bool:
     """Starts all sites and watches them until they have finished; says whether every sink got what it should."""
     from tocsin.cli.following import stopping
     from tocsin.spark.sites.hosts import received, sink_folder
 
-    ships = fleet(path, strategy)
+    ships = fleet(path, strategy, engine)
     ships.claim(fresh=fresh)
     ships.start()
     if detach:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -44,8 +45,9 @@ SETTINGS = {
 }
 """Short batches of one row: what counts is the start of a JVM and what a batch costs, not its speed."""
 LOOK_S = 0.1
-GIVE_UP_S = 600.0
-"""Without a single batch."""
+GIVE_UP_S = 30.0
+BROKER_S = 600.0
+"""How long it may take without a single batch; a broker may be away for longer."""
 BATCH_S = 2.0
 """How long the steps of one batch take. Starting a batch costs Spark as much as a dozen of steps."""
 
@@ -55,6 +57,7 @@ def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
     folder = plan.hosting.folder / "sites" / name
     with _alone(folder, name):
         spark = session("local[1]", _settings(plan))
+        patience_s = GIVE_UP_S if plan.hosting.topics is None else BROKER_S
         tried, since_s = 0, time.monotonic()
         try:
             while not stopped(0):
@@ -66,7 +69,7 @@ def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
                     tried, since_s = 0, time.monotonic()
                 tried += 1
                 print(f"{name}: {failure}", file=sys.stderr, flush=True)
-                if time.monotonic() - since_s > GIVE_UP_S:
+                if time.monotonic() - since_s > patience_s:
                     raise failure
                 stopped(min(2.0**tried, 10.0) / 2)
         finally:
@@ -82,21 +85,14 @@ def _settings(plan: Plan) -> dict[str, str]:
 def _followed(spark: SparkSession, plan: Plan, name: str, stopped: Callable[[float], bool]) -> TocsinError | None:
     """One query, until it is stopped or fails."""
     checkpoint = str(plan.hosting.folder / "sites" / name / "checkpoint")
-    idle_us = plan.hosting.settings.beat_us // 2
     try:
         with _channels(spark, plan, name) as channels:
             host = Host(plan, name, channels, round(time.time() * SECOND_US))
 
             def batch(frame: DataFrame, number: int) -> None:
                 ((tick_us,),) = frame.selectExpr("max(unix_micros(timestamp))").collect()
-                began_s, stepped_us = time.monotonic(), 0
-                while (passed_s := time.monotonic() - began_s) < BATCH_S and not stopped(0):
-                    now_us = tick_us + round(passed_s * SECOND_US)
-                    parcels = channels.read(name, host.positions)
-                    if parcels or now_us - stepped_us >= idle_us:
-                        stepped_us = now_us
-                        host.step(now_us, parcels)
-                        _tell(host, now_us)
+                if tick_us is not None:  # the first batch may have no row
+                    _stepped(host, tick_us, BATCH_S, stopped)
 
             ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
             query = ticks.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint).start()
@@ -109,6 +105,29 @@ def _followed(spark: SparkSession, plan: Plan, name: str, stopped: Callable[[flo
     except Exception as error:
         return told(error)
     return None if failure is None else told(failure)
+
+
+def _stepped(host: Host, tick_us: int, for_s: float, stopped: Callable[[float], bool]) -> None:
+    """Makes steps for a while, as parcels come and as time passes since a tick."""
+    began_s, stepped_us = time.monotonic(), 0
+    idle_us = host.plan.hosting.settings.beat_us // 2
+    while (passed_s := time.monotonic() - began_s) < for_s and not stopped(0):
+        now_us = tick_us + round(passed_s * SECOND_US)
+        parcels = host.channels.read(host.name, host.positions)
+        if parcels or now_us - stepped_us >= idle_us:
+            stepped_us = now_us
+            host.step(now_us, parcels)
+            _tell(host, now_us)
+
+
+def run_embedded(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
+    """Runs a replica in this process, without Spark, until it is told to stop. Channels are folders."""
+    if plan.hosting.topics is not None:
+        raise TocsinError("topics are read and written by Spark's connector: channels of an embedded site are folders")
+    with _alone(plan.hosting.folder / "sites" / name, name):
+        now_us = round(time.time() * SECOND_US)
+        host = Host(plan, name, Folders(plan.hosting.folder / "channels"), now_us)
+        _stepped(host, now_us, math.inf, stopped)
 
 
 @contextmanager

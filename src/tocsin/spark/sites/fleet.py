@@ -8,7 +8,6 @@ run/sites/NAME       what it remembers, and how it is doing (status.json)
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -63,6 +62,8 @@ class Fleet:
     def __init__(self, plan: Plan, command: Sequence[str]) -> None:
         self.plan, self.command = plan, tuple(command)
         self.folder = plan.hosting.folder
+        self._children: list[subprocess.Popen[bytes]] = []
+        """Those that were started here, which have to be waited for when they end."""
 
     # ---- the folder
 
@@ -94,10 +95,12 @@ class Fleet:
                 process = subprocess.Popen(
                     [*self.command, name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
+            self._children.append(process)
             (self.folder / "processes" / name).write_text(str(process.pid), encoding="utf-8")
 
     def processes(self) -> dict[str, int]:
         """By replica the process that runs it."""
+        self._children = [child for child in self._children if child.poll() is None]
         found = {}
         for path in sorted((self.folder / "processes").glob("*")):
             pid = int(path.read_text(encoding="utf-8") or 0)
@@ -115,8 +118,9 @@ class Fleet:
             time.sleep(0.05)
         for name, pid in running.items():
             if _runs(pid, name):
-                self._end(pid)
+                self._end(name, pid)
             (self.folder / "processes" / name).unlink(missing_ok=True)
+        self._reap(running.values())
         return sorted(running)
 
     def kill(self, name: str) -> bool:
@@ -124,17 +128,23 @@ class Fleet:
         pid = self.processes().get(name)
         if pid is None:
             return False
-        self._end(pid)
+        self._end(name, pid)
+        self._reap([pid])
         (self.folder / "processes" / name).unlink(missing_ok=True)
         return True
 
-    def _end(self, pid: int) -> None:
+    def _reap(self, ended: Iterable[int]) -> None:
+        pids = set(ended)
+        for child in [child for child in self._children if child.pid in pids]:
+            child.wait(STOP_S)
+
+    def _end(self, name: str, pid: int) -> None:
         try:
             os.killpg(pid, signal.SIGKILL)
         except ProcessLookupError:
             return
         until_s = time.monotonic() + STOP_S
-        while time.monotonic() < until_s and Path("/proc", str(pid)).exists() and not _zombie(pid):
+        while time.monotonic() < until_s and _runs(pid, name):
             time.sleep(0.01)
 
     # ---- looking
@@ -162,10 +172,12 @@ class Fleet:
         return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
-def command(plan: Path, strategy: str) -> list[str]:
+def command(plan: Path, strategy: str, engine: str) -> list[str]:
     """What runs a replica of a plan: its name comes behind."""
     begin = "from tocsin.cli import main; main()"
-    return [sys.executable, "-c", begin, "site", "run", str(plan), "--strategy", strategy, "--site"]
+    return [
+        sys.executable, "-c", begin, "site", "run", str(plan), "--strategy", strategy, "--engine", engine, "--site",
+    ]  # fmt: skip
 
 
 def fingerprint(plan: Plan) -> str:
@@ -187,13 +199,4 @@ def _runs(pid: int, name: str) -> bool:
         said = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return name.encode() in said and not _zombie(pid)
-
-
-def _zombie(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    try:
-        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    return name.encode() in said  # one that has ended and was not waited for yet has said nothing
