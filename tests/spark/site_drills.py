@@ -23,6 +23,9 @@ from tocsin.simulation.runs import run as simulated_run
 from tocsin.spark.sites.fleet import Fleet
 from tocsin.spark.sites.plans import Plan
 
+PERIOD_S = 60
+"""After how long processors choose masters anew."""
+
 
 @contextmanager
 def sailing(folder: Path, data: dict[str, Any], engine: str, **changed: Any) -> Iterator[Fleet]:
@@ -60,10 +63,12 @@ def right(made: Plan) -> None:
 def simulated(made: Plan) -> Outcome:
     """The same plan in the simulator, with the sources' epochs: masters are chosen by what was measured before."""
     step_s = made.hosting.epoch_s
-    return simulated_run(
+    ends_s = [step_s * (number + 1) for number in range(math.ceil(made.seconds / step_s))]
+    outcome, _ = simulated_run(
         made.sites, made.strategy, made.types, made.rules, made.events, pa.array(made.where),
-        epochs_s=[step_s * (number + 1) for number in range(math.ceil(made.seconds / step_s))], measured_from_s=0,
-    )[0]  # fmt: skip
+        epochs_s=ends_s, measured_from_s=0, period_s=PERIOD_S,
+    )  # fmt: skip
+    return outcome
 
 
 def traffic(ships: Fleet) -> tuple[int, int, int]:

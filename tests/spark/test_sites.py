@@ -15,6 +15,8 @@ from tocsin.overlay.strategies import STRATEGIES
 from tocsin.spark import kafka
 from tocsin.spark.sites.channels import Folders
 
+ENGINES = pytest.mark.parametrize("engine", ["embedded", "spark"])
+"""The same processes, with Spark and without it."""
 MANY = {
     **FIVE,
     "rules": RULES.replace("5 min", "20 s"),
@@ -24,10 +26,6 @@ MANY = {
     "seconds": 1000,
 }
 """200,000 events."""
-
-
-ENGINES = pytest.mark.parametrize("engine", ["embedded", "spark"])
-"""The same processes, with Spark and without it."""
 
 
 @pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.slow)])
@@ -40,12 +38,13 @@ def test_five_sites(tmp_path: Path, engine: str) -> None:
 
 
 @pytest.mark.long
-def test_five_sites_with_every_strategy(tmp_path: Path) -> None:
+@ENGINES
+def test_five_sites_with_every_strategy(tmp_path: Path, engine: str) -> None:
     """200,000 events; messages and bytes order the strategies as the simulator says."""
     rows = []
     for name in STRATEGIES:
         begun_s = time.monotonic()
-        with sailing(tmp_path / name, MANY, "spark", strategies=[name], epoch=20) as ships:
+        with sailing(tmp_path / name, MANY, engine, strategies=[name], epoch=20) as ships:
             finish(ships, 600)
             took_s = time.monotonic() - begun_s
             sent, event_bytes, bytes_all = traffic(ships)
@@ -83,8 +82,9 @@ def test_replicas_that_are_killed(tmp_path: Path, engine: str) -> None:
 
 
 @pytest.mark.long
-def test_replicas_that_are_killed_thirty_times(tmp_path: Path) -> None:
-    drill(tmp_path, "spark", 30, 600, seed=5)
+@ENGINES
+def test_replicas_that_are_killed_thirty_times(tmp_path: Path, engine: str) -> None:
+    drill(tmp_path, engine, 30, 600, seed=5)
 
 
 def held(folder: Path, engine: str, seconds: float) -> None:
@@ -111,8 +111,9 @@ def test_a_link_that_is_held_back(tmp_path: Path, engine: str) -> None:
 
 
 @pytest.mark.long
-def test_a_link_that_is_held_back_for_a_minute(tmp_path: Path) -> None:
-    held(tmp_path, "spark", 60)
+@ENGINES
+def test_a_link_that_is_held_back_for_a_minute(tmp_path: Path, engine: str) -> None:
+    held(tmp_path, engine, 60)
 
 
 @pytest.mark.slow

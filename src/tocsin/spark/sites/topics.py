@@ -10,6 +10,7 @@ topic that grows beyond its limit loses its oldest records, as a link that is cu
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -78,15 +79,15 @@ class Topics:
     def close(self) -> None:
         """Lets go of the broker."""
         wait = self._jvm.java.time.Duration.ofSeconds(1)
-        self._consumer.close(wait)
-        self._producer.close(wait)
-        self._admin.close(wait)
+        for client in (self._consumer, self._producer, self._admin):
+            with contextlib.suppress(Exception):  # it may be in use still, by a batch that is about to end
+                client.close(wait)
 
     # ---- as channels
 
     def read(self, name: str, after: Heads) -> list[Parcel]:
         found = []
-        for record in self._consumer.poll(self._jvm.java.time.Duration.ofMillis(POLL_MS)):
+        for record in self._consumer.poll(self._jvm.java.time.Duration.ofMillis(POLL_MS)).iterator():
             self._read[record.topic()] = record.offset()
             found.append(Parcel(self._senders[record.topic()], name, record.key(), bytes(record.value())))
         return sorted(found, key=lambda parcel: (parcel.sender, parcel.place))
