@@ -185,11 +185,11 @@ def _picture(ships: Fleet, before: Before) -> Group:
     from rich.console import Group
     from rich.table import Table
 
-    sites = Table(title=f"{ships.plan.strategy.name}: rules over {len(ships.plan.sites.processors)} sites")
-    for name in ("site", "", "round", "messages", "messages/s", "kB", "kB/s", "queued", "waits for", "sinks"):
+    sites = Table(title=f"{ships.plan.strategy.name}, {len(ships.plan.names)} applications", title_justify="left")
+    for name in ("site", "", "round", "messages", "/s", "kB", "kB/s", "waits for", "sinks"):
         sites.add_column(name, justify="left" if name in ("site", "", "waits for", "sinks") else "right")
-    links = Table(title="links")
-    for name in ("from", "to", "messages", "kB", "parcels waiting"):
+    links = Table(title="links; waiting: parcels in the channel", title_justify="left")
+    for name in ("from", "to", "messages", "kB", "waiting"):
         links.add_column(name, justify="left" if name in ("from", "to") else "right")
     waiting = ships.waiting()
     for one in ships.seen():
@@ -199,13 +199,12 @@ def _picture(ships: Fleet, before: Before) -> Group:
             continue
         size = sum(told["sent_bytes"].values())
         rates = _rates(before, one.name, told["now_us"] / 1e6, told["traffic"], size)
-        role = "leads" if told["leading"] else "follows"
-        state = one.state if one.state != "running" else role
+        alone = len(ships.plan.replicas(told["site"])) == 1
+        role = "" if alone else ", leads" if told["leading"] else ", follows"
         sinks = ", ".join(f"{sink} {count:,}" for sink, count in sorted(told["notified"].items()))
         sites.add_row(
-            one.name, f"{state}, {role}" if state == "finished" else state, f"{told['round']:,}/{told['rounds']:,}",
-            f"{told['traffic']:,}", rates[0], f"{size / 1e3:,.0f}", rates[1], f"{told['queued']:,}",
-            ", ".join(told["full"] or told["waits_for"]), told["lost"] or sinks,
+            one.name, one.state + role, f"{told['round']:,}/{told['rounds']:,}", f"{told['traffic']:,}", rates[0],
+            f"{size / 1e3:,.0f}", rates[1], ", ".join(told["full"] or told["waits_for"]), told["lost"] or sinks,
         )  # fmt: skip
         for there, sent in sorted(told["sent_bytes"].items()):
             if there != told["site"]:
