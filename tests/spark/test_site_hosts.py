@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.sites import FIVE, THREE, Machines, expected, got, read_plan
+from tests.spark.sites import FIVE, THREE, Machines, expected, got, read_plan, written_plan
 
+from tocsin.cli.sites import forget, plan
 from tocsin.overlay.codec import encode
 from tocsin.overlay.messages import Elect
 from tocsin.overlay.strategies import STRATEGIES
@@ -138,3 +140,33 @@ def test_a_channel_has_an_order_and_an_end(tmp_path: Path) -> None:
         (tmp_path / "b" / "a" / placed(8, step)).touch()
     channels.post([Parcel("a", "b", placed(9, 1), b"")])
     assert channels.read("b", {})[-1].place == placed(8, WAITING_MAX + 9)
+
+
+@pytest.mark.slow
+def test_one_that_stays_away_is_waited_for_until_it_is_forgotten(tmp_path: Path) -> None:
+    """Queues are bounded: the others stop, and say for whom. Told that it is gone they go on, and it catches up."""
+    path = written_plan(tmp_path, THREE, replicas=2, **SHORT)
+    made = plan(path)
+    bounded = replace(made.hosting, settings=replace(made.hosting.settings, queue_max=12))
+    machines = Machines(replace(made, hosting=bounded))
+    names = [name for name in made.names if name != "dam#1"]
+
+    def turns(count: int) -> None:
+        for _ in range(count):
+            machines.now_us += 100_000
+            for name in names:
+                machines.step(name)
+
+    turns(150)
+    town = machines.hosts["town#0"]
+    stuck = town.replica.round
+    assert stuck < town.feeding.rounds
+    assert town.status(0)["full"] == ["dam#1"]
+    forget(path, "dam#1", back=False)
+    machines.crash("town#0")  # what the operator said is heard again by one that starts
+    turns(100)
+    assert got(made) == expected(made)
+    forget(path, "dam#1", back=True)
+    names.append("dam#1")
+    turns(60)
+    assert machines.finished()

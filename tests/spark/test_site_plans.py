@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.sites import FIVE, read_plan, written_plan
+from tests.spark.sites import FIVE, expected, read_plan, written_plan
 from typer.testing import CliRunner
 
 from tocsin.cli import app
-from tocsin.cli.sites import fleet
+from tocsin.cli.sites import fleet, plan
 from tocsin.errors import TocsinError
 from tocsin.spark.sites.channels import OPERATOR, Folders, unpacked
 
@@ -77,3 +79,19 @@ def test_what_an_operator_says(tmp_path: Path) -> None:
     shown = run(app, ["site", "status", str(path)])
     assert "town#1" in shown.output
     assert run(app, ["site", "down", str(path)]).output.strip() == "nothing ran"
+
+
+def test_the_commands_of_the_guide_exist() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "sites.md").read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```$", guide, re.M | re.S) for line in block.splitlines()]
+    assert len(lines) > 5
+    for line in lines:
+        words = shlex.split(line)[1:]
+        assert Path(__file__).parents[2].joinpath(next(word for word in words if word.endswith(".yaml"))).exists()
+        assert CliRunner().invoke(app, [*words, "--help"]).exit_code == 0, line
+
+
+def test_the_example_can_be_hosted() -> None:
+    made = plan(Path(__file__).parents[2] / "examples" / "sites" / "five.yaml")
+    assert len(made.names) == 5
+    assert all(expected(made).values())

@@ -148,7 +148,7 @@ def forget(path: Path, name: str, *, back: bool) -> None:
     if len(found.replicas(name.partition("#")[0])) < 2:
         raise TocsinError(f"{name} is the only one of its site: without it nothing goes on")
     said = packed([encode(Gone(name, back=back))])
-    place = placed(int(time.time()), 0)
+    place = placed(time.time_ns() // 1000, 0)
     others = [Parcel(OPERATOR, other, place, said) for other in found.names if other != name]
     Folders(found.hosting.folder / "channels").post(others)
 

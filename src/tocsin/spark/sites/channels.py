@@ -51,7 +51,7 @@ class Parcel:
 
 def placed(life: int, step: int) -> Place:
     """The place of a step's parcels."""
-    return f"{life:012}.{step:012}"
+    return f"{life:016}.{step:012}"
 
 
 def packed(messages: Iterable[bytes]) -> bytes:
