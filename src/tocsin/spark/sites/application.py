@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
     """Runs a replica until it is told to stop; `stopped` waits for so many seconds and says whether it is."""
     folder = plan.hosting.folder / "sites" / name
     with _alone(folder, name):
-        spark = session("local[1]", _settings(plan))
+        spark = session("local[1]", _settings(plan, folder))
         patience_s = GIVE_UP_S if plan.hosting.topics is None else BROKER_S
         tried, since_s = 0, time.monotonic()
         try:
@@ -76,10 +77,16 @@ def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
             spark.stop()
 
 
-def _settings(plan: Plan) -> dict[str, str]:
-    if plan.hosting.topics is None:
-        return SETTINGS
-    return {**SETTINGS, "spark.driver.extraClassPath": ":".join(kafka.jars())}
+def _settings(plan: Plan, folder: Path) -> dict[str, str]:
+    """What Spark keeps aside is beside what the site remembers: a process that is killed cannot clean up, the next can."""
+    aside = folder / "aside"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    chosen = {**SETTINGS, "spark.local.dir": str(aside)}
+    chosen["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={aside}"
+    if plan.hosting.topics is not None:
+        chosen["spark.driver.extraClassPath"] = ":".join(kafka.jars())
+    return chosen
 
 
 def _followed(spark: SparkSession, plan: Plan, name: str, stopped: Callable[[float], bool]) -> TocsinError | None:
