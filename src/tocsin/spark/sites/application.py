@@ -57,7 +57,7 @@ def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
     """Runs a replica until it is told to stop; `stopped` waits for so many seconds and says whether it is."""
     folder = plan.hosting.folder / "sites" / name
     with _alone(folder, name):
-        spark = session("local[1]", _settings(plan, folder))
+        spark = session("local[1]", _settings(plan, name))
         patience_s = GIVE_UP_S if plan.hosting.topics is None else BROKER_S
         tried, since_s = 0, time.monotonic()
         try:
@@ -77,11 +77,11 @@ def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
             spark.stop()
 
 
-def _settings(plan: Plan, folder: Path) -> dict[str, str]:
-    """What Spark keeps aside is beside what the site remembers: a process that is killed cannot clean up, the next can."""
-    aside = folder / "aside"
+def _settings(plan: Plan, name: str) -> dict[str, str]:
+    """What Spark keeps aside has a place for each replica: one that is killed cannot clean up, but the next can."""
+    aside = plan.hosting.folder / "aside" / name.replace("#", "-")  # Java takes # for the end of a path
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
+    aside.mkdir(parents=True)
     chosen = {**SETTINGS, "spark.local.dir": str(aside)}
     chosen["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={aside}"
     if plan.hosting.topics is not None:
