@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from tests.spark.kafka import STAND_IN, broker, connector
 from tests.spark.site_drills import Drill, finish, right, sailing, simulated, traffic
-from tests.spark.sites import FIVE, RULES, THREE, got
+from tests.spark.sites import FIVE, RULES, THREE, got, written_plan
+from typer.testing import CliRunner
 
+from tocsin.cli import app
+from tocsin.cli.sites import fleet
 from tocsin.errors import TocsinError
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.spark import kafka
@@ -30,10 +33,15 @@ MANY = {
 
 @pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.slow)])
 def test_five_sites(tmp_path: Path, engine: str) -> None:
-    with sailing(tmp_path, FIVE, engine, strategies=["MT"]) as ships:
-        finish(ships, 300)
-        sent, _, _ = traffic(ships)
+    """As a newcomer starts them."""
+    path = written_plan(tmp_path, FIVE, strategies=["MT"])
+    result = CliRunner().invoke(app, ["site", "up", str(path), "--engine", engine])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("exactly what one place would find") == 2
+    ships = fleet(path)
+    assert not ships.processes()
     right(ships.plan)
+    sent, _, _ = traffic(ships)
     assert sent == pytest.approx(simulated(ships.plan).traffic, rel=0.1)
 
 
