@@ -56,7 +56,7 @@ def passing(pattern: Pattern, batch: Rows, types: Types) -> Array:
     if odd and passed.any():
         kept = np.nonzero(passed)[0]
         rule = Rule("Partial", PARTIAL, Pattern(pattern.type, tuple(odd)))
-        detector = Detector([rule], {pattern.type: types[pattern.type]})
+        detector = Detector([rule], {pattern.type: types[pattern.type]}, times=False)
         order = np.argsort(batch.ts[kept], kind="stable")
         found = [detector.push(batch.take(kept[order]).table), detector.finish()]
         ids = pa.concat_tables(found)["parts"].combine_chunks().flatten().field("id")
@@ -118,7 +118,7 @@ class Evaluator:
         return _planned(self.rules, tuple(self.types.values()))
 
     def _new(self) -> Detector:
-        return self._telling(Detector(self._plan(), self.types))
+        return self._telling(Detector(self._plan(), self.types, times=False))
 
     def _telling(self, detector: Detector) -> Detector:
         """Matches that go to sinks have a `seq` too, by which a root puts them in order."""

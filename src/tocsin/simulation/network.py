@@ -15,8 +15,8 @@ import pyarrow as pa
 from tocsin.overlay import messages as m
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.rows import Rows
+from tocsin.overlay.sites import Link
 
-Link = tuple[str, str]
 Watch = Callable[[str, str, m.Message], None]
 
 

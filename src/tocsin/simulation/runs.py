@@ -7,9 +7,8 @@ apart. *Delay* is from the occurrence of the last part of a composite event to i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,72 +16,17 @@ import pyarrow.compute as pc
 
 from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
-from tocsin.overlay import messages as m
+from tocsin.overlay.metering import Meter
 from tocsin.overlay.rows import Base, Rows
+from tocsin.overlay.sites import Link, Sites
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import Array
 from tocsin.overlay.trees import root_of
-from tocsin.simulation.deployment import Sites, deployed
-from tocsin.simulation.network import Link, Network
+from tocsin.simulation.deployment import deployed
+from tocsin.simulation.network import Network
 from tocsin.simulation.repairs import Repair, repaired
 
 SECOND_US = 1_000_000
-COUNTED = ("Events", "Matches", "Answer", "Awaken", "Survey", "Shares")
-"""What is traffic."""
-AWAKEN_BYTES = 48
-ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads times over all bits of a word."""
-
-
-@dataclass
-class Meter:
-    """Counts what is sent while it is on."""
-
-    on: bool = False
-    messages: Counter[str] = field(default_factory=Counter)
-    """Rows or requests by kind, and messages of other kinds."""
-    links: Counter[Link] = field(default_factory=Counter)
-    bytes: int = 0
-    _pushed: dict[Link, list[tuple[Rows, Array]]] = field(default_factory=dict)
-
-    def watch(self, sender: str, receiver: str, message: m.Message) -> None:
-        if not self.on:
-            return
-        kind = type(message).__name__
-        if isinstance(message, m.Events):
-            self._pushed.setdefault((sender, receiver), []).append((message.batch, message.at))
-            return
-        if isinstance(message, m.Matches | m.Answer):
-            count, size = message.batch.num_rows, message.batch.nbytes
-        elif isinstance(message, m.Awaken):
-            count, size = len(message.requests), len(message.requests) * AWAKEN_BYTES
-        elif isinstance(message, m.Survey | m.Shares):
-            count = len(message.at)
-            size = count * AWAKEN_BYTES
-        else:
-            self.messages[kind] += 1
-            return
-        self._add(kind, (sender, receiver), count, size)
-
-    def settle(self) -> None:
-        """Counts pushed events: copies for several trees that leave at one time are one message."""
-        for link, pieces in self._pushed.items():
-            count = sum(rows.num_rows for rows, _ in pieces)
-            if len(pieces) > 1:
-                keys = np.concatenate([rows.identities[0] ^ (at.view(np.uint64) * ODD) for rows, at in pieces])
-                keys.sort()
-                count = 1 + int(np.count_nonzero(keys[1:] != keys[:-1]))
-            self._add("Events", link, count, count * max(rows.nbytes // max(1, rows.num_rows) for rows, _ in pieces))
-        self._pushed = {}
-
-    def _add(self, kind: str, link: Link, count: int, size: int) -> None:
-        self.messages[kind] += count
-        self.links[link] += count
-        self.bytes += size
-
-    @property
-    def traffic(self) -> int:
-        return sum(self.messages[kind] for kind in COUNTED)
 
 
 @dataclass(frozen=True)
