@@ -72,6 +72,15 @@ def test_rules_come_as_text_file_or_set(tmp_path: Path) -> None:
         assert len(given(rules, READINGS).rows) == 2
 
 
+def test_times_that_could_be_seconds_are_what_they_say() -> None:
+    """A quarter of an hour is as many microseconds as there were seconds from 1970 to 1998."""
+    given("define O() from A()", "A@15min()").expect("O@15min()")
+    stream = Stream("define O() from A()")
+    stream.push("A@15min()")
+    stream.until("16min")
+    stream.expect("O@15min()")
+
+
 def test_a_failure_says_what_was_expected_found_and_different() -> None:
     with pytest.raises(AssertionError) as failure:
         given(FIRE, READINGS).expect("""

@@ -22,6 +22,9 @@ from tocsin.testing.matches import Row, clock, difference, line, read_expected, 
 Rules = RuleSet | str | Path
 Events = str | list[Event]
 
+UNIT = "us"
+"""What times count. The notation leaves no doubt, so a quarter of an hour is not taken for seconds since 1970."""
+
 SHOWN_MAX = 20
 """Of more events than that, a failure shows only the first."""
 
@@ -32,7 +35,7 @@ def given(rules: Rules, events: Events) -> Found:
     An event that cannot be used is a mistake in the test and raises `EventError`.
     """
     ruleset, listed = ruleset_of(rules), events_of(events)
-    detector = ruleset.detector(delay=2**60)
+    detector = ruleset.detector(delay=2**60, ts_unit=UNIT)
     rows = rows_of(detector.push(listed)) + rows_of(detector.finish())
     _check_alive(detector)
     return Found(listed, rows)
@@ -98,7 +101,7 @@ class Stream:
         """`delay`: how late events may come. `at`: when the clock begins."""
         self.clock = Clock(at)
         self._delay_us = duration_us(delay)
-        self._detector = ruleset_of(rules).detector(delay=delay)
+        self._detector = ruleset_of(rules).detector(delay=delay, ts_unit=UNIT)
         self._events: list[Event] = []
         self._rows: list[Row] = []
 

@@ -47,8 +47,8 @@ def streams(rules: Rules, *, events_max: int = 16) -> st.SearchStrategy[list[Eve
 
     def timed(start: int, drawn: list[tuple[int, tuple[str, dict[str, Value]]]]) -> list[Event]:
         events, now = [], start
-        for gap, (type, values) in drawn:
-            now += gap
+        for number, (gap, (type, values)) in enumerate(drawn):
+            now += gap if number else 0
             named = {name: value for name, value in values.items() if value is not None}
             events.append(Event(type, now, named))
         return events

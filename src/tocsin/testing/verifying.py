@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tocsin.api import RuleSet
 from tocsin.engine import reference
 from tocsin.events.types import Event
-from tocsin.testing.cases import Rules, ruleset_of, shown
+from tocsin.testing.cases import UNIT, Rules, ruleset_of, shown
 from tocsin.testing.drawing import streams
 from tocsin.testing.matches import Row, line, rows_of
 
@@ -104,17 +104,17 @@ def _meant(ruleset: RuleSet, events: list[Event]) -> list[Row]:
 
 
 def _whole(ruleset: RuleSet, events: list[Event], chance: random.Random) -> list[Row]:
-    return rows_of(ruleset.detect(events))
+    return rows_of(ruleset.detect(events, ts_unit=UNIT))
 
 
 def _backwards(ruleset: RuleSet, events: list[Event], chance: random.Random) -> list[Row]:
-    return rows_of(ruleset.detect(events[::-1]))
+    return rows_of(ruleset.detect(events[::-1], ts_unit=UNIT))
 
 
 def _cut(ruleset: RuleSet, events: list[Event], chance: random.Random) -> list[Row]:
     delay_us = chance.choice([0, 1, max((event.ts for event in events), default=0) // 4])
     arrival = sorted(events, key=lambda event: event.ts + chance.randint(0, delay_us))
-    detector = ruleset.detector(delay=delay_us)
+    detector = ruleset.detector(delay=delay_us, ts_unit=UNIT)
     found: list[Row] = []
     while arrival:
         size = chance.choice([1, 2, 5])
