@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tocsin.events.ids import text_words
 from tocsin.events.types import Event
 from tocsin.language.interests import Rectangle, Space
@@ -22,7 +24,7 @@ def interest(rule: str = "define P() from A() and each B() within 9 us from A"):
 
 def find(number: int, start: int, region: Region, *, member: bool = True) -> Find:
     points = {"I/P": {"A": start - 6, "B": start - 14}}
-    return Find("I", number, start, region, member, points, {"I/P": ("op", ("A", "B"))}, False, None, "root")
+    return Find("I", number, start, region, member, points, {"I/P": ("op", ("A", "B"))}, False, True, None, "root")
 
 
 def at(type: str, ts: int, x: float) -> Event:
@@ -38,7 +40,6 @@ def broker() -> Cells:
     cells = Cells("b", GRID, Space.PLANE, 1000)
     cells.publish([at("A", 8, 2.0), at("B", 9, -4.0)], 10)
     cells.receive(find(1, 10, OLD), 0)
-    cells.receive(CollectCells("I", "I/P", 1, 10, {"A": 4, "B": -4}, True), 0)
     return cells
 
 
@@ -48,14 +49,14 @@ def test_a_broker_answers_when_it_has_all_events_up_to_the_update() -> None:
     cells.receive(find(1, 10, OLD), 0)
     assert sent(cells) == []
     cells.publish([], 11)
-    (answer,) = sent(cells)
+    *_, answer = sent(cells)
     assert isinstance(answer, Found)
     assert answer.affected == {"I/P"}
 
 
 def test_history_follows_a_marker_then_live_events() -> None:
     cells = broker()
-    _, marker, history = sent(cells)
+    marker, history, _ = sent(cells)
     assert isinstance(marker, Marker)
     assert isinstance(history, Events)
     assert sorted(row.event.id for row in history.rows) == ["A8", "B9"]
@@ -84,16 +85,30 @@ def test_only_what_is_new_in_a_range_is_sent_and_all_that_came_meanwhile() -> No
     cells.publish([at("A", 14, 8.0)], 15)
     sent(cells)
     cells.receive(find(2, 15, NEW), 0)
-    (answer,) = sent(cells)
+    marker, history, answer = sent(cells)
     assert isinstance(answer, Found)
     assert answer.affected == {"I/P"}
+    assert isinstance(marker, Marker)
+    assert isinstance(history, Events)
+    assert marker.keeps
+    assert sorted(row.event.id for row in history.rows) == ["A14"]
+    cells.publish([at("B", 16, 3.0)], 20)
+    (live,) = sent(cells)
+    assert [row.event.id for row in live.rows] == ["B16"]
+
+
+def test_from_a_quiet_point_a_broker_sends_when_it_is_told_to() -> None:
+    cells = broker()
+    cells.publish([at("A", 14, 8.0)], 15)
+    sent(cells)
+    cells.receive(replace(find(2, 15, NEW), quiet_us=1), 0)
+    (answer,) = sent(cells)
+    assert isinstance(answer, Found)
     cells.publish([at("B", 16, 3.0)], 20)
     assert sent(cells) == []
     cells.receive(CollectCells("I", "I/P", 2, 15, {"A": 9, "B": 1}, True), 0)
     marker, history = sent(cells)
     assert isinstance(marker, Marker)
-    assert isinstance(history, Events)
-    assert marker.keeps
     assert sorted(row.event.id for row in history.rows) == ["A14", "B16"]
 
 
@@ -111,22 +126,20 @@ def test_an_operator_finishes_a_range_before_it_turns() -> None:
     (operator,) = tree(interest()).children
     processor = Collector("I", operator, "root", "I", {}, incremental=True)
     processor.receive(collect(1, 10, OLD), 0)
-    asked, marker = sent(processor)
-    assert isinstance(asked, CollectCells)
-    assert isinstance(marker, Marker)
+    assert sent(processor) == []
     processor.receive(Marker("I", "I/P", "b", 1, OLD, False), 0)
     processor.receive(Events("I", "I/P", "b", (row(at("B", 9, 1.0)),), 10), 0)
     processor.receive(collect(2, 15, NEW), 0)
     processor.receive(Events("I", "I/P", "b", (row(at("A", 12, 1.0)),), 14), 0)
-    messages = sent(processor)
-    assert not any(isinstance(message, Marker) for message in messages)
-    assert [len(message.rows) for message in messages if isinstance(message, Events)] == [0, 1]
+    marker, nothing, one = sent(processor)
+    assert (marker.number, len(nothing.rows), len(one.rows)) == (1, 0, 1)
     processor.receive(Events("I", "I/P", "b", (), 16), 0)
-    done, turned = sent(processor)
-    assert (done.upto, turned.number) == (15, 2)
+    (done,) = sent(processor)
+    assert done.upto == 15
     processor.receive(Marker("I", "I/P", "b", 2, NEW, True), 0)
     processor.receive(Events("I", "I/P", "b", (), 20), 0)
-    (again,) = sent(processor)
+    turned, again = sent(processor)
+    assert turned.number == 2
     assert (again.rows, again.kept, again.upto) == ((), (), 20)
 
 
