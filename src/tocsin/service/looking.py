@@ -36,7 +36,7 @@ FOREVER_US = 2**60
 def dry_run(service: Service, source: str, language: str | None = None) -> dict[str, Any]:
     """What a text would have found in the last events, without deploying it."""
     text = service.check(source, language)
-    records = service.recent()
+    records = service.recent.records()
     detection = Detection(FOREVER_US)
     for record in records:
         for type, named in record.news.items():
@@ -194,7 +194,7 @@ def _events(service: Service, types: Iterable[str], span: tuple[int, int] | None
     """The last events of some types, or those between two times, in the order in which they came."""
     wanted = set(types)
     found: list[Row] = []
-    for record in service.recent(wanted):
+    for record in service.recent.records(wanted):
         if span is not None:
             ts = record.batch["ts"].to_numpy()
             near = (ts >= span[0]) & (ts <= span[1])
@@ -277,7 +277,7 @@ def ranges(service: Service) -> list[dict[str, Any]]:
 def places(service: Service, limit: int = 500) -> list[dict[str, Any]]:
     """The last events that have places, oldest first."""
     found = []
-    for record in reversed(service.recent()):
+    for record in reversed(service.recent.records()):
         for type, table in by_type(record).items():
             names = next((pair for pair in (("x", "y"), ("lon", "lat")) if set(pair) <= set(table.column_names)), None)
             if names is None:
