@@ -19,10 +19,11 @@ from tocsin.overlay import messages as m
 from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.deployment import closure
 from tocsin.overlay.processor import Processor
+from tocsin.overlay.sites import Sites, place
 from tocsin.overlay.snapshots import restore, snapshot
 from tocsin.plans.splitting import FOREVER_US
 from tocsin.simulation.changes import announced
-from tocsin.simulation.deployment import Sites, deployed, place
+from tocsin.simulation.deployment import deployed
 
 LATEST = 1000
 KINDS_OF_CHANGE = ("join", "leave", "delay", "link", "source", "sink")
@@ -200,7 +201,7 @@ def _compare(rules, events, strategy, lives, network):  # type: ignore[no-untype
             for processor in network.processors.values()
             for name, batch, _ in processor.notices
             if name == sink
-            for row in rows_of(batch)
+            for row in rows_of(batch.table)
         ]
         got = [
             (row["rule"], row["id"], row["ts"], [part["id"] for part in row["parts"]]) for row in rows if row["rule"]

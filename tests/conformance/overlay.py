@@ -19,9 +19,10 @@ from tocsin.language import parse
 from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule
 from tocsin.overlay import messages as m
 from tocsin.overlay.codec import decode, encode
+from tocsin.overlay.sites import Sites
 from tocsin.overlay.snapshots import restore, snapshot
 from tocsin.overlay.strategies import STRATEGIES, strategy
-from tocsin.simulation.deployment import Sites, deployed
+from tocsin.simulation.deployment import deployed
 
 ALL = {**STRATEGIES, **{f"{name} eager": replace(STRATEGIES[name], eager=True) for name in ("STpp", "MTpp")}}
 TALLYING = {name: strategy(name) for name in ("ST+tally", "MT+tally", "MTpp+tally")}
@@ -116,7 +117,7 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
     matches = reference.detect(rules, events)
     for sink, wanted in sites.sinks.items():
         types = {pattern.type for pattern in wanted}
-        rows = [row for name, batch, _ in _notices(network) if name == sink for row in rows_of(batch)]
+        rows = [row for name, batch, _ in _notices(network) if name == sink for row in rows_of(batch.table)]
         got = [
             (row["rule"], row["id"], row["ts"], [part["id"] for part in row["parts"]]) for row in rows if row["rule"]
         ]

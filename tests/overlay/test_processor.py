@@ -11,8 +11,9 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.overlay import messages as m
 from tocsin.overlay.processor import Processor
+from tocsin.overlay.sites import Sites
 from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.deployment import Sites, deployed
+from tocsin.simulation.deployment import deployed
 from tocsin.simulation.network import Network
 from tocsin.simulation.topologies import topology
 

@@ -24,8 +24,8 @@ from tocsin.overlay.replicas.ends import FEED
 from tocsin.overlay.replicas.machines import SINK
 from tocsin.overlay.replicas.replica import named
 from tocsin.overlay.replicas.sending import Settings
+from tocsin.overlay.sites import Sites
 from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.deployment import Sites
 from tocsin.simulation.faults import Fault, Script, drawn, written
 from tocsin.simulation.groups import Setup
 from tocsin.simulation.properties import Violation, right

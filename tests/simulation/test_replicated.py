@@ -17,8 +17,9 @@ from tocsin.overlay.replicas.ends import Drain
 from tocsin.overlay.replicas.machines import Own
 from tocsin.overlay.replicas.members import Range
 from tocsin.overlay.replicas.sending import Settings
+from tocsin.overlay.sites import Sites
 from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.deployment import Sites, deployed
+from tocsin.simulation.deployment import deployed
 from tocsin.simulation.faults import Fault, Script, drawn, read, written
 from tocsin.simulation.groups import Setup
 from tocsin.simulation.properties import right, violations

@@ -70,6 +70,13 @@ class Wanted:
 
 def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     """The run in this process."""
+    from tocsin.engine.kernels.cache import telling
+
+    with telling(lambda: showing.remark("compiling the engine: once, for a minute or two")):
+        _embedded(ruleset, wanted)
+
+
+def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     from tocsin.events.files import open_events
 
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):

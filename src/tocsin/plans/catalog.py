@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.types import HEADER, EventType, Kind
@@ -96,3 +97,30 @@ class Catalog:
     def with_types(self, types: Mapping[str, EventType]) -> Catalog:
         """This catalog with more exact types."""
         return replace(self, types={**self.types, **types})
+
+    def as_data(self) -> dict[str, Any]:
+        """This catalog as plain data."""
+        return {
+            "exact": {name: dict(type.attributes) for name, type in self.types.items()},
+            "shared": dict(self.shared),
+            "seen": {name: dict(kinds) for name, kinds in self.seen.items()},
+            "empty": sorted(self.empty),
+            "complete": self.complete,
+            "closed": self.closed,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Catalog:
+        """The catalog behind the data."""
+
+        def kinds(of: Mapping[str, str]) -> dict[str, Kind]:
+            return {name: Kind(kind) for name, kind in of.items()}
+
+        return cls(
+            {name: EventType(name, tuple(kinds(one).items())) for name, one in data["exact"].items()},
+            kinds(data["shared"]),
+            {name: kinds(one) for name, one in data["seen"].items()},
+            frozenset(data["empty"]),
+            data["complete"],
+            data["closed"],
+        )

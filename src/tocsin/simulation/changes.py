@@ -11,10 +11,9 @@ from collections.abc import Mapping
 
 from tocsin.errors import TocsinError
 from tocsin.language.rules import Pattern
+from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.versions import Change
-from tocsin.simulation.deployment import Sites, place
-from tocsin.simulation.network import Link
 
 
 def announced(number: int, at_us: int, before: Sites, after: Sites, strategy: Strategy) -> dict[str, Change]:

@@ -11,7 +11,7 @@ from tocsin.engine.detector import Detector
 from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
 from tocsin.overlay.deployment import closure
-from tocsin.simulation.deployment import Sites
+from tocsin.overlay.sites import Sites
 from tocsin.simulation.network import Network
 
 

@@ -22,8 +22,8 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.replicas.messages import Publication
+from tocsin.overlay.sites import Sites
 from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.deployment import Sites
 from tocsin.simulation.groups import Setup
 from tocsin.simulation.properties import right
 from tocsin.simulation.topologies import both_ways

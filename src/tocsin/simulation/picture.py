@@ -6,7 +6,7 @@ from html import escape
 
 import networkx as nx
 
-from tocsin.simulation.network import Link
+from tocsin.overlay.sites import Link
 from tocsin.simulation.runs import Outcome
 
 SIZE, MARGIN, RADIUS = 760, 60, 15

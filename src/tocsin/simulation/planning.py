@@ -18,12 +18,11 @@ from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.deployment import Advertised, Deployment, Key, Mastery, closure, deployment, modes
 from tocsin.overlay.mastery import Rates
 from tocsin.overlay.messages import Asked
+from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import STRATEGIES, Strategy
 from tocsin.plans.chances import Chances, Load, sent
 from tocsin.plans.splitting import HERE, Partial
 from tocsin.simulation.changes import fathers
-from tocsin.simulation.deployment import Sites, place
-from tocsin.simulation.network import Link
 
 SECOND_US = 1_000_000
 PERIOD_S = 1000

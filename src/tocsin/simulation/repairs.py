@@ -15,9 +15,9 @@ from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
 from tocsin.overlay import messages as m
 from tocsin.overlay.processor import Processor
+from tocsin.overlay.sites import Sites
 from tocsin.overlay.strategies import Strategy
 from tocsin.simulation.changes import announced
-from tocsin.simulation.deployment import Sites
 from tocsin.simulation.network import Network
 
 SECOND_US = 1_000_000

@@ -19,8 +19,8 @@ from tocsin.overlay.replicas.members import Lost, Member
 from tocsin.overlay.replicas.messages import Bundle, Gone, LeaderDead, Part
 from tocsin.overlay.replicas.replica import Place, Replica, group_of, named
 from tocsin.overlay.replicas.sending import Settings
+from tocsin.overlay.sites import place
 from tocsin.simulation.counting import Counts, Node
-from tocsin.simulation.deployment import place
 from tocsin.simulation.faults import ALL, Fault, Script
 from tocsin.simulation.flaws import FLAWS
 from tocsin.simulation.groups import Setup

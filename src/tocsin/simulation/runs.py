@@ -7,9 +7,8 @@ apart. *Delay* is from the occurrence of the last part of a composite event to i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,70 +16,17 @@ import pyarrow.compute as pc
 
 from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
-from tocsin.overlay import messages as m
+from tocsin.overlay.metering import Meter
+from tocsin.overlay.rows import Base, Rows
+from tocsin.overlay.sites import Link, Sites
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import Array
 from tocsin.overlay.trees import root_of
-from tocsin.simulation.deployment import Sites, deployed
-from tocsin.simulation.network import Link, Network
+from tocsin.simulation.deployment import deployed
+from tocsin.simulation.network import Network
 from tocsin.simulation.repairs import Repair, repaired
 
 SECOND_US = 1_000_000
-COUNTED = ("Events", "Matches", "Answer", "Awaken", "Survey", "Shares")
-"""What is traffic."""
-AWAKEN_BYTES = 48
-
-
-@dataclass
-class Meter:
-    """Counts what is sent while it is on."""
-
-    on: bool = False
-    messages: Counter[str] = field(default_factory=Counter)
-    """Rows or requests by kind, and messages of other kinds."""
-    links: Counter[Link] = field(default_factory=Counter)
-    bytes: int = 0
-    _pushed: dict[Link, list[tuple[pa.ChunkedArray, Array, int]]] = field(default_factory=dict)
-
-    def watch(self, sender: str, receiver: str, message: m.Message) -> None:
-        if not self.on:
-            return
-        kind = type(message).__name__
-        if isinstance(message, m.Events):
-            width = message.batch.nbytes // max(1, message.batch.num_rows)
-            self._pushed.setdefault((sender, receiver), []).append((message.batch["id"], message.at, width))
-            return
-        if isinstance(message, m.Matches | m.Answer):
-            count, size = message.batch.num_rows, message.batch.nbytes
-        elif isinstance(message, m.Awaken):
-            count, size = len(message.requests), len(message.requests) * AWAKEN_BYTES
-        elif isinstance(message, m.Survey | m.Shares):
-            count = len(message.at)
-            size = count * AWAKEN_BYTES
-        else:
-            self.messages[kind] += 1
-            return
-        self._add(kind, (sender, receiver), count, size)
-
-    def settle(self) -> None:
-        """Counts pushed events: copies for several trees that leave at one time are one message."""
-        for link, pieces in self._pushed.items():
-            count = sum(len(ids) for ids, _, _ in pieces)
-            if len(pieces) > 1:
-                ids = pa.chunked_array([chunk for ids, _, _ in pieces for chunk in ids.chunks])
-                both = pa.table({"id": ids, "at": pa.array(np.concatenate([at for _, at, _ in pieces]))})
-                count = both.group_by(["id", "at"]).aggregate([]).num_rows
-            self._add("Events", link, count, count * max(width for _, _, width in pieces))
-        self._pushed = {}
-
-    def _add(self, kind: str, link: Link, count: int, size: int) -> None:
-        self.messages[kind] += count
-        self.links[link] += count
-        self.bytes += size
-
-    @property
-    def traffic(self) -> int:
-        return sum(self.messages[kind] for kind in COUNTED)
 
 
 @dataclass(frozen=True)
@@ -127,17 +73,16 @@ def run(
     coded = where.dictionary_encode()
     places, at = coded.dictionary.to_pylist(), coded.indices.to_numpy()
     ts = events["ts"].to_numpy()
-    empty = events.slice(0, 0)
+    empty, shared = events.slice(0, 0), Base(events)
     start = 0.0
     states = dict(changes)
     repairs: list[Repair] = []
     for end in sorted({*epochs_s, *states}):
         meter.on = start >= measured_from_s
         first, last = np.searchsorted(ts, [start * SECOND_US, end * SECOND_US])
-        batches = {
-            place: events.slice(first, last - first).filter(pa.array(at[first:last] == number))
-            for number, place in enumerate(places)
-        }
+        order = first + np.argsort(at[first:last], kind="stable")
+        ends = np.searchsorted(at[order], np.arange(len(places) + 1))
+        batches = {place: Rows(shared, order[ends[number] : ends[number + 1]]) for number, place in enumerate(places)}
         network.publish(batches, empty, round(end * SECOND_US))
         if end in states:
             after, number, at_us = states[end], len(repairs) + 1, round(end * SECOND_US)
@@ -155,7 +100,7 @@ def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float,
     delays: list[Array] = []
     for processor in network.processors.values():
         for _, batch, at in processor.notices:
-            ts = batch["ts"].to_numpy()
+            ts = batch.ts
             fits = (ts >= since_s * SECOND_US) & pc.not_equal(batch["rule"], "").combine_chunks().to_numpy(False)
             delays.append((at - ts)[fits])
     delay = np.concatenate(delays) if delays else np.zeros(0)

@@ -15,12 +15,13 @@
       - {at: 120, leave: [hill], unlink: [[lake, town]]}
 
 Instead of topology, rules, sources and sinks, `workload` can name the knobs of a made-up one (`workloads.Workload`).
+With `hosting` a scenario can also be run for real (`spark.sites.plans`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,12 @@ from tocsin.events.batches import ARROW
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.language.rules import Pattern, Rule
+from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import STRATEGIES, Strategy, strategy
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import plan
 from tocsin.plans.shape import Shape
 from tocsin.simulation import topologies
-from tocsin.simulation.deployment import Sites, place
-from tocsin.simulation.network import Link
 from tocsin.simulation.workloads import Workload, drawn, events
 
 SECOND_US = 1_000_000
@@ -48,7 +48,7 @@ AUTO = "auto"
 """Stands for the strategy that `planning` chooses."""
 KEYS = (
     *("topology", "rules", "sources", "sinks", "values", "strategies", "seconds", "warm_up", "seed", "workload"),
-    "changes",
+    *("changes", "hosting"),
 )
 CHANGE_KEYS = ("at", "links", "unlink", "leave", "sources", "sinks")
 Rates = Mapping[tuple[str, str], float]
@@ -72,6 +72,8 @@ class Scenario:
     values: Mapping[str, Any]
     changes: tuple[tuple[float, Sites], ...] = ()
     """How the sites are from a time on."""
+    hosting: object = field(default_factory=dict)
+    """How sites run for real, as it was written."""
 
 
 def read(path: Path) -> Scenario:
@@ -83,7 +85,8 @@ def read(path: Path) -> Scenario:
     except yaml.YAMLError as error:
         raise TocsinError(f"{path} is not YAML: {error}") from None
     try:
-        return _scenario(_mapping(data, "a scenario", KEYS), path.parent)
+        named = _mapping(data, "a scenario", KEYS)
+        return replace(_scenario(named, path.parent), hosting=named.get("hosting", {}))
     except TocsinError as error:
         raise TocsinError(f"{path}: {error}") from None
 
@@ -112,7 +115,7 @@ def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
     if "workload" in data:
         if clash := {"topology", "rules", "sources", "sinks", "values", "changes"} & data.keys():
             raise TocsinError(f"workload makes up what {min(clash)} says: leave one out")
-        knobs = _mapping(data["workload"] or {}, "workload", tuple(field.name for field in fields(Workload)))
+        knobs = _mapping(data["workload"] or {}, "workload", tuple(knob.name for knob in fields(Workload)))
         try:
             made = drawn(Workload(**{"seed": seed, **knobs}))
         except TypeError as error:

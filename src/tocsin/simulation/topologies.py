@@ -14,7 +14,7 @@ from pathlib import Path
 import networkx as nx
 
 from tocsin.errors import TocsinError, nearest
-from tocsin.simulation.network import Link
+from tocsin.overlay.sites import Link
 
 MODELS = ("waxman", "barabasi-albert")
 REACH = 0.3

@@ -27,7 +27,7 @@ from tocsin.language.rules import (
     Selection,
     Within,
 )
-from tocsin.simulation.deployment import Sites
+from tocsin.overlay.sites import Sites
 from tocsin.simulation.topologies import topology
 
 SECOND_US = 1_000_000

@@ -1,0 +1,235 @@
+"""`tocsin site`: the sites of a plan as applications on Spark, started, watched and stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tocsin.cli.showing import console
+from tocsin.errors import TocsinError, nearest
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from tocsin.spark.sites.fleet import Fleet, Seen
+    from tocsin.spark.sites.plans import Plan
+
+LOOK_S = 0.5
+SAY_S = 10.0
+RATE_S = 2.0
+Before = dict[str, tuple[float, int, int, tuple[str, str]]]
+"""By replica: when it was looked at, messages and bytes it had sent, and its rates before that."""
+
+
+def plan(path: Path, strategy: str | None = None) -> Plan:
+    """The plan in a file: a scenario, and how it is hosted."""
+    from tocsin.overlay.strategies import strategy as named
+    from tocsin.simulation import scenarios
+    from tocsin.simulation.planning import best, predicted
+    from tocsin.spark.sites.plans import Plan, hosting
+
+    found = scenarios.read(path)
+    if found.changes:
+        raise TocsinError(f"{path}: sites that come and go while events flow are for the simulator")
+    chosen = found.strategies[0] if found.strategies else None
+    if strategy == scenarios.AUTO or (strategy is None and chosen is None):
+        chosen = named(best(predicted(found.sites, found.rates, found.types, found.rules, found.values)).strategy)
+    elif strategy is not None:
+        chosen = named(strategy)
+    assert chosen is not None
+    try:
+        hosted = hosting(found.hosting, path.parent, found.sites)
+    except TocsinError as error:
+        raise TocsinError(f"{path}: {error}") from None
+    return Plan(
+        found.sites, chosen, found.types, found.rules, found.events, found.where.to_pylist(),
+        found.warm_up_s + found.seconds, hosted,
+    )  # fmt: skip
+
+
+def fleet(path: Path, strategy: str | None = None, engine: str = "spark") -> Fleet:
+    """The replicas of a plan on this machine."""
+    from tocsin.spark.sites.fleet import Fleet, command
+
+    found = plan(path, strategy)
+    return Fleet(found, command(path.resolve(), found.strategy.name, engine))
+
+
+def run(path: Path, strategy: str | None, name: str, engine: str) -> None:
+    """Runs one replica, here, until it is stopped."""
+    from tocsin.cli.following import stopping
+    from tocsin.spark.errors import plainly
+    from tocsin.spark.sites import application
+
+    found = plan(path, strategy)
+    name = name if "#" in name else f"{name}#0"
+    if name not in found.names:
+        raise TocsinError(f"there is no site {name}. {nearest(name, found.names) or ''}".rstrip())
+    with stopping() as stopped, plainly():
+        hosted = application.run if engine == "spark" else application.run_embedded
+        hosted(found, name, stopped.wait)
+
+
+def up(path: Path, strategy: str | None, engine: str, *, fresh: bool, detach: bool, check: bool) -> bool:
+    """Starts all sites and watches them until they have finished; says whether every sink got what it should."""
+    from tocsin.cli.following import stopping
+    from tocsin.spark.sites.hosts import received, sink_folder
+
+    ships = fleet(path, strategy, engine)
+    ships.claim(fresh=fresh)
+    ships.start()
+    if detach:
+        typer.echo(
+            f"{len(ships.plan.names)} started: tocsin site status shows them, tocsin site down stops them", err=True
+        )
+        return True
+    with stopping() as stopped:
+        try:
+            finished = _watched(ships, stopped.wait)
+        finally:
+            ships.stop()
+    if not finished:
+        typer.echo(f"stopped; tocsin site up {path} goes on from here", err=True)
+        return True
+    right = _judged(ships) if check else {}
+    said = {True: ", exactly what one place would find", False: ", NOT what one place would find", None: ""}
+    for sink in sorted(ships.plan.sites.sinks):
+        rows, where = len(received(ships.folder, sink)), sink_folder(ships.folder, sink)
+        typer.echo(f"{sink} got {rows:,}{said[right.get(sink)]}: {where}")
+    return all(right.values())
+
+
+def down(path: Path) -> None:
+    """Stops all sites of a plan."""
+    stopped = fleet(path).stop()
+    typer.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing ran", err=True)
+
+
+def status(path: Path, *, as_json: bool) -> None:
+    """Shows how the sites are."""
+    ships = fleet(path)
+    if as_json:
+        rows = [{"name": one.name, "state": one.state, **one.told} for one in ships.seen()]
+        typer.echo(json.dumps({"sites": rows, "waiting": ships.waiting()}, indent=2))
+    else:
+        console().print(_picture(ships, {}))
+
+
+def hold(path: Path, here: str, there: str, *, held: bool) -> None:
+    """Makes the channels from one site to another unreadable, or readable again."""
+    from tocsin.spark.sites.channels import Folders
+
+    found = plan(path)
+    if found.hosting.topics is not None:
+        raise TocsinError("only channels that are folders can be held")
+    if (here, there) not in found.sites.delays_us:
+        raise TocsinError(f"there is no link from {here} to {there}")
+    for sender in found.replicas(here):
+        for receiver in found.replicas(there):
+            Folders(found.hosting.folder / "channels").hold(sender, receiver, held=held)
+
+
+def forget(path: Path, name: str, *, back: bool) -> None:
+    """Tells all sites that a replica will not come back, so that nobody keeps anything for it; or that it will."""
+    from tocsin.overlay.codec import encode
+    from tocsin.overlay.replicas.messages import Gone
+    from tocsin.spark.sites.channels import OPERATOR, Folders, Parcel, packed, placed
+
+    found = plan(path)
+    if found.hosting.topics is not None:
+        raise TocsinError("a replica can be forgotten where channels are folders")
+    if name not in found.names:
+        raise TocsinError(f"there is no replica {name}. {nearest(name, found.names) or ''}".rstrip())
+    if len(found.replicas(name.partition("#")[0])) < 2:
+        raise TocsinError(f"{name} is the only one of its site: without it nothing goes on")
+    said = packed([encode(Gone(name, back=back))])
+    place = placed(time.time_ns() // 1000, 0)
+    others = [Parcel(OPERATOR, other, place, said) for other in found.names if other != name]
+    Folders(found.hosting.folder / "channels").post(others)
+
+
+def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
+    """Shows the sites until they have finished or it is time to stop; says whether they have finished."""
+    from rich.live import Live
+
+    screen = console(stderr=True)
+    before: Before = {}
+    said_s = 0.0
+    with Live(console=screen, refresh_per_second=2, transient=False) as live:
+        while not stopped(LOOK_S):
+            if screen.is_terminal:
+                live.update(_picture(ships, before))
+            elif time.monotonic() - said_s > SAY_S:
+                said_s = time.monotonic()
+                typer.echo("; ".join(_line(one) for one in ships.seen()), err=True)
+            if ships.finished():
+                live.update(_picture(ships, {}) if screen.is_terminal else "")
+                return True
+            for one in ships.seen():
+                if not one.alive:
+                    raise TocsinError(f"{one.name} has ended:\n{ships.log(one.name)}")
+    return False
+
+
+def _line(one: Seen) -> str:
+    return f"{one.name} {one.state}" + (f" {one.told['round']}/{one.told['rounds']}" if one.told else "")
+
+
+def _picture(ships: Fleet, before: Before) -> Group:
+    """Sites and links as tables; rates are since `before`, which is brought up to date."""
+    from rich.console import Group
+    from rich.table import Table
+
+    sites = Table(title=f"{ships.plan.strategy.name}, {len(ships.plan.names)} applications", title_justify="left")
+    for name in ("site", "", "round", "messages", "/s", "kB", "kB/s", "waits for", "sinks"):
+        sites.add_column(name, justify="left" if name in ("site", "", "waits for", "sinks") else "right")
+    links = Table(title="links; waiting: parcels in the channel", title_justify="left")
+    for name in ("from", "to", "messages", "kB", "waiting"):
+        links.add_column(name, justify="left" if name in ("from", "to") else "right")
+    waiting = ships.waiting()
+    for one in ships.seen():
+        told = one.told
+        if not told:
+            sites.add_row(one.name, one.state)
+            continue
+        size = sum(told["sent_bytes"].values())
+        rates = _rates(before, one.name, told["now_us"] / 1e6, told["traffic"], size)
+        alone = len(ships.plan.replicas(told["site"])) == 1
+        role = "" if alone else ", leads" if told["leading"] else ", follows"
+        sinks = ", ".join(f"{sink} {count:,}" for sink, count in sorted(told["notified"].items()))
+        sites.add_row(
+            one.name, one.state + role, f"{told['round']:,}/{told['rounds']:,}", f"{told['traffic']:,}", rates[0],
+            f"{size / 1e3:,.0f}", rates[1], ", ".join(told["full"] or told["waits_for"]), told["lost"] or sinks,
+        )  # fmt: skip
+        for there, sent in sorted(told["sent_bytes"].items()):
+            if there != told["site"]:
+                behind = sum(waiting.get(name, {}).get(one.name, 0) for name in ships.plan.replicas(there))
+                links.add_row(one.name, there, f"{told['links'].get(there, 0):,}", f"{sent / 1e3:,.0f}", f"{behind:,}")
+    return Group(sites, links)
+
+
+def _rates(before: Before, name: str, now_s: float, messages: int, size: int) -> tuple[str, str]:
+    """Messages and kilobytes a second, over some seconds."""
+    then_s, messages_then, size_then, rates = before.setdefault(name, (now_s, messages, size, ("", "")))
+    passed_s = now_s - then_s
+    if passed_s >= RATE_S:
+        rates = (f"{(messages - messages_then) / passed_s:,.0f}", f"{(size - size_then) / passed_s / 1e3:,.0f}")
+        before[name] = (now_s, messages, size, rates)
+    return rates
+
+
+def _judged(ships: Fleet) -> dict[str, bool]:
+    """Whether each sink got exactly what the rules over all events at one place find, once each and in order."""
+    from tocsin.simulation.properties import right
+    from tocsin.spark.sites.hosts import received
+
+    made = ships.plan
+    plain = {sink: wanted for sink, wanted in made.sites.sinks.items() if not any(one.constraints for one in wanted)}
+    composite = {sink: w for sink, w in plain.items() if not any(one.type in made.types for one in w)}
+    due = right(made.rules, made.types, composite, made.events, round(made.seconds * 1_000_000))
+    return {sink: [row["id"] for row in received(ships.folder, sink)] == ids for sink, ids in due.items()}
