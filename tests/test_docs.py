@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.pages import ROOT, blocks, run
+from tests.pages import ROOT, blocks, helped, run
+from tests.service.serving import running
 from tocsin.cli import app
 from tocsin.spark.metrics import Counters
 
@@ -27,7 +29,12 @@ def test_what_a_page_says(
     if name in ON_SPARK:
         request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
-    run(page, tmp_path)
+    with ExitStack() as stack:
+        if name == "service.md":
+            web = stack.enter_context(running(tmp_path / "data"))
+            monkeypatch.setenv("TOCSIN_URL", web.url)
+            monkeypatch.setenv("TOCSIN_TOKEN", web.tokens["all"])
+        run(page, tmp_path)
 
 
 def test_the_mistake_that_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +52,7 @@ def test_there_is_something_to_run() -> None:
 
 
 def test_options_that_pages_speak_of_exist() -> None:
-    known = ""
-    for command in ("run", "change", "explain", "study", "simulate", "demo", "check"):
-        known += CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
+    known = helped()
     for name in PAGES:
         for block in blocks(DOCS / name):
             lines = [line for line in block.text.splitlines() if "tocsin " in line or line.startswith("    --")]
