@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tocsin.cli import app
@@ -30,6 +31,17 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     return [Block(*found) for found in _BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
+def helped() -> str:
+    """What `--help` of every command says."""
+    texts = []
+    waiting: list[tuple[list[str], Any]] = [([], get_command(app))]
+    while waiting:
+        words, command = waiting.pop()
+        texts.append(CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"}).stdout)
+        waiting += [([*words, name], inner) for name, inner in getattr(command, "commands", {}).items()]
+    return "".join(texts)
 
 
 def run(page: Path, folder: Path) -> dict[str, Any]:

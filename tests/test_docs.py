@@ -5,26 +5,25 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
-from tests.pages import ROOT, blocks, run
+from tests.pages import ROOT, blocks, helped, run
+from tests.service.serving import running
 from tocsin.cli import app
 from tocsin.spark.metrics import Counters
 
 DOCS = ROOT / "docs"
-ELSEWHERE = {"service.md", "sites.md"}
-"""Pages that start servers and clusters have tests of their own, beside those of their part."""
-PAGES = sorted({path.name for path in DOCS.glob("*.md")} - ELSEWHERE)
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+ELSEWHERE = {"sites.md"}
+"""Its commands start several applications: `tests/spark/test_sites.py` does what they do."""
 ON_SPARK = {name for name in PAGES if any("tocsin.spark import session" in block.text for block in blocks(DOCS / name))}
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ELSEWHERE])
 def test_what_a_page_says(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,7 +31,12 @@ def test_what_a_page_says(
     if name in ON_SPARK:
         request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
-    run(page, tmp_path)
+    with ExitStack() as stack:
+        if name == "service.md":
+            web = stack.enter_context(running(tmp_path / "data"))
+            monkeypatch.setenv("TOCSIN_URL", web.url)
+            monkeypatch.setenv("TOCSIN_TOKEN", web.tokens["all"])
+        run(page, tmp_path)
 
 
 def test_the_mistake_that_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,22 +54,13 @@ def test_there_is_something_to_run() -> None:
 
 
 def test_options_that_pages_speak_of_exist() -> None:
-    known = set(_options(get_command(app)))
-    assert {"--events", "--help"} <= known
-    for name in [*PAGES, *(name for name in ELSEWHERE if (DOCS / name).exists())]:
+    known = helped()
+    for name in PAGES:
         for block in blocks(DOCS / name):
             lines = [line for line in block.text.splitlines() if "tocsin " in line or line.startswith("    --")]
             if block.language in ("sh", "console"):
                 for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(lines)):
                     assert option in known, f"{name}: {option}"
-
-
-def _options(command: Any) -> Iterator[str]:
-    yield "--help"
-    for parameter in command.params:
-        yield from parameter.opts
-    for inner in getattr(command, "commands", {}).values():
-        yield from _options(inner)
 
 
 def test_metrics_that_pages_speak_of_exist() -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tests import pages
-from tests.pages import ROOT
+from tests.pages import ROOT, helped
 from tocsin.cli import app
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,8 +63,7 @@ def test_the_two_commands_stand_at_the_top() -> None:
 
 
 def test_options_of_streams_exist() -> None:
-    text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
-    text += CliRunner().invoke(app, ["change", "--help"], env={"COLUMNS": "200"}).stdout
+    text = helped()
     options = {word for block in blocks("console") for word in re.findall(r"--[a-z-]+", block)}
     assert len(options) > 5
     assert {option for option in options if option not in text} == set()

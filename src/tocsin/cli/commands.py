@@ -413,6 +413,9 @@ def serve(
     private_callbacks: Annotated[
         bool, typer.Option("--private-callbacks", help="Webhooks may go to addresses inside of this network.")
     ] = False,
+    engine: Annotated[
+        Engine, typer.Option(help="Where rules run; the service detects in its own process so far.")
+    ] = Engine.EMBEDDED,
     demo: Annotated[bool, typer.Option("--demo", help="With fires in made-up readings, live.")] = False,
 ) -> None:
     """Serve rules over HTTP: events in, matches out, and a console to look at them.
@@ -424,6 +427,8 @@ def serve(
 
     [bold]Keep:[/bold]  tocsin serve --data fires/ --delay "5 s"
     """
+    if engine is not Engine.EMBEDDED:
+        raise typer.BadParameter("the service detects in its own process so far", param_hint="--engine")
     from tocsin.api import duration_us
     from tocsin.cli import serving
 

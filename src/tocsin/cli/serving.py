@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import tempfile
@@ -63,6 +64,8 @@ def serve(wanted: Wanted) -> None:
         service = Service(folder, Options(delay_us=wanted.delay_us, clock=wanted.clock))
         stack.callback(service.close)
         _warm()
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not look at it again and again
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{port}"

@@ -8,17 +8,13 @@ only from there on. Records up to the position that a feed has are read again fo
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import uuid
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -32,7 +28,10 @@ from tocsin.service.feed import Feed
 from tocsin.service.intake import Bounds, Intake, Registry, Taken
 from tocsin.service.log import Log
 from tocsin.service.rates import Rates
+from tocsin.service.receipts import Receipt, Receipts
+from tocsin.service.recent import Recent
 from tocsin.service.records import Change, Deploy, Events, Tick, decode
+from tocsin.service.states import States
 
 journal = logging.getLogger("tocsin.service")
 
@@ -40,11 +39,6 @@ STEP_BYTES = 4 << 20
 """How much of the log is detected in at a time, at most."""
 SNAPSHOT_BYTES = 32 << 20
 SNAPSHOT_S = 60.0
-SNAPSHOTS_KEPT = 2
-KEYS_KEPT = 10_000
-RECENT_EVENTS = 100_000
-RECENT_BYTES = 128 << 20
-"""How much is at hand for dry runs and questions."""
 IDLE_S = 0.05
 TICK_S = 0.1
 RULES_MAX = 10_000
@@ -78,18 +72,6 @@ class Options:
     snapshot_bytes: int = SNAPSHOT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What became of a request's events."""
-
-    accepted: int
-    rejected: int
-    reasons: tuple[tuple[int, str], ...] = ()
-    """Of rejected events, the place in the request and why."""
-    repeated: bool = False
-    """Whether the request had been answered before, under the same key."""
-
-
 class Service:
     """Everything in one folder. By the `events` clock time is what events say, and when none came for as long as events
     may be late, the newest is taken as the last of its time; by the `wall` clock time passes by itself.
@@ -115,10 +97,9 @@ class Service:
         self.events = self.rejected = self.requests = 0
         self.lag_s = 0.0
         """How long ago the last detected events were accepted, when they were."""
-        self._recent: deque[Events] = deque()
-        self._recent_rows = self._recent_bytes = 0
-        self._keys: OrderedDict[str, Future[Receipt]] = OrderedDict()
-        self._keys_lock = threading.Lock()
+        self.recent = Recent()
+        self._states = States(self.folder / "state")
+        self._receipts = Receipts()
         self._tickets: dict[str, Future[tuple[Deployed, ...]]] = {}
         self._changed = threading.Condition()
         self._closing = False
@@ -156,12 +137,8 @@ class Service:
             raise Busy("detection is behind: try again in a moment")
         reasons = tuple(sorted(taken.rejected.items()))
         receipt: Future[Receipt] = Future()
-        if key is not None:
-            with self._keys_lock:
-                known = self._keys.get(key)
-                if known is not None:
-                    return known
-                self._remember(key, receipt)
+        if key is not None and (known := self._receipts.claim(key, receipt)) is not None:
+            return known
         self.requests += 1
         self.rejected += len(reasons)
         if not taken.accepted:
@@ -172,8 +149,7 @@ class Service:
         def committed(end: Future[int]) -> None:
             if (error := end.exception()) is not None:
                 if key is not None:
-                    with self._keys_lock:
-                        self._keys.pop(key, None)
+                    self._receipts.drop(key)
                 receipt.set_exception(error)
             else:
                 receipt.set_result(Receipt(taken.accepted, len(reasons), reasons))
@@ -189,21 +165,7 @@ class Service:
 
     def receipt(self, key: str) -> Future[Receipt] | None:
         """What a key's request got, if there was one."""
-        with self._keys_lock:
-            known = self._keys.get(key)
-        if known is None:
-            return None
-        again: Future[Receipt] = Future()
-
-        def tell(first: Future[Receipt]) -> None:
-            if (error := first.exception()) is not None:
-                again.set_exception(error)
-            else:
-                one = first.result()
-                again.set_result(Receipt(one.accepted, one.rejected, one.reasons, repeated=True))
-
-        known.add_done_callback(tell)
-        return again
+        return self._receipts.find(key)
 
     # ---- rules
 
@@ -251,15 +213,9 @@ class Service:
         self.committer.submit(record.encode()).add_done_callback(failed)
         return future
 
-    # ---- looking back
-
-    def recent(self, types: Iterable[str] | None = None) -> list[Events]:
-        """The last events, oldest first; records without any of these types may be left out."""
-        wanted = None if types is None else set(types)
-        return [one for one in list(self._recent) if wanted is None or not wanted.isdisjoint(one.types)]
-
     @property
     def backlog_bytes(self) -> int:
+        """What was accepted and not detected in yet."""
         return self.log.end - self.position
 
     # ---- life
@@ -354,7 +310,7 @@ class Service:
         self._heard_s = time.monotonic()
         found = self.detection.take(waiting)
         for record in waiting:
-            self._note(record)
+            self.recent.note(record)
             self.events += record.batch.num_rows
         waiting.clear()
         return found
@@ -388,44 +344,27 @@ class Service:
         with suppress(TocsinError):  # the service may be stopping
             self._ticking = self.committer.submit(Tick(ts).encode())
 
-    def _note(self, record: Events) -> None:
-        self._recent.append(record)
-        self._recent_rows += record.batch.num_rows
-        self._recent_bytes += record.batch.nbytes
-        while (
-            self._recent_rows - self._recent[0].batch.num_rows >= RECENT_EVENTS
-            or self._recent_bytes - self._recent[0].batch.nbytes >= RECENT_BYTES
-        ):
-            gone = self._recent.popleft().batch
-            self._recent_rows -= gone.num_rows
-            self._recent_bytes -= gone.nbytes
-
     def _note_rates(self) -> None:
         now_s = time.monotonic()
         self.event_rates.sample(now_s, self.detection.events_by_type)
         self.match_rates.sample(now_s, self.detection.matches_by_rule)
-
-    def _remember(self, key: str, receipt: Future[Receipt]) -> None:
-        self._keys[key] = receipt
-        while len(self._keys) > KEYS_KEPT:
-            self._keys.popitem(last=False)
 
     # ---- state
 
     def _recover(self) -> None:
         """Goes on where the last snapshot was taken: reads the rest of the log again, telling nothing twice."""
         position = self.log.begin
-        for path in sorted((self.folder / "state").glob("*.state"), reverse=True):
+        for at, path in self._states.newest_first():
             try:
                 self.detection, more = Detection.restore(path.read_bytes())
             except StateError as error:
                 journal.warning("%s is left out: %s", path, error)
                 continue
-            position = int(path.stem)
+            position = at
             self.registry.learn(self.detection.kinds)
             self.events, self.rejected = more["events"], more["rejected"]
             for key, accepted, rejected in more["keys"]:
-                self._remember(key, _done(Receipt(accepted, rejected)))
+                self._receipts.note(key, accepted, rejected)
             break
         else:
             if self.log.begin:
@@ -434,12 +373,12 @@ class Service:
             events = decode(record.payload)
             if isinstance(events, Events):
                 if record.position < position:
-                    self._note(events)
+                    self.recent.note(events)
                 else:
                     self.registry.learn(events.news)
                     self.rejected += events.rejected
                 if events.key is not None:
-                    self._remember(events.key, _done(Receipt(events.batch.num_rows, events.rejected)))
+                    self._receipts.note(events.key, events.batch.num_rows, events.rejected)
         self.position = self._snapshot_position = position
         for end in sorted({self.matches.upto, self.letters.upto, self.log.end}):
             while self.position < end:
@@ -453,56 +392,7 @@ class Service:
 
     def _save(self) -> None:
         """Writes the state down, and lets go of the log that nobody needs any more."""
-        folder = self.folder / "state"
-        folder.mkdir(exist_ok=True, mode=0o700)
-        with self._keys_lock:
-            done = [(key, one.result()) for key, one in self._keys.items() if one.done() and not one.exception()]
-        keys = [(key, receipt.accepted, receipt.rejected) for key, receipt in done]
-        data = self.detection.snapshot({"events": self.events, "rejected": self.rejected, "keys": keys})
-        fresh = folder / f".{self.position:020}.part"
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(folder / f"{self.position:020}.state")
-        handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+        more = {"events": self.events, "rejected": self.rejected, "keys": self._receipts.all()}
+        oldest = self._states.save(self.position, self.detection.snapshot(more))
         self._snapshot_position, self._snapshot_s = self.position, time.monotonic()
-        states = sorted(folder.glob("*.state"))
-        for old in states[:-SNAPSHOTS_KEPT]:
-            old.unlink()
-        oldest = int(states[-SNAPSHOTS_KEPT:][0].stem)
         self.log.trim(min(oldest, self.log.end - self.options.keep_bytes))
-
-
-def _done(receipt: Receipt) -> Future[Receipt]:
-    future: Future[Receipt] = Future()
-    future.set_result(receipt)
-    return future
-
-
-def status(service: Service) -> dict[str, Any]:
-    """How the service is doing, in numbers."""
-    detection = service.detection
-    return {
-        "state": "failed" if service.failure else "running",
-        "failure": service.failure,
-        "uptime_s": round(time.time() - service.started_s, 1),
-        "events": service.events,
-        "rejected": service.rejected,
-        "dead_letters": detection.dead,
-        "matches": service.matches.last,
-        "rules": len(detection.deployed),
-        "lag_ms": round(service.lag_s * 1_000, 2),
-        "backlog_bytes": service.backlog_bytes,
-        "log_bytes": service.log.size_bytes,
-        "commits": service.committer.groups,
-        "requests": service.requests,
-        "watermark_us": detection.watermark if detection.largest > detection.watermark or detection.ticked else None,
-        "events_per_s": round(sum(service.event_rates.per_s().values()), 2),
-        "matches_per_s": round(sum(service.match_rates.per_s().values()), 2),
-    }
-
-
-__all__: Sequence[str] = ("Busy", "Conflict", "NotFound", "Options", "Receipt", "Service", "status")

@@ -36,7 +36,7 @@ FOREVER_US = 2**60
 def dry_run(service: Service, source: str, language: str | None = None) -> dict[str, Any]:
     """What a text would have found in the last events, without deploying it."""
     text = service.check(source, language)
-    records = service.recent()
+    records = service.recent.records()
     detection = Detection(FOREVER_US)
     for record in records:
         for type, named in record.news.items():
@@ -163,7 +163,7 @@ def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
     span = None if ts_us is None else (ts_us - reach, ts_us)
     events = [
         Event(event["type"], event["ts_us"], event["values"], event["seq"], event["id"])
-        for event in _events(service, types, span)
+        for event in _events(service.recent.records(types), types, span)
     ]
     if not events:
         raise EventError("the events are not kept any more")
@@ -173,7 +173,7 @@ def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
 def _attributes(service: Service, part: Row) -> dict[str, Any]:
     """What the event at a part of a match held, if it is among the last ones."""
     moment = _micros(part["ts"])
-    for event in reversed(_events(service, {part["type"]}, (moment, moment))):
+    for event in reversed(_events(service.recent.records({part["type"]}), {part["type"]}, (moment, moment))):
         if event["id"] in (None, part["id"]):
             return dict(event["attributes"])
     return {}
@@ -182,19 +182,23 @@ def _attributes(service: Service, part: Row) -> dict[str, Any]:
 def latest_events(service: Service, type: str | None, limit: int) -> list[Row]:
     """The last events, or those of one type, newest first."""
     types = set(service.registry.kinds) if type is None else {type}
-    found = _events(service, types, None)[-limit:]
-    return [{name: event[name] for name in ("type", "ts", "ts_us", "id", "attributes")} for event in reversed(found)]
+    found: list[Row] = []
+    for record in reversed(service.recent.records(types)):
+        found += sorted(_events([record], types, None), key=lambda event: int(event["ts_us"]), reverse=True)
+        if len(found) >= limit:
+            break
+    return [{name: event[name] for name in ("type", "ts", "ts_us", "id", "attributes")} for event in found[:limit]]
 
 
 def _micros(ts: str) -> int:
     return int(np.datetime64(ts.rstrip("Z"), "us").astype(np.int64))
 
 
-def _events(service: Service, types: Iterable[str], span: tuple[int, int] | None) -> list[Row]:
-    """The last events of some types, or those between two times, in the order in which they came."""
+def _events(records: Iterable[Events], types: Iterable[str], span: tuple[int, int] | None) -> list[Row]:
+    """The events of some types, or those between two times, in the order in which they came."""
     wanted = set(types)
     found: list[Row] = []
-    for record in service.recent(wanted):
+    for record in records:
         if span is not None:
             ts = record.batch["ts"].to_numpy()
             near = (ts >= span[0]) & (ts <= span[1])
@@ -277,7 +281,7 @@ def ranges(service: Service) -> list[dict[str, Any]]:
 def places(service: Service, limit: int = 500) -> list[dict[str, Any]]:
     """The last events that have places, oldest first."""
     found = []
-    for record in reversed(service.recent()):
+    for record in reversed(service.recent.records()):
         for type, table in by_type(record).items():
             names = next((pair for pair in (("x", "y"), ("lon", "lat")) if set(pair) <= set(table.column_names)), None)
             if names is None:

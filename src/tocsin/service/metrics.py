@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tocsin.service.core import Service, status
+from tocsin.service.core import Service
+from tocsin.service.status import status
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -172,7 +172,7 @@ export class WhyNot {
 function timeline(parts) {
   const times = parts.map((part) => micros(part.ts));
   const low = Math.min(...times), high = Math.max(...times), span = high - low || 1;
-  const width = 520, left = 74, right = 74, base = 62;
+  const width = Math.min(520, Math.max(280, by("why").clientWidth - 26)), left = 60, right = 60, base = 62;
   const x = (time) => (high === low ? width / 2 : left + ((time - low) / span) * (width - left - right));
   const marks = parts.map((part, k) => {
     const at = x(times[k]), up = k % 2 === 0;

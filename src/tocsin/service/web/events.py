@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request
 
 from tocsin.service import looking
-from tocsin.service.core import Receipt
 from tocsin.service.intake import ARROW_STREAM, FORMATS, JSON, NDJSON, REASONS_MAX
+from tocsin.service.receipts import Receipt
 from tocsin.service.web.access import Here, Place, Publisher, Refusal, Subscriber
 from tocsin.service.web.models import MatchPage, Name, ReceiptAnswer, Rejection
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
 
 from tocsin.service import looking, metrics
-from tocsin.service.core import status as status_of
+from tocsin.service.status import status as status_of
 from tocsin.service.web.access import Anyone, Here, Onlooker
 
 router = APIRouter(tags=["state"])
