@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from peers import files, queries
 from peers.engines import ALL, ENGINES
 from peers.orders import checked, latency
-from peers.report import EMBEDDED, POLARS, Bound, Pace, Report, Row, bounds, markdown, ms, table
+from peers.report import EMBEDDED, POLARS, Bound, Pace, Report, Row, bounds, markdown, ms, report_of, table
 from workloads import filter_events, fire_events, sequence_events, sequences
 
 ROW = Row("W1 last", EMBEDDED, "1", False, 1_000, 0.5, 0.4, 10, 10, True, 100.0)
@@ -112,6 +113,14 @@ def test_bounds_are_of_the_fastest_engine() -> None:
         Bound(f"W1 last: {EMBEDDED} to {POLARS}", 0.2, 0.25),
     ]
     assert not bounds([ROW])
+
+
+def test_report_is_read_back_and_added_to() -> None:
+    report = Report("a machine", [ROW, replace(ROW, workload="W2")], [Pace("Slow", 1.0, 2.0, 3.0, 4)], ["W1 last: x"])
+    again = report_of(json.loads(json.dumps(asdict(report))))
+    assert again == report
+    assert again.without(["W1 last"]) == Report("a machine", [replace(ROW, workload="W2")])
+    assert again.without(["W2"]).paces == report.paces
 
 
 def test_numbers() -> None:

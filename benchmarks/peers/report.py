@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+PACED = "W1 last"
 EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns", "polars, joins by hand"
 STREAM, BATCH, WINDOW = "Tocsin, Spark streaming", "Tocsin, Spark batch, three columns", "Spark SQL, window function"
 FLINK, FLINK_FILTERED = "Flink CEP", "Flink CEP, pre-filter"
@@ -68,6 +70,22 @@ class Report:
     missing: list[str] = field(default_factory=list)
     """Engines that could not run, and why."""
 
+    def without(self, workloads: Iterable[str]) -> Report:
+        """What is told of other workloads. Latencies belong to the one whose rule they are of."""
+        dropped = tuple(workloads)
+        return Report(
+            self.machine,
+            [row for row in self.rows if row.workload not in dropped],
+            [] if PACED in dropped else self.paces,
+            [line for line in self.missing if not line.startswith(tuple(f"{name}:" for name in dropped))],
+        )
+
+
+def report_of(told: dict[str, Any]) -> Report:
+    """A report that was written as JSON."""
+    rows, paces = [Row(**row) for row in told["rows"]], [Pace(**pace) for pace in told["paces"]]
+    return Report(told["machine"], rows, paces, told["missing"])
+
 
 def bounds(rows: Iterable[Row]) -> list[Bound]:
     """The bounds that this run can say something about."""
@@ -96,7 +114,8 @@ def bounds(rows: Iterable[Row]) -> list[Bound]:
 
 def markdown(report: Report) -> str:
     """The report as text."""
-    parts = [report.machine + "\n"]
+    versions = dict.fromkeys(row.version for row in report.rows)
+    parts = [f"{report.machine} {'; '.join(versions)}.\n"]
     for workload in dict.fromkeys(row.workload for row in report.rows):
         rows = sorted((row for row in report.rows if row.workload == workload), key=lambda row: -row.rate)
         ours = next((row for row in rows if row.engine == EMBEDDED), None)

@@ -113,7 +113,7 @@ public abstract class Orders {
     }
 
     public final void serve() throws Exception {
-        answer("ready", "{\"version\": \"" + version() + "\"}");
+        answer("ready", "{\"version\": \"" + version() + " on Java " + System.getProperty("java.version") + "\"}");
         var system = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         for (String order = orders.readLine(); order != null; order = orders.readLine()) {
