@@ -170,7 +170,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int)
     parser.add_argument("--pace", type=float, default=20_000, help="events/s for latencies (default: 20,000)")
     parser.add_argument("--out", type=Path, default=Path("build") / "peers" / "results", help="where results go")
-    parser.add_argument("--add", action="store_true", help="keep what an earlier run found of other workloads")
+    parser.add_argument("--add", action="store_true", help="keep what an earlier run found of others")
     options = parser.parse_args()
     most = options.events or (100_000 if options.quick else max(EVENTS.values()))
     turns = options.turns or (3 if options.quick else 5)
@@ -190,7 +190,9 @@ def main() -> int:
     report = Report(machine())
     known = options.out / "peers.json"
     if options.add and known.exists():
-        report = report_of(json.loads(known.read_text())).without(workloads)
+        report = report_of(json.loads(known.read_text())).without(
+            (workload, engine.name) for engine in engines for workload in workloads
+        )
     print(machine())
     with tempfile.TemporaryDirectory(prefix="tocsin-peers-") as folder:
         for workload in workloads:

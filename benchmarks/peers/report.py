@@ -70,14 +70,14 @@ class Report:
     missing: list[str] = field(default_factory=list)
     """Engines that could not run, and why."""
 
-    def without(self, workloads: Iterable[str]) -> Report:
-        """What is told of other workloads. Latencies belong to the one whose rule they are of."""
-        dropped = tuple(workloads)
+    def without(self, again: Iterable[tuple[str, str]]) -> Report:
+        """What is told of all but these workloads and engines. Latencies are of W1 last."""
+        dropped = set(again)
         return Report(
             self.machine,
-            [row for row in self.rows if row.workload not in dropped],
-            [] if PACED in dropped else self.paces,
-            [line for line in self.missing if not line.startswith(tuple(f"{name}:" for name in dropped))],
+            [row for row in self.rows if (row.workload, row.engine) not in dropped],
+            [pace for pace in self.paces if (PACED, pace.engine) not in dropped],
+            [line for line in self.missing if not any(line.startswith(f"{w}: {e} ended") for w, e in dropped)],
         )
 
 

@@ -141,6 +141,12 @@ public abstract class Orders {
         System.exit(0);
     }
 
+    /** The version in the name of the file that a class is from. */
+    protected static String version(String engine, Class<?> any) {
+        String path = any.getProtectionDomain().getCodeSource().getLocation().getPath();
+        return engine + path.replaceAll(".*-([0-9.]+)\\.jar", " $1");
+    }
+
     private static void answer(String kind, String told) {
         System.out.println("peers " + kind + " " + told);
         System.out.flush();
