@@ -106,11 +106,11 @@ def test_wrong_counts_are_shown() -> None:
 
 def test_bounds_are_of_the_fastest_engine() -> None:
     slow = replace(ROW, engine="Slow", is_cep=True, seconds=50.0)
-    fast = replace(ROW, engine="Fast", is_cep=True, seconds=4.0)
+    fast = replace(ROW, engine="Fast", is_cep=True, seconds=4.0, cpu_s=0.8)
     polars = replace(ROW, engine=POLARS, seconds=0.1)
     assert bounds([ROW, slow, fast, polars]) == [
-        Bound("W1 last: embedded to the fastest CEP engine (Fast)", 8.0, 10.0),
-        Bound(f"W1 last: {EMBEDDED} to {POLARS}", 0.2, 0.25),
+        Bound("W1 last: embedded to the fastest CEP engine (Fast)", 8.0, 2.0, 10.0),
+        Bound(f"W1 last: {EMBEDDED} to {POLARS}", 0.2, 1.0, 0.25),
     ]
     assert not bounds([ROW])
 
