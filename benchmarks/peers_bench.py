@@ -22,12 +22,12 @@ from statistics import median
 from peers import files
 from peers.engines import ALL, ENGINES, Engine, EngineEnded, Process
 from peers.orders import UNCHECKED
-from peers.report import Pace, Report, Row, bounds, markdown, plot
+from peers.report import PACED, Pace, Report, Row, bounds, markdown, plot, report_of
 from workloads import WORKLOADS
 
 EVENTS = {"W1": 2_000_000, "W2": 1_000_000, "W3": 1_000_000}
 PROBE_EVENTS = 10_000
-PACED, PACE_EVENTS_MAX, PACE_S = "W1 last", 2_000_000, 10.0
+PACE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Contest:
         return self._right[count]
 
     def _pace(self, engine: Engine) -> None:
-        count = min(self._count, PACE_EVENTS_MAX, int(self._extent.pace * PACE_S))
+        count = min(self._count, int(self._extent.pace * PACE_S))
         process = self._running[engine]
         process.pace(min(count, PROBE_EVENTS), self._extent.pace)
         told = process.pace(count, self._extent.pace)
@@ -170,6 +170,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int)
     parser.add_argument("--pace", type=float, default=20_000, help="events/s for latencies (default: 20,000)")
     parser.add_argument("--out", type=Path, default=Path("build") / "peers" / "results", help="where results go")
+    parser.add_argument("--add", action="store_true", help="keep what an earlier run found of others")
     options = parser.parse_args()
     most = options.events or (100_000 if options.quick else max(EVENTS.values()))
     turns = options.turns or (3 if options.quick else 5)
@@ -187,7 +188,12 @@ def main() -> int:
             parser.error(f"no engine is called so; there are {'; '.join(engine.name for engine in ENGINES)}")
 
     report = Report(machine())
-    print(report.machine)
+    known = options.out / "peers.json"
+    if options.add and known.exists():
+        report = report_of(json.loads(known.read_text())).without(
+            (workload, engine.name) for engine in engines for workload in workloads
+        )
+    print(machine())
     with tempfile.TemporaryDirectory(prefix="tocsin-peers-") as folder:
         for workload in workloads:
             print(f"\n{workload}: {WORKLOADS[workload].facts}", flush=True)

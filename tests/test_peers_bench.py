@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from peers import files, queries
 from peers.engines import ALL, ENGINES
 from peers.orders import checked, latency
-from peers.report import EMBEDDED, POLARS, Bound, Pace, Report, Row, bounds, markdown, ms, table
+from peers.report import EMBEDDED, POLARS, Bound, Pace, Report, Row, bounds, markdown, ms, report_of, table
 from workloads import filter_events, fire_events, sequence_events, sequences
 
 ROW = Row("W1 last", EMBEDDED, "1", False, 1_000, 0.5, 0.4, 10, 10, True, 100.0)
@@ -105,13 +106,24 @@ def test_wrong_counts_are_shown() -> None:
 
 def test_bounds_are_of_the_fastest_engine() -> None:
     slow = replace(ROW, engine="Slow", is_cep=True, seconds=50.0)
-    fast = replace(ROW, engine="Fast", is_cep=True, seconds=4.0)
+    fast = replace(ROW, engine="Fast", is_cep=True, seconds=4.0, cpu_s=0.8)
     polars = replace(ROW, engine=POLARS, seconds=0.1)
     assert bounds([ROW, slow, fast, polars]) == [
-        Bound("W1 last: embedded to the fastest CEP engine (Fast)", 8.0, 10.0),
-        Bound(f"W1 last: {EMBEDDED} to {POLARS}", 0.2, 0.25),
+        Bound("W1 last: embedded to the fastest CEP engine (Fast)", 8.0, 2.0, 10.0),
+        Bound(f"W1 last: {EMBEDDED} to {POLARS}", 0.2, 1.0, 0.25),
     ]
     assert not bounds([ROW])
+
+
+def test_report_is_read_back_and_added_to() -> None:
+    other = replace(ROW, workload="W2")
+    report = Report(
+        "a machine", [ROW, other], [Pace(EMBEDDED, 1.0, 2.0, 3.0, 4)], [f"W1 last: {EMBEDDED} ended with 1: x"]
+    )
+    again = report_of(json.loads(json.dumps(asdict(report))))
+    assert again == report
+    assert again.without([("W1 last", EMBEDDED)]) == Report("a machine", [other])
+    assert again.without([("W2", EMBEDDED), ("W1 last", POLARS)]) == replace(report, rows=[ROW])
 
 
 def test_numbers() -> None:

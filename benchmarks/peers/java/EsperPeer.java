@@ -93,7 +93,7 @@ public final class EsperPeer extends Orders {
 
     @Override
     protected String version() {
-        return "Esper " + EPRuntime.class.getPackage().getImplementationVersion();
+        return version("Esper", EPRuntime.class);
     }
 
     @Override

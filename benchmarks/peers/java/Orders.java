@@ -113,7 +113,7 @@ public abstract class Orders {
     }
 
     public final void serve() throws Exception {
-        answer("ready", "{\"version\": \"" + version() + "\"}");
+        answer("ready", "{\"version\": \"" + version() + " on Java " + System.getProperty("java.version") + "\"}");
         var system = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         for (String order = orders.readLine(); order != null; order = orders.readLine()) {
@@ -139,6 +139,12 @@ public abstract class Orders {
             }
         }
         System.exit(0);
+    }
+
+    /** The version in the name of the file that a class is from. */
+    protected static String version(String engine, Class<?> any) {
+        String path = any.getProtectionDomain().getCodeSource().getLocation().getPath();
+        return engine + path.replaceAll(".*-([0-9.]+)\\.jar", " $1");
     }
 
     private static void answer(String kind, String told) {

@@ -54,7 +54,7 @@ public final class SiddhiPeer extends Orders {
 
     @Override
     protected String version() {
-        return "Siddhi 5.1.30";
+        return version("Siddhi", SiddhiManager.class);
     }
 
     @Override
