@@ -1,41 +1,59 @@
-# Each target does all the set-up it needs: a virtual environment in .venv, made again when pyproject.toml changes.
+# Each target does all the set-up it needs: a virtual environment in .venv, made again when pyproject.toml changes; what
+# only tests, documentation and benchmarks need is added when they are asked for.
 
 BIN := .venv/bin
 READY := .venv/ready
+DEV := .venv/dev
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-spark clean
+.PHONY: help demo serve test check bench bench-spark bench-peers docs wheel clean
 
 help:
 	@echo 'make demo    find fires in a million events'
+	@echo 'make serve   the service with made-up events, and a console to look at it'
 	@echo 'make test    every check and every test'
 	@echo 'make check   the same with the fast tests only'
 	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
+	@echo 'make bench-peers   beside Flink CEP, Esper, Siddhi, polars, DuckDB (PEERS="--quick --only Esper" for less)'
+	@echo 'make docs    the documentation as a site, in build/site'
+	@echo 'make wheel   a source archive and a wheel, in dist'
 	@echo 'make clean   remove what the others made'
 
 demo: $(READY)
 	@JAVA_HOME=$$(scripts/java.sh) && export JAVA_HOME && $(BIN)/tocsin demo
 
-test: $(READY) lint
+serve: $(READY)
+	@$(BIN)/tocsin serve --demo
+
+test: $(DEV) lint
 	$(BIN)/pytest -n 2 --dist loadgroup --slow --doctest-modules src tests
 
-check: $(READY) lint
+check: $(DEV) lint
 	$(BIN)/pytest -n 2 --dist loadgroup --doctest-modules src tests
 
 .PHONY: lint
-lint: $(READY)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)
+bench: $(DEV)
 	@status=0; $(BIN)/python benchmarks/bench.py || status=1; \
 	$(BIN)/python benchmarks/spark_bench.py || status=1; exit $$status
 
-bench-spark: $(READY)
+bench-spark: $(DEV)
 	$(BIN)/python benchmarks/spark_bench.py
+
+bench-peers: $(DEV)
+	@JAVA_HOME=$$(scripts/java.sh) && export JAVA_HOME && $(BIN)/python benchmarks/peers_bench.py $(PEERS)
+
+docs: $(DEV)
+	$(BIN)/python -m mkdocs build --strict
+
+wheel: $(DEV)
+	$(BIN)/python -m build
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
@@ -43,4 +61,8 @@ clean:
 
 $(READY): pyproject.toml scripts/setup.sh
 	scripts/setup.sh .venv
+	@touch $@
+
+$(DEV): $(READY)
+	scripts/setup.sh .venv dev
 	@touch $@

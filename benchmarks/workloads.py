@@ -115,20 +115,33 @@ SEQUENCE_FACTS = (
 )
 
 
-def _sequence_rules(seed: int = 2) -> tuple[str, Scan]:
+Step = tuple[str, int]
+"""A type, and what its value must exceed."""
+
+
+def sequences(seed: int = 2) -> list[tuple[Step, Step, Step]]:
+    """The sequences of W2, each from its anchor, the last event, backwards."""
     random = np.random.default_rng(seed)
-    rules = []
-    filters = []
-    for number in range(SEQUENCE_RULES):
+    found = []
+    for _ in range(SEQUENCE_RULES):
         a, b, c = (f"T{type}" for type in random.choice(SEQUENCE_TYPES, 3, replace=False))
         p, q, r = (int(level) for level in random.choice(SEQUENCE_LEVELS, 3))
+        found.append(((a, p), (b, q), (c, r)))
+    return found
+
+
+def _sequence_rules() -> tuple[str, Scan]:
+    rules = []
+    filters = []
+    for number, steps in enumerate(sequences()):
+        (a, p), (b, q), (c, r) = steps
         rules.append(f"""
             define C{number}(first: double, second: double, third: double)
             from   {a}(value > {p}) and last {b}(value > {q}) within 60 s from {a}
                    and last {c}(value > {r}) within 60 s from {b}
             where  first = {c}.value, second = {b}.value, third = {a}.value
         """)
-        filters += [Filter(type, (("value", ">", level),)) for type, level in ((a, p), (b, q), (c, r))]
+        filters += [Filter(type, (("value", ">", level),)) for type, level in steps]
     return "".join(rules), Scan(tuple(dict.fromkeys(filters)))
 
 
@@ -153,12 +166,11 @@ FILTER_SELECTIVITY = 0.01
 FILTER_FACTS = "50 types equally often, 20 rules a type, each of two conditions that 1 % of the type's events meet"
 
 
-def _filter_rules(seed: int = 3) -> tuple[str, Scan]:
+def filters(seed: int = 3) -> list[Filter]:
+    """The filters of W3."""
     random = np.random.default_rng(seed)
-    rules = []
-    filters = []
+    found = []
     for number in range(FILTER_TYPES * FILTER_RULES_PER_TYPE):
-        type = f"T{number % FILTER_TYPES}"
         conditions: tuple[Condition, ...]
         if number // FILTER_TYPES % 2:
             share = float(np.exp(random.uniform(np.log(0.02), np.log(0.5))))
@@ -169,14 +181,20 @@ def _filter_rules(seed: int = 3) -> tuple[str, Scan]:
                 random.integers(4)
             ]
             conditions = (("site", "=", f"S{random.integers(FILTER_SITES)}"), (column, operator, limit))
-        text = ", ".join(f"{column} {operator} {_constant(value)}" for column, operator, value in conditions)
+        found.append(Filter(f"T{number % FILTER_TYPES}", conditions))
+    return found
+
+
+def _filter_rules() -> tuple[str, Scan]:
+    rules = []
+    for number, filter in enumerate(filters()):
+        text = ", ".join(f"{column} {operator} {_constant(value)}" for column, operator, value in filter.conditions)
         rules.append(f"""
             define X{number}(a: double, b: double)
-            from   {type}({text})
-            where  a = {type}.a, b = {type}.b
+            from   {filter.type}({text})
+            where  a = {filter.type}.a, b = {filter.type}.b
         """)
-        filters.append(Filter(type, conditions))
-    return "".join(rules), Scan(tuple(dict.fromkeys(filters)))
+    return "".join(rules), Scan(tuple(dict.fromkeys(filters())))
 
 
 def _constant(value: str | float) -> str:
@@ -218,8 +236,8 @@ def many_rules(count: int = 10_000, seed: int = 4) -> str:
 def _workloads() -> dict[str, Workload]:
     hot = Filter("Temp", (("value", ">", 45),))
     smoke, rain = Filter("Smoke", ()), Filter("Rain", ())
-    sequences, sequence_scan = _sequence_rules()
-    filters, filter_scan = _filter_rules()
+    sequence_rules, sequence_scan = _sequence_rules()
+    filter_rules, filter_scan = _filter_rules()
     fire = [
         Workload(f"W1 {name}", FIRE_RULES[name], fire_events, Scan(scanned, ("area",)), bound, matches, FIRE_FACTS)
         for name, scanned, bound, matches in (
@@ -229,8 +247,8 @@ def _workloads() -> dict[str, Workload]:
         )
     ]
     others = [
-        Workload("W2", sequences, sequence_events, sequence_scan, 10.0, 13_186, SEQUENCE_FACTS),
-        Workload("W3", filters, filter_events, filter_scan, 10.0, 201_771, FILTER_FACTS),
+        Workload("W2", sequence_rules, sequence_events, sequence_scan, 10.0, 13_186, SEQUENCE_FACTS),
+        Workload("W3", filter_rules, filter_events, filter_scan, 10.0, 201_771, FILTER_FACTS),
     ]
     return {workload.name: workload for workload in (*fire, *others)}
 

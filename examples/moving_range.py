@@ -18,7 +18,7 @@ from tocsin.language.printing_interests import print_interest
 from tocsin.overlay.delivery import Delivery
 from tocsin.plans.regions import Grid, Region
 from tocsin.simulation.mobility import City, Simulation
-from tocsin.simulation.traces import RULES, Trace, fcd_trace, street_trace
+from tocsin.simulation.traces import CALM_RULES, RULES, Trace, fcd_trace, street_trace
 
 SAMPLE = Path(__file__).parent / "data" / "sumo_sample.csv"
 INTEREST = """
@@ -36,9 +36,7 @@ def main(arguments: list[str]) -> None:
     pictures = [argument for argument in arguments if not argument.startswith("--")]
     trace = fcd_trace(SAMPLE) if sumo else street_trace(160, 120, 7, 600.0, 600.0, accident_every_s=8.0)
     car = max(trace.ways, key=lambda name: (len(trace.ways[name]), name))
-    # Traffic that SUMO drives has no accidents: there the rules ask for less.
-    rules = RULES.replace("15.0", "5.0").replace("a<=-4.0", "a<=-1.5").replace("a>=-2.0", "a>=-1.0") if sumo else RULES
-    program = parse(rules + INTEREST.format(car=car))
+    program = parse((CALM_RULES if sumo else RULES) + INTEREST.format(car=car))
     (interest,) = program.interests
     print(print_interest(interest))
     city = City(Grid((0.0, 0.0, trace.width_m, trace.height_m), 6, 6), 2, 2, history_us=120_000_000)
@@ -79,13 +77,15 @@ def draw(trace: Trace, car: str, shape: object, delivered: list[Delivery], path:
         xs, ys = zip(*outline, outline[0], strict=False)
         axes.plot(xs, ys, color=colours[one.number], linewidth=1)
         axes.plot(*centre, "o", color=colours[one.number], markersize=4)
+        label = f"{(one.start or 0) // 1_000_000} s"
+        axes.annotate(label, centre, (4, 4), textcoords="offset points", color=colours[one.number], fontsize=8)
         found = [other.match for other in delivered if other.number == one.number and other.match is not None]
         axes.scatter(
             [match.attributes["x"] for match in found], [match.attributes["y"] for match in found],
             marker="x", s=60, color=colours[one.number],
         )  # fmt: skip
     axes.set(aspect="equal", xlabel="m", ylabel="m", title="A range that moves, and the accidents in it (×)")
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(frameon=False, loc="lower right", fontsize=8)
     figure.savefig(path)
 
 

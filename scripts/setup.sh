@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the virtual environment that is named as the argument, with Tocsin and its development tools in it.
+# Makes the virtual environment that is named as the argument, with Tocsin in it; behind it, `dev`: and with what its
+# tests need, a browser for those of the console among it.
 # PYTHON names the Python to use; without it, the first of python3, python3.14 … python3.11 that is new enough.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -36,4 +37,15 @@ fi
 
 new_enough "$venv/bin/python" || "$python" -m venv --clear "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable . --group dev
+if [ "${2:-}" != dev ]; then
+  exec "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[service]'
+fi
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[service]' --group dev
+
+# Where no browser can be had, the console's tests are skipped and say so.
+if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && command -v apt-get >/dev/null; then
+  root=()
+  [ "$(id -u)" -eq 0 ] || root=(sudo -n)
+  { "${root[@]}" apt-get -qq update && "${root[@]}" apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 ||
+    echo "setup.sh: no chromium; the console's tests will be skipped" >&2
+fi

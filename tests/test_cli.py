@@ -315,3 +315,31 @@ print([name for name in ("numba", "numpy", "pyarrow", "pyspark", "lark", "tocsin
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_why_a_match(folder: Path) -> None:
+    matches = json.loads(run("fire.tesla", "--events", "e.csv", "--json").stdout)["matches"]
+    fire = next(match for match in matches if match["rule"] == "Last")
+    result = tocsin("why", "fire.tesla", "--events", "e.csv", "--id", fire["id"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Last matched at Smoke@")
+    assert "✓ value>45: value is 51.0" in result.stdout
+    assert "✓ last: it is the last that fits" in result.stdout
+
+
+def test_why_no_match(folder: Path) -> None:
+    result = tocsin("why", "fire.tesla", "--events", "e.csv", "--at", "2026-07-01T12:03:00Z")
+    assert result.exit_code == 0
+    assert '✗ area=$a: area is "A1", $a is "A2"' in result.stdout
+    (reason,) = json.loads(
+        tocsin("why", "fire.tesla", "--events", "e.csv", "--at", "2026-07-01T12:03:00Z", "--json").stdout
+    )
+    assert not reason["matched"]
+    assert reason["checks"][-1]["event"]["attributes"]["value"] == 51.0
+
+
+def test_why_without_an_event(folder: Path) -> None:
+    assert tocsin("why", "fire.tesla", "--events", "e.csv").exit_code == 2
+    result = tocsin("why", "fire.tesla", "--events", "e.csv", "--id", "x")
+    assert result.exit_code == 1
+    assert "no event has the id x" in result.stderr

@@ -53,6 +53,11 @@ RIGHT = [
     (2, "Jam", "00:00:08", 0),
     (2, "Jam", "00:00:12", 1),
 ]
+LATER = """\
+type,ts,id,car,x,y
+Brake,2026-01-01T00:00:14Z,b6,c5,505,10
+Brake,2026-01-01T00:00:30Z,b7,c4,900,10
+"""
 WAIT_S = 240
 
 
@@ -102,31 +107,42 @@ def test_on_spark(folder: Path, spark: SparkSession) -> None:
     assert found["dead_letters"] == ["x and y are no place: Position@1767225605000000(y=0.0)"]
 
 
-def test_following(folder: Path, spark: SparkSession) -> None:
-    for name, text in (("events", EVENTS), ("locations", LOCATIONS)):
-        (folder / name).mkdir()
-        (folder / name / "1.csv").write_text(text, encoding="utf-8")
+def follow(*arguments: str, rows: int) -> str:
+    """Follows until so many rows are written; what was said."""
     ended = threading.Event()
 
     def stop() -> None:
         until = time.monotonic() + WAIT_S
         while time.monotonic() < until and not ended.wait(0.2):
             # What is at the watermark waits for more; all before it is certain.
-            if len(delivered()) >= len(RIGHT):
+            if len(delivered()) >= rows:
                 break
         os.kill(os.getpid(), signal.SIGTERM)
-
-    def delivered() -> list[dict[str, Any]]:
-        return [
-            row for path in sorted(Path("out").glob("batch=*/*.parquet")) for row in pq.read_table(path).to_pylist()
-        ]
 
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     thread = threading.Thread(target=stop)
     thread.start()
-    arguments = ("--events", "events", "--locations", "locations", "--matches", "out", "--follow", "--slots", "2")
-    result = tocsin("run", "jams.mcep", *arguments)
+    places = ("--events", "events", "--locations", "locations", "--matches", "out")
+    result = tocsin("run", "jams.mcep", *places, "--follow", *arguments)
     ended.set()
     thread.join()
     signal.signal(signal.SIGTERM, before)
-    assert seen(delivered()) == RIGHT, result.output
+    return result.output
+
+
+def delivered() -> list[dict[str, Any]]:
+    paths = sorted(Path("out").glob("batch=*/*.parquet"))
+    return [row for path in paths for row in pq.read_table(path).to_pylist()]
+
+
+def test_following_and_going_on_in_another_number_of_slots(folder: Path, spark: SparkSession) -> None:
+    for name, text in (("events", EVENTS), ("locations", LOCATIONS)):
+        (folder / name).mkdir()
+        (folder / name / "1.csv").write_text(text, encoding="utf-8")
+    said = follow("--slots", "2", "--checkpoint", "old", rows=len(RIGHT))
+    assert seen(delivered()) == RIGHT, said
+    moved = tocsin("rekey", "jams.mcep", "--checkpoint", "old", "--to", "new", "--slots", "3")
+    assert "2 slots before, 3 now" in moved.stderr
+    (folder / "events" / "2.csv").write_text(LATER, encoding="utf-8")
+    said = follow("--checkpoint", "new", rows=len(RIGHT) + 1)
+    assert seen(delivered()) == [*RIGHT, (2, "Jam", "00:00:14", 2)], said

@@ -6,9 +6,12 @@ import pyarrow as pa
 import pytest
 
 import tocsin
-from tocsin.errors import EventError, RuleError
+from tocsin.engine.moving.detector import MovingDetector
+from tocsin.errors import EventError, RuleError, StateError
 from tocsin.language.builder import define, event, this
 from tocsin.language.builder_interests import circle, interest, rectangle
+from tocsin.language.interests import Interest
+from tocsin.language.window_model import Extent, SelectionWindow, WindowOperator
 
 TEXT = """
 define P() from A()
@@ -141,6 +144,32 @@ def test_what_is_for_queries_that_move() -> None:
     two = [moving, interest("Far", of=["P"], around=event("You", this.x > 1), range=circle(1), rules=[hot])]
     with pytest.raises(EventError, match="follow Me and You: the locations need a column 'type'"):
         tocsin.rules(two).detect(table(("A", 1, 0, 0)), locations=pa.table({"ts": [2], "x": [0], "y": [0]}))
+
+
+def test_operators_of_the_window_model_are_refused_where_only_rules_run() -> None:
+    def counted(slide_us: int | None = None) -> Interest:
+        windows = (SelectionWindow("A", Extent.COUNTING, 2),)
+        pair = WindowOperator("Pair", windows, 5, lambda chosen: [{"n": len(chosen["A"])}], slide_us)
+        return interest("Near", of=["Pair"], around=event("Me"), range=circle(1), operators=[pair])
+
+    with pytest.raises(RuleError, match="operator Pair of Near is written in the window model"):
+        tocsin.rules([counted()])
+    with pytest.raises(RuleError, match="operator Pair of Near is written in the window model"):
+        MovingDetector([counted()], {})
+    with pytest.raises(RuleError, match="goes on with events, not by time"):
+        counted(slide_us=3)
+
+
+def test_a_detector_is_saved_and_goes_on() -> None:
+    rules = tocsin.rules(TEXT)
+    detector = rules.detector()
+    found = [detector.push(table(("A", 1, 0, 0), ("Me", 2, 0, 0), ("A", 3, 4, 4)))]
+    detector = rules.restore(detector.snapshot())
+    found += [detector.push(table(("A", 7, 0, 0))), detector.finish()]
+    assert shown(pa.concat_tables(found)) == [(1, None, 2), (1, "P", 1), (1, "P", 3), (1, "P", 7)]
+    still = tocsin.rules("define P() from A()").detector()
+    with pytest.raises(StateError, match="a snapshot of rules"):
+        rules.restore(still.snapshot())
 
 
 def test_explain_tells_of_interests() -> None:

@@ -11,15 +11,16 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from tests import pages
+from tests.pages import ROOT
 from tocsin.cli import app
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+BLOCKS = pages.blocks(ROOT / "README.md")
 
 
 def blocks(language: str) -> list[str]:
-    return [text for found, text in BLOCKS if found == language]
+    return [block.text for block in BLOCKS if block.language == language]
 
 
 def test_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

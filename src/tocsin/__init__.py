@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tocsin.engine.detector import Detector
     from tocsin.errors import EventError, RuleError, StateError, TocsinError
     from tocsin.events.types import Event, EventType, Kind
+    from tocsin.live import Live, Notification
 
 __version__ = "0.1.0"
 __all__ = [

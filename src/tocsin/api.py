@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tocsin.engine import output
 from tocsin.engine.detector import Detector
+from tocsin.engine.evidence import Evidence
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
+from tocsin.engine.reasons import Reason
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
 from tocsin.language import guess, parse
-from tocsin.language.interests import Interest
+from tocsin.language.interests import Interest, check_rules_alone
 from tocsin.language.printing_interests import print_interest
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
@@ -170,17 +172,26 @@ class RuleSet:
         For another number of slots, or for rules that have to run elsewhere than before. `events` is the stream that
         the query reads, and the options are those of `detect`. The query must be stopped; `old` stays as it is.
         """
+        names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
+        columns, delay_us = Columns(**names), duration_us(options.pop("delay", 0))
+        slots, control = options.pop("slots", None), options.pop("control", None)
+        if self.interests:
+            from tocsin.spark.moving import frames, rekeying
+
+            locations, history_us = options.pop("locations", None), _or_none(options.pop("history", None))
+            _check_none_left(options)
+            source, _, moving = frames.prepare(
+                self.interests, self.types, events, columns,
+                locations=locations, delay_us=delay_us, history_us=history_us, slots=slots,
+            )  # fmt: skip
+            rekeying.rekey(source.frame.sparkSession, old, new, moving)
+            return
         from tocsin.spark.frames import prepare
         from tocsin.spark.rekeying import rekey
 
-        self._check_moving("rekey")
-        names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
-        source, job = prepare(
-            self.rules, self.types, events, Columns(**names), duration_us(options.pop("delay", 0)),
-            options.pop("slots", None), options.pop("control", None), options.pop("keep", None),
-        )  # fmt: skip
-        if options:
-            raise EventError(f"rekey has no option {min(options)}")
+        keep = options.pop("keep", None)
+        _check_none_left(options)
+        source, job = prepare(self.rules, self.types, events, columns, delay_us, slots, control, keep)
         rekey(source.frame.sparkSession, old, new, job)
 
     def _report(
@@ -249,10 +260,6 @@ class RuleSet:
         history_us = _or_none(history)
         return MovingDetector(self.interests, self.types, delay_us=delay_us, columns=columns, history_us=history_us)
 
-    def _check_moving(self, what: str) -> None:
-        if self.interests:
-            raise EventError(f"{what} is for rules: the state of queries that move cannot be moved yet")
-
     @staticmethod
     def _check_at_rest(locations: object, history: object) -> None:
         """Fails if what is for queries that move is given without any."""
@@ -260,10 +267,58 @@ class RuleSet:
             if value is not None:
                 raise EventError(f"{name} is for queries that move, and there is no interest here")
 
-    def restore(self, snapshot: bytes) -> Detector:
-        """A detector that goes on where the snapshot was taken. New and changed rules see events from there on."""
-        self._check_moving("restore")
+    def restore(self, snapshot: bytes) -> Any:
+        """A detector that goes on where the snapshot was taken: a `Detector`, or a `MovingDetector` for queries that
+        move. New and changed rules see events from there on."""
+        if self.interests:
+            return MovingDetector.restore(snapshot, self.interests, self.types)
         return Detector.restore(snapshot, self.rules, self.types)
+
+    def why(self, events: Data, id: str, **names: Any) -> Reason:
+        """What made the match of that id in these events: each thing that its rule asks, and what was found.
+
+        `names` are those of `detect`: what the columns are called.
+
+        >>> fire = rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke")
+        >>> from tocsin.events.types import Event
+        >>> events = [Event("Temp", 1_000_000, {"value": 51.0}), Event("Smoke", 3_000_000)]
+        >>> print(fire.why(events, fire.detect(events)["id"][0].as_py()))
+        Fire matched at Smoke@3000000()
+          Smoke()
+            ✓ Smoke: any will do
+          last Temp(value>45) within 5 min from Smoke
+            ✓ within 5 min from Smoke: Temp@1000000(value=51.0), 2 s before Smoke
+            ✓ value>45: value is 51.0
+            ✓ last: no other fits
+        """
+        return self.evidence(events, **names).why(id)
+
+    def why_not(
+        self, events: Data, id: str | None = None, *, at: int | None = None, rule: str | None = None, **names: Any
+    ) -> list[Reason]:
+        """What became of the rules, or of one of them, at an event, that of an id or those of a time (µs): what was
+        asked and met, and the first thing that was not, with the candidate that came nearest.
+
+        >>> fire = rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke")
+        >>> from tocsin.events.types import Event
+        >>> events = [Event("Temp", 1_000_000, {"value": 44.0}), Event("Smoke", 3_000_000)]
+        >>> (reason,) = fire.why_not(events, at=3_000_000)
+        >>> reason.failed.asked, reason.failed.found
+        ('value>45', 'value is 44.0')
+        """
+        if (id is None) == (at is None):
+            raise EventError("say which event is meant: by its id, or by its time (at)")
+        return self.evidence(events, **names).why_not(id, at, rule)
+
+    def evidence(self, events: Data, **names: Any) -> Evidence:
+        """These events with what the rules find in them, for several questions why and why not."""
+        if _is_frames(events):
+            raise EventError(
+                "why and why not look at events in this process: give an Arrow table, such as df.toArrow()"
+            )
+        if self.interests:
+            raise EventError("why and why not are answered for rules, not for queries that move")
+        return Evidence(self._plan, self.types, events, Columns(**names))
 
     def explain(self, events: Frames | None = None, **options: Any) -> str:
         """What will be done for these rules, as text: types and columns, filters, buffers, keys, state, cost.
@@ -309,6 +364,7 @@ def rules(source: str | Path | Iterable[Statement | Interest], language: str | N
     if moving:
         if len(moving) < len(given):
             raise RuleError("queries that move bring their rules along: give them alone")
+        check_rules_alone(moving)
         needed: tuple[Statement, ...] = tuple(dict.fromkeys(rule for one in moving for rule in one.rules))
         return RuleSet(Program((), needed, moving))
     plain: list[Statement] = []
@@ -340,6 +396,11 @@ def duration_us(duration: Duration) -> int:
     if micros < 0:
         raise EventError("a delay cannot be negative")
     return micros
+
+
+def _check_none_left(options: Mapping[str, Any]) -> None:
+    if options:
+        raise EventError(f"rekey has no option {min(options)}")
 
 
 def _or_none(duration: Duration | None) -> int | None:

@@ -201,7 +201,7 @@ def _compare(rules, events, strategy, lives, network):  # type: ignore[no-untype
             for processor in network.processors.values()
             for name, batch, _ in processor.notices
             if name == sink
-            for row in rows_of(batch)
+            for row in rows_of(batch.table)
         ]
         got = [
             (row["rule"], row["id"], row["ts"], [part["id"] for part in row["parts"]]) for row in rows if row["rule"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +39,8 @@ class MovingQuery:
     history_us: int | None = 10_000
     apart: bool = False
     """Whether location updates come by themselves."""
+    rekeyed: int | None = None
+    """A stream goes on with so many slots after the first restart."""
 
     def __str__(self) -> str:
         return self.name
@@ -153,6 +156,8 @@ def stream(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
                 write(table(mine, query), folder / name / f"{number:03}-{part}.parquet", number)
             if number in stops or number == query.batches:
                 run(spark, pack, folder, found)
+            if number == min(stops) and query.rekeyed is not None:
+                pack = rekey(spark, pack, folder)
         last = max(event.ts for event in pack.events)
         (folder / "control" / "end.json").write_text(json.dumps({"advance": last + 1}))
         run(spark, pack, folder, found)
@@ -161,27 +166,51 @@ def stream(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
 
 def run(spark: SparkSession, pack: MovingPack, folder: Path, found: dict[int, pa.Table]) -> None:
     """Runs what is there. A batch that runs again replaces what it found before."""
-    query = pack.query
+    events, options = reading(spark, pack.query, folder)
+    report = tocsin.rules(pack.interests).report(events, **options)
+
+    def keep(frame: DataFrame, number: int) -> None:
+        found[number] = frame.toArrow()
+
+    writer = report.writeStream.option("checkpointLocation", str(checkpoint(pack.query, folder))).foreachBatch(keep)
+    running = writer.trigger(availableNow=True).start()
+    try:
+        assert running.awaitTermination(PATIENCE_S), f"not done in {PATIENCE_S} s"
+    finally:
+        running.stop()
+
+
+def reading(spark: SparkSession, query: MovingQuery, folder: Path) -> tuple[DataFrame, dict[str, Any]]:
+    """The events of a stream, and how they are read."""
     reader = spark.readStream.option("maxFilesPerTrigger", 1 if query.apart else 2)
     frames: dict[str, DataFrame] = {}
     for name in ("events", "locations") if query.apart else ("events",):
         path = str(folder / name)
         frames[name] = reader.schema(spark.read.parquet(path).schema).parquet(path)
     orders = spark.readStream.schema(control.SCHEMA).json(str(folder / "control"))
-    report = tocsin.rules(pack.interests).report(
-        frames["events"], locations=frames.get("locations"), control=orders, delay=query.delay_us,
-        ts_unit="us", slots=query.slots, history=query.history_us,
-    )  # fmt: skip
+    return frames["events"], {
+        "locations": frames.get("locations"),
+        "control": orders,
+        "delay": query.delay_us,
+        "ts_unit": "us",
+        "slots": query.slots,
+        "history": query.history_us,
+    }
 
-    def keep(frame: DataFrame, number: int) -> None:
-        found[number] = frame.toArrow()
 
-    writer = report.writeStream.option("checkpointLocation", str(folder / "checkpoint")).foreachBatch(keep)
-    running = writer.trigger(availableNow=True).start()
-    try:
-        assert running.awaitTermination(PATIENCE_S), f"not done in {PATIENCE_S} s"
-    finally:
-        running.stop()
+def checkpoint(query: MovingQuery, folder: Path) -> Path:
+    return folder / f"checkpoint{query.slots}"
+
+
+def rekey(spark: SparkSession, pack: MovingPack, folder: Path) -> MovingPack:
+    """The pack, whose state is in another number of slots now."""
+    assert pack.query.rekeyed is not None
+    new = replace(pack.query, slots=pack.query.rekeyed)
+    events, options = reading(spark, new, folder)
+    with conf(spark, partitions=new.slots):
+        rules = tocsin.rules(pack.interests)
+        rules.rekey(events, checkpoint(pack.query, folder), checkpoint(new, folder), **options)
+    return MovingPack(new)
 
 
 def delivered(report: pa.Table) -> list[Row]:

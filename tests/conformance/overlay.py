@@ -117,7 +117,7 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
     matches = reference.detect(rules, events)
     for sink, wanted in sites.sinks.items():
         types = {pattern.type for pattern in wanted}
-        rows = [row for name, batch, _ in _notices(network) if name == sink for row in rows_of(batch)]
+        rows = [row for name, batch, _ in _notices(network) if name == sink for row in rows_of(batch.table)]
         got = [
             (row["rule"], row["id"], row["ts"], [part["id"] for part in row["parts"]]) for row in rows if row["rule"]
         ]

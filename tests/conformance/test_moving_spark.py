@@ -19,9 +19,11 @@ BATCHES = [
     pytest.param(MovingQuery("apart", seed=7000, tenants=60, slots=1, apart=True, history_us=60), marks=slow),
 ]
 STREAMS = [
-    MovingQuery("few", seed=5100, tenants=20),
+    MovingQuery("few", seed=5100, tenants=20, rekeyed=3),
     pytest.param(HUNDRED, marks=slow),
-    pytest.param(MovingQuery("nameless", seed=6000, tenants=60, slots=3, named=False, batches=6), marks=slow),
+    pytest.param(
+        MovingQuery("nameless", seed=6000, tenants=60, slots=3, named=False, batches=6, rekeyed=1), marks=slow
+    ),
     pytest.param(MovingQuery("apart", seed=7000, tenants=60, slots=1, apart=True, restarts=2), marks=slow),
 ]
 

@@ -17,6 +17,8 @@ from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.matching import quiet_point
 from tocsin.engine.moving.places import Cells, cell_size, inside
 from tocsin.engine.reference_ranges import quiet_point as reference_quiet_point
+from tocsin.errors import StateError
+from tocsin.events.types import Event
 from tocsin.language.interests import Circle, Polygon, Rectangle, Space
 from tocsin.language.mcep import parse
 from tocsin.plans.regions import DEGREE_M, Region
@@ -32,11 +34,16 @@ def table(case: Moving) -> None:
     assert not detector.dead_letters().num_rows
 
 
-def stream(case: Moving, chance: Random) -> None:
+def stream(case: Moving, chance: Random, restarts: float = 0.0) -> None:
+    """`restarts`: how probable it is after each batch that another detector goes on from the bytes of this one."""
     batches, delay_us = arriving(case.case.events, chance)
     # Ranges whose rules consume are looked at from their start on: they must not be older than the history.
     detector = MovingDetector(case.interests, case.types, delay_us=delay_us, history_us=case.city.history_us)
-    found = [detector.push(batch) for batch in batches]
+    found = []
+    for batch in batches:
+        found.append(detector.push(batch))
+        if chance.random() < restarts:
+            detector = MovingDetector.restore(detector.snapshot(), case.interests, case.types)
     found.append(detector.finish())
     assert told(rows_of(found)) == all_expected(case)
     assert not detector.dead_letters().num_rows
@@ -64,6 +71,54 @@ def test_streams(first: int) -> None:
     for seed in range(first, first + 20):
         case = dense(seed, queries=2)
         stream(nameless(case) if seed % 3 == 0 else case, Random(seed))
+
+
+def test_streams_that_stop_and_go_on_from_bytes() -> None:
+    for seed in range(80, 100):
+        case = dense(seed, queries=2)
+        stream(nameless(case) if seed % 3 == 0 else case, Random(seed), restarts=0.5)
+
+
+@settings(max_examples=20, suppress_health_check=QUIET)
+@given(moving(queries=2), st.integers(0, 99))
+def test_any_rules_in_streams_that_stop_and_go_on(case: Moving, seed: int) -> None:
+    stream(case, Random(seed), restarts=0.5)
+
+
+def test_a_snapshot_grows_with_what_is_remembered_and_says_if_it_is_damaged() -> None:
+    case = dense(41, queries=2)
+    detector = MovingDetector(case.interests, case.types, delay_us=NEVER_LATE_US, history_us=case.city.history_us)
+    empty = detector.snapshot()
+    detector.push(list(case.case.events))
+    full = detector.snapshot()
+    assert len(full) > len(empty)
+    again = MovingDetector.restore(full, case.interests, case.types)
+    assert again.snapshot() == full
+    assert again.counts == detector.counts
+    with pytest.raises(StateError, match="damaged"):
+        MovingDetector.restore(full[:-1] + bytes([full[-1] ^ 1]), case.interests, case.types)
+    with pytest.raises(StateError, match="not a snapshot"):
+        MovingDetector.restore(b"what", case.interests, case.types)
+    rules = Detector(case.interests[0].rules, {}).snapshot()
+    with pytest.raises(StateError, match="a snapshot of rules"):
+        MovingDetector.restore(rules, case.interests, case.types)
+
+
+def test_a_query_that_is_changed_begins_anew_and_the_others_go_on() -> None:
+    where = "of P around Me range circle"
+    text = f"define P() from A() interest One {where} 9 m interest Two {where} {{r}} m"
+    one, two = (parse(text.format(r=radius)).interests for radius in (9, 8))
+    detector = MovingDetector(one, {})
+    found = [detector.push([Event(type, ts, {"x": 0.0, "y": 0.0})]) for type, ts in (("Me", 1), ("A", 2))]
+    detector = MovingDetector.restore(detector.snapshot(), two, {})
+    found.append(detector.push([Event("A", 3, {"x": 0.0, "y": 0.0})]))
+    found.append(detector.push([Event("Me", 4, {"x": 0.0, "y": 0.0})]))
+    found.append(detector.push([Event("A", 6, {"x": 0.0, "y": 0.0})]))
+    rows = [(row["query"], row["range"], row["rule"], row["ts"]) for row in rows_of([*found, detector.finish()])]
+    assert [row[1:] for row in rows if row[0] == "One"] == [
+        (1, None, 1), (1, "P", 2), (1, "P", 3), (2, None, 4), (2, "P", 6)
+    ]  # fmt: skip
+    assert [row[1:] for row in rows if row[0] == "Two"] == [(1, None, 1), (1, None, 4), (1, "P", 6)]
 
 
 def test_strong_queries_agree_where_they_overlap() -> None:
@@ -114,7 +169,7 @@ def test_a_thousand_tables_and_streams(first: int) -> None:
     for seed in range(first, first + 100):
         case = dense(seed, queries=2)
         table(case)
-        stream(nameless(case) if seed % 3 == 0 else case, Random(seed))
+        stream(nameless(case) if seed % 3 == 0 else case, Random(seed), restarts=0.2 * (seed % 2))
 
 
 @given(st.lists(st.integers(0, 60)), st.integers(0, 60), st.integers(1, 9))

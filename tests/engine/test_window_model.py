@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.engine.reference import detect
-from tocsin.engine.window_model import (
-    Consumption,
-    Edge,
-    Extent,
-    Operator,
-    Selection,
-    SelectionWindow,
-    Shift,
-    run,
-)
+from tocsin.engine.window_model import run
 from tocsin.errors import RuleError
 from tocsin.events.types import Event, Value
 from tocsin.language.eps import parse as parse_requests
+from tocsin.language.window_model import (
+    Consumption,
+    Edge,
+    Extent,
+    Selection,
+    SelectionWindow,
+    Shift,
+    WindowOperator,
+)
 
 COUNTING, TEMPORAL = Extent.COUNTING, Extent.TEMPORAL
 
@@ -39,9 +39,9 @@ def of(produced: list[Event]) -> list[Value]:
     return [event.attributes["of"] for event in produced]
 
 
-def sequence(opens: Edge, consumption: Consumption, restriction_us: int = 100) -> Operator:
+def sequence(opens: Edge, consumption: Consumption, restriction_us: int = 100) -> WindowOperator:
     """ω→ of Fig. 1 (b): an event of A before one of B."""
-    return Operator(
+    return WindowOperator(
         "Seq",
         (
             SelectionWindow("A", COUNTING, 1, opens=opens, before="B", consumption=consumption),
@@ -63,7 +63,7 @@ def test_the_papers_two_maximum_covering_sequences() -> None:
 
 def test_selection_windows_shift_into_history_and_future() -> None:
     """Fig. 4: the window over A goes one event back, that over B waits for the next."""
-    back = Operator(
+    back = WindowOperator(
         "Seq",
         (
             SelectionWindow("B", COUNTING, 1, consumption=Consumption.WINDOW),
@@ -73,7 +73,7 @@ def test_selection_windows_shift_into_history_and_future() -> None:
         ids,
     )
     assert of(run(back, stream("A1 A2 A3 B5"))) == ["A3 B5"]
-    keeping = Operator(
+    keeping = WindowOperator(
         "Seq",
         (
             SelectionWindow("B", COUNTING, 1),
@@ -83,7 +83,7 @@ def test_selection_windows_shift_into_history_and_future() -> None:
         ids,
     )
     assert of(run(keeping, stream("A1 A2 A3 B5"))) == ["A3 B5", "A2 B5", "A1 B5"]
-    forth = Operator("Two", (SelectionWindow("A", COUNTING, 2, opens=Edge.START, shift=Shift.FUTURE),), 100, ids)
+    forth = WindowOperator("Two", (SelectionWindow("A", COUNTING, 2, opens=Edge.START, shift=Shift.FUTURE),), 100, ids)
     assert of(run(forth, stream("A1 A2 A3"))[-2:]) == ["A1 A2", "A2 A3"]
 
 
@@ -107,7 +107,7 @@ def test_consumption_before_takes_what_was_skipped() -> None:
 
 
 def test_a_temporal_window_slides_in_time() -> None:
-    counts = Operator(
+    counts = WindowOperator(
         "Count",
         (SelectionWindow("A", TEMPORAL, 5),),
         5,
@@ -117,9 +117,9 @@ def test_a_temporal_window_slides_in_time() -> None:
     assert of(run(counts, stream("A1 A2 A6 A13"))) == [1, 2, 1]
 
 
-def recent() -> Operator:
+def recent() -> WindowOperator:
     """Section 4.3: windows open at the end of the restriction window, which moves by one event."""
-    return Operator(
+    return WindowOperator(
         "Recent",
         (
             SelectionWindow("A", COUNTING, 1, shift=Shift.HISTORY, before="B", consumption=Consumption.BEFORE),
@@ -145,14 +145,14 @@ def test_the_recent_context_is_that_of_requests(types: list[str]) -> None:
 def test_the_operators_of_the_accident_tree() -> None:
     """Fig. 1 (b): movement and acceleration patterns of cars, then a sequence of them."""
 
-    def pattern(name: str, source: str, limit: float) -> Operator:
+    def pattern(name: str, source: str, limit: float) -> WindowOperator:
         def correlate(selection: Selection) -> Iterable[Mapping[str, Value]]:
             first, second = selection[source]
             values = first.attributes["v"], second.attributes["v"]
             if all(isinstance(value, float) and abs(value) >= limit for value in values):
                 yield {"of": f"{first.id}+{second.id}"}
 
-        return Operator(name, (SelectionWindow(source, COUNTING, 2),), 2_000, correlate)
+        return WindowOperator(name, (SelectionWindow(source, COUNTING, 2),), 2_000, correlate)
 
     def values(source: str, *pairs: tuple[int, float]) -> list[Event]:
         return [Event(source, ts, {"v": v}, id=f"{source}{ts}") for ts, v in pairs]
@@ -161,7 +161,7 @@ def test_the_operators_of_the_accident_tree() -> None:
     braking = run(pattern("A", "speeding", 4.0), values("speeding", (1200, -5.0), (1900, -6.0), (9000, -7.0)))
     assert of(movement) == ["steering1000+steering1500"]
     assert of(braking) == ["speeding1200+speeding1900"]
-    accident = Operator(
+    accident = WindowOperator(
         "Accident",
         (
             SelectionWindow("M", COUNTING, 1, opens=Edge.START, before="A", consumption=Consumption.WINDOW),
@@ -188,4 +188,4 @@ def test_the_operators_of_the_accident_tree() -> None:
 )
 def test_windows_that_cannot_be(windows: tuple[SelectionWindow, ...]) -> None:
     with pytest.raises(RuleError):
-        Operator("O", windows, 10, ids)
+        WindowOperator("O", windows, 10, ids)

@@ -8,6 +8,7 @@ from tocsin.errors import StateError
 from tocsin.language import parse
 from tocsin.overlay import messages as m
 from tocsin.overlay.codec import decode, encode
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Timing
 from tocsin.plans.splitting import split
 
@@ -25,7 +26,7 @@ AT = np.array([5, 6])
         m.DeployRule("a", 2, (RULE,), ("P",), tuple(m.Asked(part, False, 7) for part in PARTS)),
         m.Awaken("a", PARTS[0], 3, (m.Request(1, 2, (("v", "x"),)),), AT, AT),
         m.Progress("a", 5, 1, Timing(3, AT, AT), ((PARTS[1], 4),)),
-        m.Events(("a", "b"), ROWS, np.array([1, 3], np.uint64), AT),
+        m.Events(("a", "b"), Rows(ROWS).take(np.array([1, 0])), np.array([1, 3], np.uint64), AT),
     ],
     ids=lambda message: type(message).__name__,
 )

@@ -7,6 +7,7 @@ import pytest
 
 from tocsin.language import parse
 from tocsin.overlay.evaluation import Evaluator, passing
+from tocsin.overlay.rows import Rows
 
 PROGRAM = parse("""
 event Temp(value: double)
@@ -19,7 +20,7 @@ TYPES = {type.name: type for type in PROGRAM.types}
 def test_it_may_begin_anywhere(begin_us: int) -> None:
     """Some of these would look like seconds or milliseconds to one who did not know."""
     times = [begin_us + 1_000_000, begin_us + 2_000_000]
-    rows = pa.table({"type": ["Temp"] * 2, "ts": times, "seq": [0, 0], "id": ["a", "b"], "value": [2.0, 3.0]})
+    rows = Rows(pa.table({"type": ["Temp"] * 2, "ts": times, "seq": [0, 0], "id": ["a", "b"], "value": [2.0, 3.0]}))
     for ordered in (True, False):
         evaluator = Evaluator(PROGRAM.rules, TYPES, 60_000_000, ordered=ordered, wanted=frozenset({"Two"}))
         assert evaluator.detect(rows, rows, begin_us, begin_us + 5_000_000).num_rows == 1

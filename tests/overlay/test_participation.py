@@ -13,6 +13,7 @@ from tocsin.overlay import participation
 from tocsin.overlay.deployment import Item
 from tocsin.overlay.finding import evaluators, first_heads, participants
 from tocsin.overlay.participation import Instants
+from tocsin.overlay.rows import Rows
 from tocsin.plans.splitting import Partial
 
 
@@ -40,7 +41,7 @@ def test_the_same_events_with_the_same_heads_as_the_detector(base: int) -> None:
     for seed in range(base, base + 50):
         part, events = case(random.Random(seed))
         assert participation.plain(part)
-        history = table(events)
+        history = Rows(table(events))
         since, upto = 5, 40
         quick = participation.participants(part, Instants(history, DECLARED), since, upto)
         if quick is None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.simulation.moving import Moving, as_expected, as_ranges, dense, moving, shadowed, whole
+from tests.simulation.windowed import windowed
 from tocsin.language.interests import Semantics
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -57,6 +58,43 @@ def test_queries_whose_rules_and_ranges_coincide_share_their_operators() -> None
         assert together.traffic.streamed == alone.traffic.streamed
         assert together.traffic.messages == alone.traffic.messages
         assert len(delivered["other"]) == len(delivered[one.name])
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_operators_with_counting_windows_are_reconfigured(first: int) -> None:
+    for seed in range(first, first + 20):
+        check(windowed(seed))
+
+
+def test_cases_with_counting_windows_are_of_all_kinds() -> None:
+    several = [windowed(seed) for seed in range(60)]
+    delivered = [sum(len(one.delivered) for one in case.expected()["qMe"]) for case in several]
+    assert sum(count > 5 for count in delivered) > 20
+
+    def found(case: Moving, semantics: Semantics) -> list[list[object]]:
+        (one,) = case.interests
+        return as_expected(replace(case, interests=(replace(one, semantics=semantics),)).expected()[one.name])
+
+    # Where an operator begins decides what it finds.
+    assert sum(found(case, Semantics.WEAK) != found(case, Semantics.STRONG) for case in several) > 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_strong_queries_with_counting_windows_agree_where_they_overlap(seed: int) -> None:
+    agreeing(windowed(seed, queries=2, same=True, strong=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 1100, 100))
+def test_a_thousand_cases_with_counting_windows(first: int) -> None:
+    for seed in range(first, first + 100):
+        check(windowed(seed, queries=2))
+
+
+@pytest.mark.slow
+def test_strong_queries_with_counting_windows_agree_in_many_cases() -> None:
+    for seed in range(100, 300):
+        agreeing(windowed(seed, queries=2, same=True, strong=True))
 
 
 @pytest.mark.slow

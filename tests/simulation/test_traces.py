@@ -5,7 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from tocsin.engine.detector import Detector
+from tocsin.errors import EventError
 from tocsin.language.mcep import parse
 from tocsin.simulation.traces import BLOCK_M, RULES, fcd_trace, street_trace
 
@@ -53,4 +56,21 @@ def test_the_sample_of_sumo() -> None:
     assert all(
         -5 <= at[0] <= trace.width_m and -5 <= at[1] <= trace.height_m for way in trace.ways.values() for _, at in way
     )
-    assert len(trace.positions("c0")) == len(trace.ways["c0"]) > 20
+    assert len(trace.positions("c0")) == len(trace.ways["c0"]) == 90
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("second,car,x\n1,c0,5\n", "no trace with second, car, x, y, speed and heading"),
+        ("second,car,x,y,speed,heading\n1,c0,5,here,0,0\n", "could not convert string to float"),
+        ("second,car,x,y,speed,heading\n", "there is no car"),
+    ],
+)
+def test_a_file_that_is_no_trace(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(EventError, match=said):
+        fcd_trace(path)
+    with pytest.raises(EventError, match="cannot read the trace"):
+        fcd_trace(tmp_path / "missing.csv")

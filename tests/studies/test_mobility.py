@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tocsin.studies.mobility import claims, runs
 from tocsin.studies.mobility.runs import DEVIATIONS_M, measure_answers, measure_moving, measure_predeployed
 from tocsin.studies.study import Row, Scale
 
+SAMPLE = Path(__file__).parents[2] / "examples" / "data" / "sumo_sample.csv"
 SETTINGS = {"cars": 60, "seconds": 12, "seed": 1, "edge_m": 300, "lifetime_s": 10}
 
 
@@ -30,8 +32,8 @@ def test_predeployed_ranges_are_counted_one_by_one() -> None:
     for row in measure_predeployed(SETTINGS):
         if (deviation := row["deviation_m"]) < 100:
             continue
-        xs = range(deviation, int(trace.width_m) + deviation, 2 * deviation)
-        ys = range(deviation, int(trace.height_m) + deviation, 2 * deviation)
+        xs = range(deviation // 2, int(trace.width_m) + deviation // 2, deviation)
+        ys = range(deviation // 2, int(trace.height_m) + deviation // 2, deviation)
         shape = runs._interests(runs.RULES, ["c1"], "rectangle 300 m by 300 m", "1 s", "each")[0].shape
         regions = [Region(shape, (x, y), Space.PLANE) for x in xs for y in ys]
         held = sum(region.contains((e.attributes["x"], e.attributes["y"])) for e in trace.events for region in regions)
@@ -58,6 +60,16 @@ def test_incremental_streaming_streams_less_and_delivers_the_same() -> None:
     assert rows["MCEP"]["streamed"] < rows["MCEP w/o optimizations"]["streamed"]
     assert rows["MCEP"]["delivered"] == rows["MCEP w/o optimizations"]["delivered"]
     assert rows["MCEP tmp update"]["ranges"] < rows["MCEP"]["ranges"] == 12
+
+
+def test_the_study_drives_by_a_trace_of_sumo() -> None:
+    runs_of = claims.base_runs(Scale(quick=True, trace=str(SAMPLE)))
+    assert {run["trace"] for run in runs_of} == {str(SAMPLE)}
+    rows = runs.measure_streams({**runs_of[-1], "edge_m": 300, "lifetime_s": 5})
+    (moving,) = (row for row in rows if row["mode"] == "MCEP")
+    assert (moving["wrong"], moving["ranges"]) == (0, 90)
+    assert moving["delivered"] > 0
+    assert all(row["streamed"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize("semantics", ["weak", "strong"])

@@ -66,9 +66,9 @@ Rules = Annotated[Path, typer.Argument(metavar="RULES", help="A file of rules.",
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from tocsin import __version__
 
-        typer.echo(f"tocsin {version('tocsin')}")
+        typer.echo(f"tocsin {__version__}")
         raise typer.Exit
 
 
@@ -270,6 +270,41 @@ def run(
 
 
 @app.command()
+def why(
+    rules: Rules,
+    events: Annotated[str, typer.Option(metavar="PATH", help="Events: a file, or a folder of files.")],
+    id: Annotated[str | None, typer.Option("--id", help="The id of a match (why), or of an event (why not).")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Or when the event came: 2026-07-01T12:00:00Z, or µs.")
+    ] = None,
+    rule: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.")] = None,
+    type_column: Annotated[str, typer.Option(help="The column with the type of each event.")] = "type",
+    ts_column: Annotated[str, typer.Option(help="The column with its time.")] = "ts",
+    ts_unit: Annotated[
+        Unit | None, typer.Option(help="What whole numbers in that column count.", show_default="microseconds")
+    ] = None,
+    seq_column: Annotated[str, typer.Option(help="The column that orders events of one instant, if any.")] = "seq",
+    id_column: Annotated[str, typer.Option(help="The column with the event's own id, if any.")] = "id",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
+) -> None:
+    """Say why a rule matched at an event, or why not: what it asks, what was found, and the first thing not met.
+
+    [bold]Why this match:[/bold]  tocsin why fire.tesla --events readings.csv --id 5f0c…
+
+    [bold]Why none here:[/bold]  tocsin why fire.tesla --events readings.csv --at 2026-07-01T12:03:00Z
+    """
+    names: dict[str, Any] = {"type": type_column, "ts": ts_column, "seq": seq_column, "id": id_column}
+    if (id is None) == (at is None):
+        raise typer.BadParameter("say which: --id or --at", param_hint="--id")
+    moment = None if at is None else _microseconds(at)
+    reasons = running.reasons(_rules(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
+    if as_json:
+        typer.echo(json.dumps([reason.as_data() for reason in reasons], ensure_ascii=False))
+    else:
+        typer.echo("\n\n".join(map(str, reasons)))
+
+
+@app.command()
 def change(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --rules-folder of a run.", show_default=False)],
     add: Annotated[
@@ -350,6 +385,82 @@ def demo(
     from tocsin.cli.demo import demo
 
     demo(events, seed, master)
+
+
+class Clock(StrEnum):
+    """What time is, for a service."""
+
+    EVENTS = "events"
+    WALL = "wall"
+
+
+Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
+
+
+@app.command()
+def serve(
+    data: Folder = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 is any that is free.")] = 8321,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A name that others call it by; may be repeated.")
+    ] = None,
+    no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Everyone on this machine may do everything.")] = False,
+    delay: Annotated[str, typer.Option(help="How much later than others an event may come.")] = "1 s",
+    clock: Annotated[
+        Clock, typer.Option(help="What time is: what events say, or what the clock on the wall says.")
+    ] = Clock.EVENTS,
+    private_callbacks: Annotated[
+        bool, typer.Option("--private-callbacks", help="Webhooks may go to addresses inside of this network.")
+    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="With fires in made-up readings, live.")] = False,
+) -> None:
+    """Serve rules over HTTP: events in, matches out, and a console to look at them.
+
+    Everything is in one folder and survives a crash; without --data it is gone at the end. The first start makes a
+    token with all roles and shows it once; 'tocsin token' makes others.
+
+    [bold]Look:[/bold]  tocsin serve --demo
+
+    [bold]Keep:[/bold]  tocsin serve --data fires/ --delay "5 s"
+    """
+    from tocsin.api import duration_us
+    from tocsin.cli import serving
+
+    serving.serve(
+        serving.Wanted(
+            folder=data,
+            host=host,
+            port=port,
+            names=tuple(name or ()),
+            open_to_all=no_tokens,
+            delay_us=duration_us(delay),
+            clock=clock.value,
+            private_callbacks=private_callbacks,
+            demo=demo,
+        )
+    )
+
+
+@app.command()
+def token(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder of the service.")],
+    name: Annotated[str, typer.Option(help="Whom it is for.")],
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="publish, subscribe or deploy; may be repeated.", show_default="all three"),
+    ] = None,
+    events_per_s: Annotated[
+        float | None, typer.Option(min=1, help="How many events a second it may publish.", show_default=False)
+    ] = None,
+) -> None:
+    """Make a token for a service, which reads it when it starts. It is printed once, and kept nowhere.
+
+    [bold]Example:[/bold]  tocsin token --data fires/ --name sensors --role publish
+    """
+    from tocsin.cli import serving
+
+    serving.issue(data, name, role or [], events_per_s)
 
 
 @app.command()
@@ -498,6 +609,10 @@ def study(
     full: Annotated[bool, typer.Option("--full", help="The paper's own sizes.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How many times what is drawn at random is drawn.")] = 3,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the CSV and PNG files go.")] = Path("study"),
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="mobility: drive by this trace, as scripts/sumo_trace.py writes them."),
+    ] = None,
 ) -> None:
     """Run the evaluation of a paper on this code: a CSV and a PNG for each figure, and what holds of its claims.
 
@@ -507,9 +622,11 @@ def study(
     """
     if quick and full:
         raise typer.BadParameter("one of --quick and --full, not both")
+    if trace is not None and name != "mobility":
+        raise typer.BadParameter("--trace is for the study of mobility")
     from tocsin.cli.studying import studied
 
-    if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out):
+    if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out, trace=trace):
         raise typer.Exit(1)
 
 

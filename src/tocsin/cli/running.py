@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from tocsin.errors import RuleError, TocsinError
 if TYPE_CHECKING:
     from tocsin.api import RuleSet
     from tocsin.cli.outcomes import Outcome
+    from tocsin.engine.reasons import Reason
     from tocsin.events.batches import Columns
     from tocsin.events.types import Kind
 
@@ -69,6 +70,13 @@ class Wanted:
 
 def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     """The run in this process."""
+    from tocsin.engine.kernels.cache import telling
+
+    with telling(lambda: showing.remark("compiling the engine: once, for a minute or two")):
+        _embedded(ruleset, wanted)
+
+
+def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     from tocsin.events.files import open_events
 
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
@@ -89,6 +97,30 @@ def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     with named(wanted.rules):
         outcome = outcomes.embedded(detector, source, *places, limit=wanted.limit, locations=locations)
     wanted.tell(outcome)
+
+
+def reasons(
+    ruleset: RuleSet,
+    path: Path,
+    events: str,
+    id: str | None,
+    at: int | None,
+    rule: str | None,
+    names: Mapping[str, str],
+    ts_unit: str | None,
+) -> list[Reason]:
+    """Why the match of an id was found, or what became of the rules at an event."""
+    import pyarrow as pa
+
+    from tocsin.events.files import open_events
+
+    source = open_events(events, declared=_declared(ruleset), **names)
+    tables = [chunk.table for chunk in source.chunks()]
+    with named(path):
+        evidence = ruleset.evidence(pa.concat_tables(tables), **names, ts_unit=ts_unit)
+        if id is not None and evidence.has_match(id):
+            return [evidence.why(id)]
+        return evidence.why_not(id, at, rule)
 
 
 def once(ruleset: RuleSet, wanted: Wanted) -> None:

@@ -52,6 +52,12 @@ def show(table: pa.Table, total: int) -> None:
     console().print(shown)
 
 
+def remark(text: str) -> None:
+    """A word to whoever is waiting: to a person at a terminal, not to a script."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)  # and not by typer, which would write across a progress bar
+
+
 def console(stderr: bool = False) -> Console:
     from rich.console import Console
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from tocsin.cli.showing import console
 
 
-def studied(name: str, figure: str | None, *, quick: bool, full: bool, seeds: int, out: Path) -> bool:
+def studied(
+    name: str, figure: str | None, *, quick: bool, full: bool, seeds: int, out: Path, trace: Path | None = None
+) -> bool:
     """Runs one study or all, and says whether every claim holds."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Table
@@ -16,6 +18,7 @@ def studied(name: str, figure: str | None, *, quick: bool, full: bool, seeds: in
     from tocsin.studies.study import Claim, Scale
 
     claims: list[Claim] = []
+    scale = Scale(quick, full, seeds, None if trace is None else str(trace.absolute()))
     for study in [named(one) for one in (NAMES if name == "all" else (name,))]:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=console(stderr=True), transient=True) as bar:
@@ -24,7 +27,7 @@ def studied(name: str, figure: str | None, *, quick: bool, full: bool, seeds: in
             def tell(which: str, done: int, total: int, study=study, bar=bar, task=task) -> None:  # type: ignore[no-untyped-def]
                 bar.update(task, description=f"{study.name} {which}: {done} of {total} runs")
 
-            claims += running.run(study, Scale(quick=quick, full=full, seeds=seeds), out, tell, figure)
+            claims += running.run(study, scale, out, tell, figure)
     screen = console()
     for claim in claims:
         screen.print(str(claim), markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from tocsin.engine import kernels
 from tocsin.engine.kernels import Array, attempts, layout
 
 if TYPE_CHECKING:
-    from tocsin.engine.tables import LoadedWindow
+    from tocsin.engine.query_tables import LoadedWindow
 
 ATTEMPT, FOUND, WAITS, AUTOMATON = "attempt", "found", "waits", "automaton"
 HEADER = [layout.T_SINCE, layout.T_SPOILT, layout.T_BORN]

@@ -16,7 +16,7 @@ from tocsin.errors import StateError
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine
-    from tocsin.engine.tables import LoadedContext
+    from tocsin.engine.request_tables import LoadedContext
 
 
 class Combined(NamedTuple):

@@ -7,17 +7,17 @@ order, and lets the machine find the matches. What cannot be used is set aside w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import output, snapshots
 from tocsin.engine.machine import Instant, Machine
+from tocsin.engine.resuming import Change, numbers, resume, settings
 from tocsin.engine.state import State, extract, load
-from tocsin.errors import EventError, RuleError, StateError, nearest
+from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.batches import (
     DEFINED,
     TS_LIMIT,
@@ -33,26 +33,12 @@ from tocsin.events.batches import (
 from tocsin.events.scheduler import BEGINNING, Scheduler
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
-from tocsin.language.printing import print_rule
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
 
 LETTERS_KEPT = 100_000
 """How many dead letters are kept until somebody takes them; beyond that they are only counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """From the time `at` (µs) on, these rules are gone and those are there."""
-
-    at: int
-    remove: frozenset[str]
-    add: tuple[Statement, ...]
-
-    def applied(self, rules: Iterable[Statement]) -> tuple[Statement, ...]:
-        """The rules after the change."""
-        return (*(rule for rule in rules if rule.name not in self.remove), *self.add)
 
 
 class Detector:
@@ -113,11 +99,22 @@ class Detector:
 
     def push(self, data: Data) -> pa.Table:
         """Takes events in the order of their arrival; returns the matches that became certain."""
-        seen = read(data, self._columns, self._known(), first=self._times is None)
+        seen = read(data, self._columns, self.known, first=self._times is None)
         self._learn(seen)
         self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)
         return self._take(seen.batch)
+
+    def learn(self, kinds: Mapping[str, Mapping[str, Kind]]) -> None:
+        """Notes which attributes events of these types have; they may have others besides. For `push_batch`."""
+        by_type = {type: dict(named) for type, named in kinds.items()}
+        self._learn(Seen(pa.table({}), [], {}, by_type, times=True, rows=0, complete=False))
+
+    def declare(self, types: Iterable[EventType]) -> None:
+        """Says what all the attributes of some types are."""
+        catalog = self._plan.given.declaring(types)
+        if catalog is not self._plan.given:
+            self._rebuild(self._plan.sources, catalog)
 
     def push_batch(self, batch: pa.Table, types: Sequence[str]) -> pa.Table:
         """Takes events that are a batch already: of these types, by number, and of the kinds that the plan has."""
@@ -292,37 +289,7 @@ class Detector:
         waiting = self._scheduler.waiting
         if waiting is not None:
             waiting = self._named(waiting)
-        return snapshots.encode(snapshots.Snapshot(self._settings(), self._numbers(), state, waiting))
-
-    def _numbers(self) -> dict[str, int]:
-        scheduler = self._scheduler
-        return {
-            "watermark": scheduler.watermark,
-            "last_seq": scheduler.last_seq,
-            "largest": scheduler.largest,
-            **self._counts,
-        }
-
-    def _settings(self) -> dict[str, Any]:
-        """What is the same as long as the plan is, once the first events came."""
-        given = self._plan.given
-        return {
-            "rules": {bound.rule.name: print_rule(bound.rule) for bound in self._plan.rules},
-            "since": self._since,
-            "coming": [
-                [change.at, sorted(change.remove), [print_rule(rule) for rule in change.add]] for change in self._coming
-            ],
-            "delay_us": self._scheduler.delay_us,
-            "ordered": self._ordered,
-            "columns": asdict(self._columns),
-            "times": self._times,
-            "shared": dict(given.shared),
-            "complete": given.complete,
-            "empty": sorted(given.empty),
-            "exact": {name: dict(type.attributes) for name, type in given.types.items()},
-            "seen": {name: dict(kinds) for name, kinds in given.seen.items()},
-            "closed": given.closed,
-        }
+        return snapshots.encode(snapshots.Snapshot(settings(self), numbers(self), state, waiting))
 
     def _named(self, waiting: pa.Table) -> pa.Table:
         """Events that wait, with their types by name."""
@@ -335,53 +302,7 @@ class Detector:
 
         A rule that is new or changed sees events from there on.
         """
-        return cls._resumed(snapshots.decode(data), rules, types)
-
-    @classmethod
-    def _resumed(
-        cls, snapshot: snapshots.Snapshot, rules: Sequence[Statement], types: Mapping[str, EventType]
-    ) -> Detector:
-        header, numbers = snapshot.header, snapshot.numbers
-        exact = {
-            name: EventType(name, tuple((attribute, Kind(kind)) for attribute, kind in attributes.items()))
-            for name, attributes in header["exact"].items()
-        }
-        for name, type in types.items():
-            if name in exact and exact[name] != type:
-                raise StateError(f"the snapshot has {exact[name]}, the rules declare {type}")
-        catalog = Catalog(
-            types={**exact, **types},
-            shared={name: Kind(kind) for name, kind in header["shared"].items()},
-            seen={
-                name: {attribute: Kind(kind) for attribute, kind in kinds.items()}
-                for name, kinds in header["seen"].items()
-            },
-            complete=header["complete"],
-            empty=frozenset(header["empty"]),
-            closed=bool(types),
-        )
-        columns, ordered = Columns(**header["columns"]), header["ordered"]
-        detector = cls([], {}, delay_us=header["delay_us"], ordered=ordered, columns=columns)
-        scheduler = detector._scheduler
-        scheduler.watermark, scheduler.last_seq = numbers["watermark"], numbers["last_seq"]
-        scheduler.largest = numbers["largest"]
-        detector._counts = {name: numbers[name] for name in detector._counts}
-        detector._times = header["times"]
-        known = {rule.name for rule in rules if header["rules"].get(rule.name) == print_rule(rule)}
-        start = scheduler.largest + 1 if scheduler.largest > BEGINNING else BEGINNING
-        detector._since = {rule.name: start for rule in rules if rule.name not in known and start > BEGINNING}
-        detector._since |= {name: since for name, since in header["since"].items() if name in known}
-        detector._coming = tuple(
-            Change(at, frozenset(remove), tuple(rule for text in texts for rule in parse(text).rules))
-            for at, remove, texts in header.get("coming", ())
-        )
-        detector._rebuild(rules, catalog, snapshot.state.known_to(known))
-        if snapshot.waiting is not None:
-            reading = detector._reading
-            codes = [reading.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
-            waiting = snapshot.waiting.set_column(0, "type", pa.array(codes, pa.int32()))
-            scheduler.wait(waiting.filter(pa.array(np.array(codes) >= 0)))
-        return detector
+        return resume(cls, snapshots.decode(data), rules, types)
 
     # ---- within
 
@@ -428,8 +349,9 @@ class Detector:
         self._counts["matches"] += table.num_rows
         return table
 
-    def _known(self) -> Known:
-        """What the reader must know; the same as long as the plan is."""
+    @property
+    def known(self) -> Known:
+        """What the reader of events must know; the same as long as the plan is."""
         key = self._plan, self._coming
         if self._knowing is not None and self._knowing[0][0] is key[0] and self._knowing[0][1] is key[1]:
             return self._knowing[1]

@@ -171,8 +171,9 @@ class Intake:
     def _id_words(self, first: Array, second: Array, given: Array) -> tuple[Array, Array]:
         """Ids as words, as rules read them."""
         computed = given < 0
-        words = given.copy()
+        words = np.empty(len(given), np.int64)
         words[computed] = self._texts.encode(hexadecimal(first[computed], second[computed]))
+        words[~computed] = self._texts.encode(self._store.names.texts(given[~computed]))
         return words, np.ones(len(words), np.uint8)
 
     def identified(
@@ -250,10 +251,9 @@ class Intake:
         if given is not None:
             offsets, data, present = text_buffers(given)
             kernels.text_identities(store.first[rows], store.second[rows], offsets, data, source)
-            store.given[rows] = np.where(
-                present[source], self._texts.encode(given.take(pa.array(source))), kernels.NONE
-            )
             unnamed = np.nonzero(present[source] == 0)[0]
+            named = given.take(pa.array(source[present[source] != 0]))
+            store.given[base + np.nonzero(present[source])[0]] = store.names.add(named)
         if len(unnamed):
             chosen = base + unnamed
             content = identities(batch, self._tables.type_words, source[unnamed], columns)
@@ -297,7 +297,7 @@ class Intake:
                 again = np.argsort(at, kind="stable")
                 passed = Passed(filters[again], at[again])
         if self.tail is not None:
-            return self.tail.follow(store, base, count, rows, self._texts), passed
+            return self.tail.follow(store, base, count, rows), passed
         number_occurrences(store, rows)
         return [], passed
 
@@ -309,7 +309,7 @@ class Intake:
             keys = (store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows])
             return np.lexsort(keys)
         first, second = identities(batch, self._tables.type_words, source, columns)
-        texts = self._texts.decode(np.maximum(given, 0))
+        texts = store.names.texts(given)
         table = pa.table(
             {
                 "ts": store.ts[rows],
@@ -352,7 +352,7 @@ class Tail:
         self.last: dict[int, str] = {}
         """The last id of each type."""
 
-    def follow(self, store: Store, base: int, count: int, tied: Array, texts: Texts) -> list[int]:
+    def follow(self, store: Store, base: int, count: int, tied: Array) -> list[int]:
         """Goes on numbering occurrences; returns the rows that come before one of their type that is already out."""
         if count == 0:
             return []
@@ -368,7 +368,7 @@ class Tail:
             if store.given[row] < 0:
                 earlier = self.counts.get(content[row], 0)
                 add_to_identities(store, np.array([row]), np.array([earlier]))
-        mark = {row: _id_text(store, row, texts) for row in content}
+        mark = {row: _id_text(store, row) for row in content}
         late = [row for row in begin if mark[row] < self.last.get(content[row][0], "")]
         if ends != self.key:
             self.key, self.counts, self.last = ends, {}, {}
@@ -384,9 +384,10 @@ def _identity(store: Store, row: int) -> tuple[int, int]:
     return int(store.first[row]), int(store.second[row])
 
 
-def _id_text(store: Store, row: int, texts: Texts) -> str:
-    given = int(store.given[row])
-    return texts.text(given) if given >= 0 else ids.hexadecimal(_identity(store, row))
+def _id_text(store: Store, row: int) -> str:
+    if store.given[row] < 0:
+        return ids.hexadecimal(_identity(store, row))
+    return str(store.names.texts(store.given[row : row + 1])[0])
 
 
 def hexadecimal(first: Array, second: Array) -> pa.Array:

@@ -13,7 +13,7 @@ from tocsin.engine.requests import ranks_of
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine
-    from tocsin.engine.tables import LoadedWindow
+    from tocsin.engine.query_tables import LoadedWindow
 
 
 class Level:

@@ -395,7 +395,8 @@ class Machine:
     def _age(self, now: int) -> None:
         """Forgets what is out of reach, when there is enough of it."""
         room = self.buffers.kept + (1 << 16)
-        if self.store.size > room + self.buffers.kept or self.buffers.fresh > room or self.texts.crowded:
+        rows = max(self.store.size, len(self.store.names))
+        if rows > room + self.buffers.kept or self.buffers.fresh > room or self.texts.crowded:
             self.trim(now)
 
     def trim(self, now: int) -> None:
@@ -411,7 +412,6 @@ class Machine:
 
     def _texts_in_use(self) -> Iterator[Array]:
         store, size = self.store, self.store.size
-        yield store.given[:size][store.given[:size] >= 0]
         for type, number in self.tables.types.items():
             rows = np.nonzero(store.type[:size] == number)[0]
             for slot, kind in self.tables.slots[type].values():

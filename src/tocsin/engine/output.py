@@ -22,7 +22,10 @@ from tocsin.plans.plan import Plan
 
 
 def schema(plan: Plan, *, times: bool, select: Collection[str] | None = None) -> pa.Schema:
-    """The columns of the matches of these rules, or some of them. `times`: ts are timestamps, not integers."""
+    """The columns of the matches of these rules, or some of them, and `seq` if that is asked for by name.
+
+    `times`: ts are timestamps, not integers.
+    """
     ts = ARROW[Kind.TIMESTAMP] if times else pa.int64()
     part = pa.struct([("role", pa.string()), ("type", pa.string()), ("ts", ts), ("id", pa.string())])
     columns = {
@@ -30,6 +33,7 @@ def schema(plan: Plan, *, times: bool, select: Collection[str] | None = None) ->
         "type": pa.string(),
         "ts": ts,
         "id": pa.string(),
+        **({"seq": pa.int64()} if select is not None and "seq" in select else {}),
         **({"expired": pa.bool_()} if plan.tells_expired else {}),
         **{name: ARROW[kind] for name, kind in plan.emitted.kinds.items()},
         "parts": pa.list_(part),
@@ -57,11 +61,12 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
     order = _order(_ranks([rule.name for rule in rules])[which], ts, seq)
     if order is not None:
         found = some(found, order)
-        ts, which = ts[order], which[order]
+        ts, seq, which = ts[order], seq[order], which[order]
     header: dict[str, Callable[[pa.DataType], pa.Array]] = {
         "rule": lambda _: _labels([rule.name for rule in rules], which),
         "type": lambda _: _labels([rule.emits.name for rule in rules], which),
         "ts": lambda type: _times(ts, type),
+        "seq": lambda _: pa.array(seq),
         "id": lambda _: hexadecimal(found.first, found.second),
         "expired": lambda _: _expired(found, plans, which),
         "parts": lambda type: _parts(found, plans, which, machine, type.value_type.field("ts").type),
@@ -172,7 +177,7 @@ def ids_of(machine: Machine, rows: Array) -> pa.Array:
     given = store.given[rows]
     if (given < 0).all():
         return hexadecimal(store.first[rows], store.second[rows])
-    texts = machine.texts.decode(np.maximum(given, 0))
+    texts = store.names.texts(given)
     if (given >= 0).all():
         return texts
     return pc.if_else(pa.array(given >= 0), texts, hexadecimal(store.first[rows], store.second[rows]))

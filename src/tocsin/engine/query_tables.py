@@ -1,17 +1,20 @@
-"""Joins and automata as tables: the words behind the record of a query, see `kernels.layout`."""
+"""Queries as tables: the record of each, and behind it the words of a join or of an automaton, see `kernels.layout`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tocsin.engine.kernels import layout
-from tocsin.language.queries import Extent
+from tocsin.engine.kernels.groups import call_words
+from tocsin.events.types import Kind
+from tocsin.language.queries import Extent, Summary
 from tocsin.plans.expressions import Field
-from tocsin.plans.graph import Chained, Joined
+from tocsin.plans.graph import Chained, Joined, RulePlan, Windowed
 
 if TYPE_CHECKING:
-    from tocsin.engine.tables import Tables
+    from tocsin.engine.tables import Loaded, Tables
 
 EXTENTS = {
     Extent.LENGTH: layout.LENGTH,
@@ -21,6 +24,99 @@ EXTENTS = {
 }
 
 
+_SUMMARIES = {
+    Summary.AVG: layout.AVG,
+    Summary.SUM: layout.SUM,
+    Summary.MIN: layout.MIN,
+    Summary.MAX: layout.MAX,
+    Summary.COUNT: layout.COUNT,
+    Summary.STD_DEV: layout.STD_DEV,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWindow:
+    """A query, as its kernel reads it."""
+
+    rule: Loaded
+    windowed: Windowed
+    number: int
+    """Of its state; those of a join's sides, and of an automaton's stages, are behind it."""
+    offset: int
+    start: int
+    """Where the aggregates stand in the record of a group."""
+    record: int
+    """How long that is."""
+    bits: Mapping[int, int]
+    """For a filter, the sides or stages that an event which passes it comes to, as bits; none for a window."""
+    lanes: tuple[int, ...]
+    """Where in the record of a group lists of values begin."""
+
+    @property
+    def following(self) -> int:
+        """The number of the next query's state."""
+        if self.windowed.chained is not None:
+            return self.number + 1 + len(self.windowed.chained.stages)
+        return self.number + (1 if self.windowed.joined is None else 3)
+
+
+def load_window(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
+    """Takes a query."""
+    window, types, code = windowed.window, plan.types, tables.code
+    keys = [n for key in windowed.group_by for n in (key.place, tables.slot(types[key.place], key.attribute))]
+    start = at = layout.G_KEY + 1 + len(windowed.group_by)
+    calls: list[int] = []
+    lanes: list[int] = []
+    queues = 0
+    for call in windowed.calls:
+        function = _SUMMARIES[call.function]
+        double = call.argument is not None and call.argument.kind == Kind.DOUBLE
+        queue = layout.NONE
+        if call.function in (Summary.MIN, Summary.MAX):
+            if window is not None:
+                queue, queues = queues, queues + 1
+            elif windowed.joined is not None:
+                queue = layout.IN_LANES
+                lanes.append(at)
+        argument = layout.NONE if call.argument is None else tables.expressions.add(types, call.argument)
+        calls += [function, argument, int(double), at, queue]
+        at += call_words(function, double=double, ordered=queue != layout.IN_LANES)
+    tables.queues = max(tables.queues, queues)
+    loaded = tables.note(plan, code.size, level)
+    programs = tables.programs_of(loaded.number)
+    after, having = (
+        code.extend([tables.expressions.add(types, test) for test in tests])
+        for tests in (windowed.after, windowed.having)
+    )
+    grouped = windowed.grouped
+    number = tables.windows[-1].following if tables.windows else 0
+    record = [since, loaded.number, number * layout.STATE_WORDS]
+    record += [EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
+    record += [
+        len(windowed.after),
+        after,
+        len(windowed.group_by),
+        code.extend(keys),
+        len(windowed.calls),
+        code.extend(calls),
+    ]
+    record += [len(programs), code.extend(programs)]
+    record += [len(windowed.having), having, int(windowed.current), int(windowed.expired), int(grouped), at]
+    bits: dict[int, int] = {}
+    if windowed.joined is not None:
+        record += [layout.JOIN, *side_words(tables, types, windowed.joined, number, bits)]
+    elif windowed.chained is not None:
+        record += [layout.AUTOMATON, *stage_words(tables, types, windowed.chained, number, bits)]
+    else:
+        record += [layout.WINDOW]
+    loaded = tables.rules[-1] = replace(loaded, offset=code.extend(record))
+    tables.tells_expired = tables.tells_expired or windowed.expired
+    if window is not None:
+        tables.hold(loaded.anchor)
+    tables.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits, tuple(lanes)))
+    return loaded
+
+
 def side_words(tables: Tables, types: Sequence[str], joined: Joined, number: int, bits: dict[int, int]) -> list[int]:
     """The words of a join's sides, whose states stand behind its own."""
     on = tables.code.extend([tables.expressions.add(types, test) for test in joined.on])
@@ -28,7 +124,8 @@ def side_words(tables: Tables, types: Sequence[str], joined: Joined, number: int
     for place, side in enumerate(joined.sides):
         window, filter = side.window, tables.filter(side.filter)
         bits[filter] = bits.get(filter, 0) | 1 << place
-        tables._is_held.data[filter] = max(int(tables._is_held.data[filter]), int(window is not None))
+        if window is not None:
+            tables.hold(filter)
         slots = [tables.slots[types[place]][key[place].attribute][0] for key in joined.keys]
         own = [0] * layout.J_SIDE_WORDS
         own[layout.Q_STATE] = (number + 1 + place) * layout.STATE_WORDS
@@ -63,7 +160,8 @@ def stage_words(tables: Tables, types: Sequence[str], chained: Chained, loaded: 
     for number, stage in enumerate(stages):
         mine = tables.filter(stage.filter)
         bits[mine] |= 1 << number
-        tables._is_held.data[mine] = max(int(tables._is_held.data[mine]), int(not stage.absent))
+        if not stage.absent:
+            tables.hold(mine)
         what = layout.ABSENT if stage.absent else layout.COUNTING if stage.counts else layout.STEP
         words += [
             what,
@@ -95,7 +193,7 @@ def _key_words(tables: Tables, types: Sequence[str], keys: Sequence[tuple[Field,
         return [layout.NONE, layout.NONE]
     there, here = (
         tables.code.extend(
-            [n for key in keys for n in (key[k].place, tables._slot(types[key[k].place], key[k].attribute))]
+            [n for key in keys for n in (key[k].place, tables.slot(types[key[k].place], key[k].attribute))]
         )
         for k in range(2)
     )

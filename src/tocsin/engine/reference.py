@@ -175,7 +175,7 @@ Bound = Mapping[str, Value]
 """The value of each parameter."""
 
 
-def _conditions(rule: Rule) -> dict[str, list[Condition]]:
+def conditions_of(rule: Rule) -> dict[str, list[Condition]]:
     """The negations and aggregates that belong to each role, in the order of the text.
 
     That is the latest-named role among those of their scope and those that bind the parameters they mention.
@@ -203,10 +203,10 @@ def _conditions(rule: Rule) -> dict[str, list[Condition]]:
 
 def _equated(pattern: Pattern) -> list[str]:
     """The parameters that the pattern binds, unless they are bound already."""
-    return [equation[1] for constraint in pattern.constraints if (equation := _equation(constraint))]
+    return [equation[1] for constraint in pattern.constraints if (equation := equation_of(constraint))]
 
 
-def _equation(constraint: Expression) -> tuple[str, str] | None:
+def equation_of(constraint: Expression) -> tuple[str, str] | None:
     """Attribute and parameter of `attribute = $parameter` or `$parameter = attribute`."""
     match constraint:
         case Comparison("=", Attribute(attribute), Parameter(parameter)):
@@ -233,7 +233,7 @@ def _parameters(*expressions: Expression) -> list[str]:
 
 def matches_of(rule: Rule, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Match]]:
     """The composite events of one rule over the events it sees, which are in canonical order."""
-    search = _Search(rule, facts, _conditions(rule), set())
+    search = Search(rule, facts, conditions_of(rule), set())
     for fact in facts:
         if fact.type != rule.anchor.type:
             continue
@@ -247,7 +247,7 @@ def matches_of(rule: Rule, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Match]
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class Search:
     """What one rule looks through, and what it has consumed so far: events by role."""
 
     rule: Rule
@@ -287,7 +287,7 @@ class _Search:
     def admitted(self, pattern: Pattern, fact: Fact, chosen: Chosen, bound: Bound) -> Bound | None:
         """All parameters that are bound once the event fills the role; None if it fails a condition of the role."""
         for constraint in pattern.constraints:
-            equation = _equation(constraint)
+            equation = equation_of(constraint)
             if equation and equation[1] not in bound:
                 bound = {**bound, equation[1]: fact.value(equation[0])}
             elif not holds(constraint, {None: fact}, bound):
@@ -303,11 +303,11 @@ class _Search:
                 if facts:
                     return None
                 continue
-            value = _aggregated(condition, facts)
+            value = aggregated(condition, facts)
             if condition.parameter is not None:
                 bound = {**bound, condition.parameter: value}
             test = condition.test
-            if test is not None and not _compared(test.operator, value_of(test.bound, {}, bound), value):
+            if test is not None and not compared(test.operator, value_of(test.bound, {}, bound), value):
                 return None
         return bound
 
@@ -338,7 +338,7 @@ def value_of(expression: Expression, events: Chosen, bound: Bound) -> Value:
         case Arithmetic(sign, left, right):
             return _calculated(sign, value_of(left, events, bound), value_of(right, events, bound))
         case Comparison(sign, left, right):
-            return _compared(sign, value_of(left, events, bound), value_of(right, events, bound))
+            return compared(sign, value_of(left, events, bound), value_of(right, events, bound))
         case Not(operand):
             return not holds(operand, events, bound)
         case And(operands):
@@ -362,7 +362,7 @@ _COMPARED = {
 }
 
 
-def _compared(sign: str, left: Value, right: Value) -> bool:
+def compared(sign: str, left: Value, right: Value) -> bool:
     """Any comparison with null is false; an integer beside a double is first made a double."""
     if left is None or right is None:
         return False
@@ -405,7 +405,7 @@ def _quotient(left: int, right: int) -> int:
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
-def _aggregated(aggregate: Aggregate, facts: Sequence[Fact]) -> Value:
+def aggregated(aggregate: Aggregate, facts: Sequence[Fact]) -> Value:
     """Nulls are skipped; sums are exact and rounded once; Count of nothing is 0, of all others null."""
     if aggregate.attribute is None:
         return len(facts)

@@ -13,13 +13,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tocsin.engine.reference import Fact, Match, holds, identified
+from tocsin.engine.reference import Fact, Match, Part, holds, identified
 from tocsin.engine.reference import matches_of as found_by
+from tocsin.engine.window_model import Evaluation, produced_words
 from tocsin.errors import EventError
 from tocsin.events.ids import Words, fold, hexadecimal, text_words
 from tocsin.events.types import Event
 from tocsin.language.interests import Each, Interest, Semantics, Spatial, Timed
 from tocsin.language.rules import Rule, Selection, Within
+from tocsin.language.window_model import WindowOperator
 from tocsin.plans.regions import Place, Region, distance_m, place_of
 
 
@@ -56,7 +58,7 @@ def coverings(interest: Interest, events: Iterable[Event], history_us: int | Non
     """What a query delivers, range by range. `history_us`: how far back from a range's start events are kept."""
     facts = sorted(identified(events), key=lambda fact: fact.key)
     for fact in facts:
-        if any(fact.type == rule.emits.name for rule in interest.rules):
+        if any(fact.type == rule.emits.name for rule in interest.parts):
             raise EventError(f"events of type {fact.type} come from a rule, they are not accepted from outside")
     return [covering(interest, range, facts, history_us) for range in cut(interest, facts)]
 
@@ -90,8 +92,10 @@ def updates(interest: Interest, last: tuple[int, Place], new: tuple[int, Place])
             return distance_m(last[1], new[1], interest.space) >= every_m
 
 
-def restriction_us(rule: Rule) -> int:
+def restriction_us(rule: Rule | WindowOperator) -> int:
     """The restriction window: the longest sum of windows from the anchor, and no less than an instant."""
+    if isinstance(rule, WindowOperator):
+        return rule.restriction_us
     reach = {rule.anchor.role: 0}
     longest = 1
     for clause in rule.clauses:
@@ -105,7 +109,7 @@ def restriction_us(rule: Rule) -> int:
 
 def windows_us(interest: Interest, type: str) -> int:
     """The longest sum of restriction windows on a path from events of this type down to primary events."""
-    rules = [rule for rule in interest.rules if rule.emits.name == type]
+    rules = [rule for rule in interest.parts if rule.emits.name == type]
     return max(
         (restriction_us(rule) + max(windows_us(interest, use) for use in rule.uses) for rule in rules), default=0
     )
@@ -144,7 +148,7 @@ def covering(interest: Interest, range: Range, facts: Sequence[Fact], history_us
         return Covering(range, error="the history kept is shorter than the lifetime and the windows")
     quiet = None
     if interest.consumes and interest.semantics == Semantics.STRONG:
-        seen = {use for rule in interest.rules for use in rule.uses}
+        seen = {use for rule in interest.parts for use in rule.uses}
         quiet = quiet_point([fact.ts for fact in located if fact.type in seen], first - windows, windows)
         if quiet - windows < kept_from:
             return Covering(range, error="there is no quiet point within the history kept")
@@ -152,12 +156,12 @@ def covering(interest: Interest, range: Range, facts: Sequence[Fact], history_us
     def composites(type: str, after: int) -> list[tuple[Fact, Match]]:
         """What rules find of a type, from inputs that are later than `after` minus their restriction window."""
         found: list[tuple[Fact, Match]] = []
-        for rule in interest.rules:
+        for rule in interest.parts:
             if rule.emits.name != type:
                 continue
             begin = after - restriction_us(rule) if quiet is None else quiet
-            inputs = [fact for use in {*rule.uses} for fact in visible(use, begin)]
-            found += found_by(rule, sorted(inputs, key=lambda fact: fact.key))
+            inputs = sorted((fact for use in {*rule.uses} for fact in visible(use, begin)), key=lambda fact: fact.key)
+            found += selected_by(rule, inputs) if isinstance(rule, WindowOperator) else found_by(rule, inputs)
         return found
 
     def visible(type: str, begin: int) -> list[Fact]:
@@ -176,6 +180,21 @@ def covering(interest: Interest, range: Range, facts: Sequence[Fact], history_us
     return Covering(
         range, tuple(Delivered(match_id(interest.name, range.number, fact.words), match) for fact, match in kept)
     )
+
+
+def selected_by(operator: WindowOperator, facts: Sequence[Fact]) -> list[tuple[Fact, Match]]:
+    """What an operator of the window model produces."""
+    named = {(fact.type, fact.id): fact for fact in facts}
+    events = [Event(fact.type, fact.ts, fact.attributes, fact.seq, fact.id) for fact in facts]
+    found = []
+    for one in Evaluation(operator).push(events):
+        parts = [named[event.type, event.id or ""] for event in one.parts]
+        words = produced_words(operator.name, [fact.words for fact in parts], one.number)
+        event, id = one.event, hexadecimal(words)
+        fact = Fact(event.type, event.ts, event.seq, id, words, event.attributes)
+        told = tuple(Part(part.type, part.type, part.ts, part.seq, part.id) for part in parts)
+        found.append((fact, Match(operator.name, event.type, event.ts, event.seq, id, event.attributes, told)))
+    return found
 
 
 def order_key(match: Match) -> tuple[object, ...]:

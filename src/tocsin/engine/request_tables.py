@@ -1,8 +1,9 @@
-"""Requests as tables: the steps of their searches, and what an event may complete."""
+"""Requests as tables: the steps of their searches, what an event may complete, and the operators of contexts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +11,26 @@ import numpy as np
 from tocsin.engine.branches import Branches
 from tocsin.engine.kernels import Array, layout
 from tocsin.events.types import Kind
+from tocsin.language.requests import Mode
 from tocsin.plans.expressions import Apply, Field, moved, places_in
-from tocsin.plans.graph import Combining, Lookup, RulePlan
+from tocsin.plans.graph import Buffer, Combining, Context, Lookup, RulePlan
 
 if TYPE_CHECKING:
-    from tocsin.engine.tables import Tables
+    from tocsin.engine.tables import Loaded, Tables
+
+_OPERATORS = {
+    "leaf": layout.N_LEAF,
+    "all": layout.N_ALL,
+    "then": layout.N_THEN,
+    "either": layout.N_EITHER,
+    "times": layout.N_TIMES,
+}
+_MODES = {
+    Mode.RECENT: layout.RECENT,
+    Mode.CHRONOLOGICAL: layout.CHRONOLOGICAL,
+    Mode.CONTINUOUS: layout.CONTINUOUS,
+    Mode.CUMULATIVE: layout.CUMULATIVE,
+}
 
 
 class Arriving:
@@ -38,6 +54,77 @@ class Arriving:
             ordered = [pair for _, pairs in sorted(self._by_filter.items()) for pair in pairs]
             self._table = np.cumsum(counts), np.array(ordered, np.int64)
         return self._table
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedContext:
+    """A request in one of Snoop's contexts, as its kernel reads it."""
+
+    rule: Loaded
+    since: int
+    mode: int
+    window_us: int
+    nodes: Array
+    operands: Array
+    lists: int
+    """How many lists of combinations its operators keep."""
+    bits: Mapping[int, int]
+    """For a filter, the leaves that an event which passes it fits, as bits."""
+    conditions: int
+    condition_count: int
+    places: Array
+    """The leaves that conditions speak of."""
+    repeated: Array
+
+
+def load_variant(tables: Tables, plan: RulePlan, combining: Combining, level: int, since: int) -> Loaded:
+    """Appends one way in which a request can be met."""
+    types, parts = plan.types, list[int]()
+    branches = Branches(plan, combining, since, tables.branches)
+    for part in combining.parts:
+        default = step_words(tables, plan, combining, branches, part.lookups)
+        orders = [
+            step_words(tables, plan, combining, branches, lookups) if len(part.lookups) > 1 else default
+            for lookups in part.orders
+        ]
+        parts += [len(part.lookups), default, tables.code.extend(orders)]
+        parts += [layout.NONE if part.row is None else orders[part.row], branches.detached(part.lookups)]
+    conditions = tables.code.extend([tables.expressions.add(types, condition) for condition in combining.conditions])
+    record = [since, combining.window_us, len(tables.rules), combining.anchor, len(plan.steps)]
+    record += [len(combining.conditions), conditions, len(combining.parts), tables.code.extend(parts)]
+    offset = tables.code.extend(record)
+    loaded = tables.note(plan, offset, level)
+    request = tables.requests.setdefault(plan.user, len(tables.requests))
+    tables.arriving.setdefault(level, Arriving()).add(loaded.anchor, request, offset)
+    return loaded
+
+
+def load_context(tables: Tables, plan: RulePlan, context: Context, level: int, since: int) -> Loaded:
+    """Takes a request in one of Snoop's contexts."""
+    nodes: list[list[int]] = []
+    operands: list[int] = []
+    lists = 0
+    for node in context.nodes:
+        attribute = layout.NONE if node.attribute is None else tables.expressions.add(plan.types, node.attribute)
+        words = [_OPERATORS[node.operator], node.first, node.count, lists, len(operands), attribute, int(node.same)]
+        nodes.append(words)
+        operands += node.operands
+        lists += {"all": node.count, "then": 1, "times": 1}.get(node.operator, 0)
+    bits: dict[int, int] = {}
+    for place, filter in enumerate(context.filters):
+        tables.buffer(Buffer(filter), context.window_us + 1)
+        bits[tables.filter(filter)] = bits.get(tables.filter(filter), 0) | 1 << place
+    conditions = tables.code.extend([tables.expressions.add(plan.types, condition) for condition in context.conditions])
+    places = sorted({place for condition in context.conditions for place in places_in(condition)})
+    loaded = tables.note(plan, layout.NONE, level)
+    repeated = np.array([place in context.repeated for place in places], np.uint8)
+    found = LoadedContext(
+        loaded, since, _MODES[context.mode], context.window_us, np.array(nodes, np.int64),
+        np.array([*operands, 0], np.int64), lists, bits, conditions, len(context.conditions),
+        np.array(places, np.int64), repeated,
+    )  # fmt: skip
+    tables.contexts.append(found)
+    return loaded
 
 
 def step_words(
@@ -69,7 +156,7 @@ def step_words(
         of_conditions = [place for condition in lookup.conditions for place in places_in(condition)]
         words += [
             place,
-            tables._buffer(lookup.buffer, lookup.horizon_us),
+            tables.buffer(lookup.buffer, lookup.horizon_us),
             tables.types[filter.type],
             len(lookup.keys),
             tables.code.extend([tables.expressions.add(types, key) for key in lookup.keys]),

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine.detector import Change, Detector
+from tocsin.engine.detector import Detector
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Consumed, Journal, Machine
 from tocsin.engine.requests import used_of
+from tocsin.engine.resuming import Change, numbers, resume, settings
 from tocsin.engine.snapshots import Snapshot, pack, tail_in, tail_of, unpack
 from tocsin.engine.state import State, all_kept, by_type, instant, left, table_of
 from tocsin.errors import StateError
@@ -99,7 +100,7 @@ class Ledger:
         plan = detector._plan, detector._times, detector._coming
         if self._plan is None or self._plan[0] is not plan[0] or self._plan[1:] != plan[1:]:
             self._constant = self._take_number()
-            put[self._constant] = pack(SEGMENT, {"number": self._constant, "settings": detector._settings()}, [])
+            put[self._constant] = pack(SEGMENT, {"number": self._constant, "settings": settings(detector)}, [])
             self._plan, self._horizons = plan, _horizons(machine)
         self._segments = [segment for segment in self._segments if segment.until > self._now]
         whole = machine is not self._machine or self._is_mostly_dead()
@@ -274,7 +275,7 @@ class Ledger:
             "segments": [[s.number, s.level, s.first, s.lives] for s in self._segments],
             "next": self._next,
             "first": self._first,
-            "numbers": self._detector._numbers(),
+            "numbers": numbers(self._detector),
             "pending": list(state.pending),
             "kept": list(kept),
             "tail": tail_in(state),
@@ -311,7 +312,7 @@ def restore(
 ) -> tuple[Detector, Ledger]:
     """A detector that goes on from there, and its ledger. New and changed rules see events from there on."""
     header, tables = unpack(HEAD, head, "head of the state")
-    settings = _opened(segments, header["constant"])[0]["settings"]
+    written = _opened(segments, header["constant"])[0]["settings"]
     contents = [_content(*_opened(segments, entry[0]), *entry) for entry in header["segments"]]
     state = _state(contents)
     state.pending = {name: next(tables) for name in header["pending"]}
@@ -321,9 +322,9 @@ def restore(
     joined = concat(waiting) if waiting else None
     if joined is not None:
         joined = joined.filter(pa.array(joined["ts"].to_numpy() >= header["numbers"]["watermark"]))
-    detector = Detector._resumed(Snapshot(settings, header["numbers"], state, joined), rules, types)
+    detector = resume(Detector, Snapshot(written, header["numbers"], state, joined), rules, types)
     ledger = Ledger(detector)
-    ledger._go_on(header, contents, unchanged=json.loads(json.dumps(detector._settings())) == settings)
+    ledger._go_on(header, contents, unchanged=json.loads(json.dumps(settings(detector))) == written)
     return detector, ledger
 
 

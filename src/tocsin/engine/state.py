@@ -21,7 +21,6 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Machine
 from tocsin.engine.output import column_of
 from tocsin.engine.requests import take_used, used_of
-from tocsin.events.types import Kind
 from tocsin.language.requests import timer_owner
 
 
@@ -103,7 +102,7 @@ def table_of(machine: Machine, type: str, rows: Array) -> pa.Table:
         "seq": pa.array(store.seq[rows]),
         "first": pa.array(store.first[rows]),
         "second": pa.array(store.second[rows]),
-        "given": machine.texts.decode(np.maximum(store.given[rows], 0), store.given[rows] >= 0),
+        "given": store.names.texts(store.given[rows]),
     }
     for attribute, (slot, kind) in sorted(machine.tables.slots[type].items()):
         if kind is not None and attribute != "id" and slot < store.width:
@@ -137,10 +136,11 @@ def load(machine: Machine, state: State) -> None:
         for attribute, (slot, kind) in tables.slots[type].items():
             if f"{attribute}:{kind}" in table.column_names and kind is not None:
                 slots[slot] = words_of(whole(table[f"{attribute}:{kind}"]), kind, texts)
-        given, known = words_of(whole(table["given"]), Kind.STRING, texts)
         base = machine.store.size
         ts, seq, first, second = (table[name].to_numpy() for name in ("ts", "seq", "first", "second"))
-        given = np.where(known != 0, given, kernels.NONE)
+        known = np.nonzero(whole(table["given"]).is_valid().to_numpy(zero_copy_only=False))[0]
+        given = np.full(table.num_rows, kernels.NONE, np.int64)
+        given[known] = machine.store.names.add(whole(table["given"]).take(pa.array(known)))
         passed, source = machine.intake.identified(tables.types[type], ts, seq, first, second, given, slots)
         machine.buffers.add(tables, machine.store, passed.filters, passed.rows)
         if "born" in table.column_names:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from tocsin.engine.kernels import NONE, Array
+from tocsin.engine.names import Names
 
 COLUMNS = ("ts", "seq", "type", "first", "second", "given", "born")
 
@@ -29,7 +30,8 @@ class Store:
         self.first: Array = np.zeros(0, np.uint64)
         self.second: Array = np.zeros(0, np.uint64)
         self.given: Array = np.zeros(0, np.int64)
-        """The number of the id that the source gave, or -1."""
+        """The place in `names` of the id that the source gave, or -1."""
+        self.names = Names()
         self.born: Array = np.zeros(0, np.int64)
         """The row's number among all rows ever numbered, or -1."""
         self.numbered = 0
@@ -89,6 +91,7 @@ class Store:
             self.words[slot, :count] = self.words[slot, stay]
             self.present[slot, :count] = self.present[slot, stay]
         self.size = count
+        self.given[:count] = self.names.keep(self.given[:count])
         if self._capacity > 4 * max(count, 1 << 16):
             self._shrink(2 * max(count, 1 << 15))
         return number

@@ -7,40 +7,34 @@ and used again. Nothing is compiled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.engine.branches import Branches
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array, layout
-from tocsin.engine.kernels.groups import call_words
 from tocsin.engine.programs import Programs, Words
-from tocsin.engine.query_tables import EXTENTS, side_words, stage_words
-from tocsin.engine.request_tables import Arriving, step_words
+from tocsin.engine.query_tables import LoadedWindow, load_window
+from tocsin.engine.request_tables import Arriving, LoadedContext, load_context, load_variant
 from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
-from tocsin.language.queries import Summary
-from tocsin.language.requests import Mode, shown_type
+from tocsin.language.requests import shown_type
 from tocsin.language.rules import Function, Policy
-from tocsin.plans.expressions import Apply, Constant, Field, Typed, places_in
+from tocsin.plans.expressions import Apply, Constant, Field, Typed
 from tocsin.plans.graph import (
     Absence,
     Buffer,
-    Combining,
-    Context,
     Filter,
     Guard,
     Lookup,
     RulePlan,
-    Windowed,
 )
 from tocsin.plans.plan import needed_columns
 
 FOREVER, NEVER = -(2**62), 2**62
-"""The `since` of a rule that sees everything."""
+"""The `since` of a rule that sees everything, and of one that sees nothing any more."""
 
 _FUNCTIONS = {
     Function.AVG: layout.AVG,
@@ -49,31 +43,8 @@ _FUNCTIONS = {
     Function.MAX: layout.MAX,
     Function.COUNT: layout.COUNT,
 }
-_SUMMARIES = {
-    Summary.AVG: layout.AVG,
-    Summary.SUM: layout.SUM,
-    Summary.MIN: layout.MIN,
-    Summary.MAX: layout.MAX,
-    Summary.COUNT: layout.COUNT,
-    Summary.STD_DEV: layout.STD_DEV,
-}
 _POLICIES = {Policy.EACH: layout.EACH, Policy.FIRST: layout.FIRST, Policy.LAST: layout.LAST}
 _NO_SLOT = {"ts": layout.ARGUMENT_TS, "seq": layout.ARGUMENT_SEQ}
-
-
-_OPERATORS = {
-    "leaf": layout.N_LEAF,
-    "all": layout.N_ALL,
-    "then": layout.N_THEN,
-    "either": layout.N_EITHER,
-    "times": layout.N_TIMES,
-}
-_MODES = {
-    Mode.RECENT: layout.RECENT,
-    Mode.CHRONOLOGICAL: layout.CHRONOLOGICAL,
-    Mode.CONTINUOUS: layout.CONTINUOUS,
-    Mode.CUMULATIVE: layout.CUMULATIVE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,53 +56,6 @@ class Loaded:
     offset: int
     anchor: int
     level: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedContext:
-    """A request in one of Snoop's contexts, as its kernel reads it."""
-
-    rule: Loaded
-    since: int
-    mode: int
-    window_us: int
-    nodes: Array
-    operands: Array
-    lists: int
-    """How many lists of combinations its operators keep."""
-    bits: Mapping[int, int]
-    """For a filter, the leaves that an event which passes it fits, as bits."""
-    conditions: int
-    condition_count: int
-    places: Array
-    """The leaves that conditions speak of."""
-    repeated: Array
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedWindow:
-    """A query, as its kernel reads it."""
-
-    rule: Loaded
-    windowed: Windowed
-    number: int
-    """Of its state; those of a join's sides, and of an automaton's stages, are behind it."""
-    offset: int
-    start: int
-    """Where the aggregates stand in the record of a group."""
-    record: int
-    """How long that is."""
-    bits: Mapping[int, int]
-    """For a filter, the sides or stages that an event which passes it comes to, as bits; none for a window."""
-    lanes: tuple[int, ...]
-    """Where in the record of a group lists of values begin."""
-
-    @property
-    def following(self) -> int:
-        """The number of the next query's state."""
-        if self.windowed.chained is not None:
-            return self.number + 1 + len(self.windowed.chained.stages)
-        return self.number + (1 if self.windowed.joined is None else 3)
 
 
 class Tables:
@@ -226,6 +150,15 @@ class Tables:
         """Whether events that pass a filter are held by some window."""
         return self._is_held.view
 
+    def hold(self, filter: int) -> None:
+        """Says that some window holds the events that pass a filter."""
+        self._is_held.data[filter] = 1
+
+    def programs_of(self, rule: int) -> list[int]:
+        """Where the programs of a rule's attributes stand."""
+        first, last = self._program_starts.data[rule : rule + 2]
+        return [int(offset) for offset in self._programs.data[first:last]]
+
     def slots_of(self, attribute: str, kind: Kind) -> Array | None:
         """Where each type keeps an attribute of that kind (-1: nowhere); None if no rule reads it."""
         if (attribute, kind) not in self._slots_of:
@@ -251,11 +184,11 @@ class Tables:
         for filter in plan.own:
             self.filter(filter)
         if plan.windowed is not None:
-            return self._load_window(plan, plan.windowed, level, since)
+            return load_window(self, plan, plan.windowed, level, since)
         if plan.context is not None:
-            return self._load_context(plan, plan.context, level, since)
+            return load_context(self, plan, plan.context, level, since)
         if plan.combining is not None:
-            return self._load_variant(plan, plan.combining, level, since)
+            return load_variant(self, plan, plan.combining, level, since)
         guards = self._guards(plan, plan.guards)
         steps: list[int] = []
         for step in plan.steps:
@@ -268,7 +201,7 @@ class Tables:
         )
         consumes = any(step.consumed for step in plan.steps)
         record = [since, len(plan.steps), first_step, len(plan.guards), guards, computed, int(consumes)]
-        loaded = self._loaded(plan, self.code.extend(record), level)
+        loaded = self.note(plan, self.code.extend(record), level)
         self.anchored.setdefault(loaded.anchor, []).append(loaded)
         self._is_anchor.data[loaded.anchor] = 1
         self.computed = max(self.computed, computed)
@@ -278,7 +211,7 @@ class Tables:
         """Lets a rule, or one way in which a request can be met, see no more events."""
         self.code.data[loaded.offset] = NEVER
 
-    def _loaded(self, plan: RulePlan, offset: int, level: int) -> Loaded:
+    def note(self, plan: RulePlan, offset: int, level: int) -> Loaded:
         """Notes a rule whose record is written."""
         programs = [self.expressions.add(plan.types, value, kind) for _, kind, value in plan.outputs]
         loaded = Loaded(plan, len(self.rules), offset, self.filter(plan.anchor), level)
@@ -292,111 +225,7 @@ class Tables:
         self._role_counts.extend([roles])
         return loaded
 
-    def _load_variant(self, plan: RulePlan, combining: Combining, level: int, since: int) -> Loaded:
-        """Appends one way in which a request can be met."""
-        types, parts = plan.types, list[int]()
-        branches = Branches(plan, combining, since, self.branches)
-        for part in combining.parts:
-            default = step_words(self, plan, combining, branches, part.lookups)
-            orders = [
-                step_words(self, plan, combining, branches, lookups) if len(part.lookups) > 1 else default
-                for lookups in part.orders
-            ]
-            parts += [len(part.lookups), default, self.code.extend(orders)]
-            parts += [layout.NONE if part.row is None else orders[part.row], branches.detached(part.lookups)]
-        conditions = self.code.extend([self.expressions.add(types, condition) for condition in combining.conditions])
-        record = [since, combining.window_us, len(self.rules), combining.anchor, len(plan.steps)]
-        record += [len(combining.conditions), conditions, len(combining.parts), self.code.extend(parts)]
-        offset = self.code.extend(record)
-        loaded = self._loaded(plan, offset, level)
-        request = self.requests.setdefault(plan.user, len(self.requests))
-        self.arriving.setdefault(level, Arriving()).add(loaded.anchor, request, offset)
-        return loaded
-
-    def _load_context(self, plan: RulePlan, context: Context, level: int, since: int) -> Loaded:
-        """Takes a request in one of Snoop's contexts."""
-        nodes: list[list[int]] = []
-        operands: list[int] = []
-        lists = 0
-        for node in context.nodes:
-            attribute = layout.NONE if node.attribute is None else self.expressions.add(plan.types, node.attribute)
-            words = [_OPERATORS[node.operator], node.first, node.count, lists, len(operands), attribute, int(node.same)]
-            nodes.append(words)
-            operands += node.operands
-            lists += {"all": node.count, "then": 1, "times": 1}.get(node.operator, 0)
-        bits: dict[int, int] = {}
-        for place, filter in enumerate(context.filters):
-            self._buffer(Buffer(filter), context.window_us + 1)
-            bits[self.filter(filter)] = bits.get(self.filter(filter), 0) | 1 << place
-        conditions = self.code.extend([self.expressions.add(plan.types, condition) for condition in context.conditions])
-        places = sorted({place for condition in context.conditions for place in places_in(condition)})
-        loaded = self._loaded(plan, layout.NONE, level)
-        repeated = np.array([place in context.repeated for place in places], np.uint8)
-        found = LoadedContext(
-            loaded, since, _MODES[context.mode], context.window_us, np.array(nodes, np.int64),
-            np.array([*operands, 0], np.int64), lists, bits, conditions, len(context.conditions),
-            np.array(places, np.int64), repeated,
-        )  # fmt: skip
-        self.contexts.append(found)
-        return loaded
-
-    def _load_window(self, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
-        """Takes a query."""
-        window, types, code = windowed.window, plan.types, self.code
-        keys = [n for key in windowed.group_by for n in (key.place, self._slot(types[key.place], key.attribute))]
-        start = at = layout.G_KEY + 1 + len(windowed.group_by)
-        calls: list[int] = []
-        lanes: list[int] = []
-        queues = 0
-        for call in windowed.calls:
-            function = _SUMMARIES[call.function]
-            double = call.argument is not None and call.argument.kind == Kind.DOUBLE
-            queue = layout.NONE
-            if call.function in (Summary.MIN, Summary.MAX):
-                if window is not None:
-                    queue, queues = queues, queues + 1
-                elif windowed.joined is not None:
-                    queue = layout.IN_LANES
-                    lanes.append(at)
-            argument = layout.NONE if call.argument is None else self.expressions.add(types, call.argument)
-            calls += [function, argument, int(double), at, queue]
-            at += call_words(function, double=double, ordered=queue != layout.IN_LANES)
-        self.queues = max(self.queues, queues)
-        loaded = self._loaded(plan, code.size, level)
-        first, last = self._program_starts.data[loaded.number], self._program_starts.data[loaded.number + 1]
-        after, having = (
-            code.extend([self.expressions.add(types, test) for test in tests])
-            for tests in (windowed.after, windowed.having)
-        )
-        grouped = windowed.grouped
-        number = self.windows[-1].following if self.windows else 0
-        record = [since, loaded.number, number * layout.STATE_WORDS]
-        record += [EXTENTS[window.extent] if window else layout.NO_WINDOW, window.size if window else 0]
-        record += [
-            len(windowed.after),
-            after,
-            len(windowed.group_by),
-            code.extend(keys),
-            len(windowed.calls),
-            code.extend(calls),
-        ]
-        record += [int(last - first), code.extend(self._programs.data[first:last].tolist())]
-        record += [len(windowed.having), having, int(windowed.current), int(windowed.expired), int(grouped), at]
-        bits: dict[int, int] = {}
-        if windowed.joined is not None:
-            record += [layout.JOIN, *side_words(self, types, windowed.joined, number, bits)]
-        elif windowed.chained is not None:
-            record += [layout.AUTOMATON, *stage_words(self, types, windowed.chained, number, bits)]
-        else:
-            record += [layout.WINDOW]
-        loaded = self.rules[-1] = replace(loaded, offset=code.extend(record))
-        self.tells_expired = self.tells_expired or windowed.expired
-        if window is not None:
-            self._is_held.data[loaded.anchor] = 1
-        self.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits, tuple(lanes)))
-        return loaded
-
-    def _slot(self, type: str, attribute: str) -> int:
+    def slot(self, type: str, attribute: str) -> int:
         """Where a value of an event stands; its time has no slot."""
         return _NO_SLOT[attribute] if attribute in _NO_SLOT else self.slots[type][attribute][0]
 
@@ -455,7 +284,8 @@ class Tables:
         slot = self.slots[type][left.attribute][0]
         return slot, right.kind == Kind.DOUBLE, layout.RELATIONS[condition.operator], self.expressions.constant(right)
 
-    def _buffer(self, node: Buffer, horizon_us: int) -> int:
+    def buffer(self, node: Buffer, horizon_us: int) -> int:
+        """The number of a buffer that keeps events at least so long; it is made if it is new."""
         number = self.buffer_ids.get(node)
         if number is None:
             filter = self.filter(node.filter)
@@ -470,7 +300,7 @@ class Tables:
         return number
 
     def _lookup(self, plan: RulePlan, lookup: Lookup) -> list[int]:
-        buffer = self._buffer(lookup.buffer, lookup.horizon_us)
+        buffer = self.buffer(lookup.buffer, lookup.horizon_us)
         keys = [self.expressions.add(plan.types, key) for key in lookup.keys]
         conditions = [self.expressions.add(plan.types, condition) for condition in lookup.conditions]
         if len(keys) > 1:  # chains of several attributes are found by a mixture of them, which others may share
@@ -501,7 +331,7 @@ class Tables:
             if isinstance(guard.argument, Field):
                 name, double = guard.argument.attribute, guard.argument.kind == Kind.DOUBLE
                 type = plan.types[guard.argument.place]
-                argument = self._slot(type, name)
+                argument = self.slot(type, name)
             test = layout.NONE if guard.test is None else self.expressions.add(plan.types, guard.test)
             words += [layout.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
         return self.code.extend(words)

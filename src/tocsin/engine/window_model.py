@@ -1,127 +1,27 @@
-"""How does an operator choose events? The partitioned window model of MCEP, Section 4.2, as data and an evaluator.
-
-    stream A ─► selection window ┐
-    stream B ─► selection window ┴─► correlation function ─► events, at the largest time of the selection
+"""How does an operator choose events? The partitioned window model of MCEP, Section 4.2, evaluated.
 
 A *restriction window* slides over all streams; a *selection window* for each stream, temporal or counting, is opened at
 the start or the end of it, as far as its *dependency* on another window allows. When all are full, the function is
 applied, *consumption* marks events that cannot be selected again, and the windows *shift* into history or future. When
-they cannot, the restriction window moves on and they open anew (Fig. 3 of the paper).
+they cannot, the restriction window moves on and they open anew (Fig. 3 of the paper). The function is applied to a
+selection when its last event comes, so that what is produced is in the order of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from tocsin.errors import RuleError
-from tocsin.events.types import Event, Value
-
-
-class Extent(StrEnum):
-    """What a window's length counts: microseconds or events."""
-
-    TEMPORAL = "temporal"
-    COUNTING = "counting"
+from tocsin.events.ids import Words, fold, match_words
+from tocsin.events.types import Event
+from tocsin.language.window_model import Consumption, Edge, Extent, SelectionWindow, Shift, WindowOperator
 
 
-class Shift(StrEnum):
-    """Where a window goes after a correlation."""
-
-    NONE = "none"
-    HISTORY = "history"
-    FUTURE = "future"
-
-
-class Consumption(StrEnum):
-    """What cannot be selected again: nothing, the window's events, or all up to the window's end."""
-
-    ZERO = "zero"
-    WINDOW = "window"
-    BEFORE = "before"
-
-
-class Edge(StrEnum):
-    START = "start"
-    END = "end"
-
-
-@dataclass(frozen=True, slots=True)
-class SelectionWindow:
-    """Which events of a stream are selected. Of a temporal window only `NONE` shifts, as it is full at once."""
-
-    stream: str
-    extent: Extent
-    length: int
-    opens: Edge = Edge.END
-    """At which edge of the restriction window it opens."""
-    shift: Shift = Shift.NONE
-    by: int = 1
-    """By how many unconsumed events it shifts."""
-    before: str | None = None
-    """The stream whose window must begin after this one ends."""
-    consumption: Consumption = Consumption.ZERO
-
-
-Selection = Mapping[str, Sequence[Event]]
-"""The events selected of each stream, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator: windows, and a function that gives the attributes of what it produces from a full selection."""
-
-    name: str
-    windows: tuple[SelectionWindow, ...]
-    restriction_us: int
-    correlate: Callable[[Selection], Iterable[Mapping[str, Value]]]
-    slide_us: int | None = None
-    """By how much time the restriction window moves; None: to the next event."""
-
-    def __post_init__(self) -> None:
-        streams = {window.stream for window in self.windows}
-        if len(streams) != len(self.windows):
-            raise RuleError(f"operator {self.name} has two windows over one stream")
-        for window in self.windows:
-            if window.length < 1 or window.by < 1:
-                raise RuleError(
-                    f"a window of operator {self.name} is longer than nothing and shifts by an event or more"
-                )
-            if window.extent is Extent.TEMPORAL and window.shift is not Shift.NONE:
-                raise RuleError(f"a temporal window of operator {self.name} cannot shift within the restriction window")
-        if self.restriction_us < 1 or (self.slide_us is not None and self.slide_us < 1):
-            raise RuleError(f"the restriction window of operator {self.name} is longer than nothing and moves on")
-        self.order()
-
-    @property
-    def consumes(self) -> bool:
-        """Whether what it finds depends on where it starts."""
-        counting = any(window.extent is Extent.COUNTING and window.opens is Edge.START for window in self.windows)
-        return counting or any(window.consumption is not Consumption.ZERO for window in self.windows)
-
-    def order(self) -> list[SelectionWindow]:
-        """The windows, each after the one it depends on."""
-        placed: list[SelectionWindow] = []
-        waiting = list(self.windows)
-        while waiting:
-            known = {window.stream for window in placed}
-            ready = [window for window in waiting if window.before is None or window.before in known]
-            if not ready:
-                raise RuleError(f"the windows of operator {self.name} depend on each other, or on none there is")
-            placed += ready
-            waiting = [window for window in waiting if window not in ready]
-        return placed
-
-    def starting_point(self, end: int) -> int:
-        """From where on inputs are needed so that nothing at or after `end` is missed (an estimate, by Lemma 1)."""
-        return end - self.restriction_us
-
-
-def run(operator: Operator, events: Iterable[Event], after: int | None = None) -> list[Event]:
+def run(operator: WindowOperator, events: Iterable[Event], after: int | None = None) -> list[Event]:
     """What an operator produces from events of its streams (by type) that are later than `after`.
 
-    >>> pair = Operator(
+    >>> pair = WindowOperator(
     ...     "Pair",
     ...     (
     ...         SelectionWindow("B", Extent.COUNTING, 1, consumption=Consumption.BEFORE),
@@ -133,9 +33,14 @@ def run(operator: Operator, events: Iterable[Event], after: int | None = None) -
     >>> [event.attributes for event in run(pair, [Event("A", 1), Event("A", 2), Event("B", 5), Event("B", 6)])]
     [{'a': 2, 'b': 5}, {'a': 2, 'b': 6}]
     """
-    streams = {window.stream for window in operator.windows}
-    merged = sorted((e for e in events if e.type in streams and (after is None or e.ts > after)), key=_key)
-    return list(_Run(operator, merged).produced())
+    later = (event for event in events if event.type in operator.uses and (after is None or event.ts > after))
+    return [one.event for one in Evaluation(operator).push(sorted(later, key=_key), finished=True)]
+
+
+def produced_words(name: str, parts: Iterable[Words], number: int) -> Words:
+    """The identity of what an operator produces from events of these identities, as the first, second, … of them."""
+    words = match_words(name, parts)
+    return fold(words, number) if number else words
 
 
 def _key(event: Event) -> tuple[int, int, str, str]:
@@ -146,48 +51,69 @@ def _precedes(one: Event, two: Event) -> bool:
     return (one.ts, one.seq) < (two.ts, two.seq)
 
 
-@dataclass
-class _Run:
-    """One pass over a finite stream. Positions are places in the merged stream, so that instants can be shared."""
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """What was produced, from which events, and as which one of those that are produced from them."""
 
-    operator: Operator
-    merged: list[Event]
+    event: Event
+    parts: tuple[Event, ...]
+    number: int
+
+
+@dataclass
+class Evaluation:
+    """A pass over a stream. Positions are places in the merged stream, so that instants can be shared."""
+
+    operator: WindowOperator
+    merged: list[Event] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
     consumed: set[int] = field(default_factory=set)
     count: int = 0
 
-    def produced(self) -> Iterable[Event]:
+    def push(self, events: Sequence[Event], *, finished: bool = False) -> list[Correlated]:
+        """What the next events, in order, complete. An operator that slides by time tells at the end."""
+        first = len(self.merged)
+        self.merged += events
+        self.times += [event.ts for event in events]
         slide = self.operator.slide_us
         if slide is None:
-            for at, event in enumerate(self.merged):
-                yield from self._restricted(event.ts, at)
-            return
-        end = self.merged[0].ts if self.merged else 0
-        while self.merged and end < self.merged[-1].ts + slide:
-            last = max((at for at, event in enumerate(self.merged) if event.ts <= end), default=-1)
-            yield from self._restricted(end, last)
+            return [
+                one
+                for at in range(first, len(self.merged))
+                for one in self._restricted(self.times[at], at, whole=False)
+            ]
+        found: list[Correlated] = []
+        end = self.times[0] if finished and self.merged else None
+        while end is not None and end < self.times[-1] + slide:
+            found += self._restricted(end, bisect_right(self.times, end) - 1, whole=True)
             end += slide
+        return found
 
-    def _restricted(self, end: int, last: int) -> Iterable[Event]:
-        """All correlations while the restriction window ends at a time, with the events up to a position."""
+    def _restricted(self, end: int, last: int, *, whole: bool) -> Iterator[Correlated]:
+        """All correlations while the restriction window ends at a time, with the events up to a position.
+
+        Unless `whole`, the last of these events is new, and a selection without it is none that has changed.
+        """
         begin = end - self.operator.restriction_us
-        inside = [at for at in range(last + 1) if self.merged[at].ts > begin]
+        inside = list(range(bisect_right(self.times, begin), last + 1))
         chosen = self._opened(inside, begin, end)
         while chosen is not None:
-            yield from self._correlated(chosen)
-            for window in self.operator.windows:
-                self._consume(window, chosen[window.stream], inside)
+            if whole or any(last in places for places in chosen.values()):
+                yield from self._correlated(chosen)
+                for window in self.operator.windows:
+                    self._consume(window, chosen[window.stream], inside)
             chosen = self._shifted(chosen, inside)
 
-    def _correlated(self, chosen: Mapping[str, list[int]]) -> Iterable[Event]:
+    def _correlated(self, chosen: Mapping[str, list[int]]) -> Iterator[Correlated]:
         selection = {stream: [self.merged[at] for at in places] for stream, places in chosen.items()}
-        everything = [event for events in selection.values() for event in events]
+        everything = tuple(event for stream in self.operator.uses for event in selection[stream])
         if not everything:
             return
         latest = max(everything, key=_key)
-        for attributes in self.operator.correlate(selection):
+        for number, attributes in enumerate(self.operator.correlate(selection)):
             self.count += 1
             name = f"{self.operator.name}{self.count}"
-            yield Event(self.operator.name, latest.ts, attributes, latest.seq, name)
+            yield Correlated(Event(self.operator.name, latest.ts, attributes, latest.seq, name), everything, number)
 
     def _candidates(self, window: SelectionWindow, inside: list[int], chosen: Mapping[str, list[int]]) -> list[int]:
         limit = chosen[window.before][:1] if window.before is not None else []

@@ -25,7 +25,7 @@ from tocsin.events.types import Kind
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine
-    from tocsin.engine.tables import LoadedWindow
+    from tocsin.engine.query_tables import LoadedWindow
 
 ROWS_MAX = 1 << 24
 """How many rows one event or moment may bring at most, as far as can be said before."""

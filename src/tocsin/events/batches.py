@@ -87,6 +87,8 @@ class Seen:
     """Columns that hold no value at all, so that their kinds are not known."""
     complete: bool = True
     """Whether the columns are all that there are: single events do not show every attribute of their type."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Of one table: why a row is not in the batch."""
 
 
 def kind_of(type: pa.DataType) -> Kind | None:
@@ -195,7 +197,8 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
         keep[list(reasons)] = False
         batch = batch.filter(pa.array(keep))
     empty = frozenset(name for name in names if name not in header and pa.types.is_null(table.schema.field(name).type))
-    return Seen(batch, dead, {} if type else shared, {type: shared} if type else {}, times, size, empty)
+    by_type = {type: shared} if type else {}
+    return Seen(batch, dead, {} if type else shared, by_type, times, size, empty, reasons=reasons)
 
 
 def _convert(

@@ -192,7 +192,23 @@ class Notation:
         return _kind(value)
 
 
+DEPTH_MAX = 1_000
+
+
+def check_json(data: bytes) -> None:
+    """Fails if Arrow's reader could crash: it does over nothing but `null`, and over values nested very deeply."""
+    lines = data.count(b"\n") + 1
+    opened = data.count(b"{") + data.count(b"[")
+    if not data.startswith(b"{") or data.count(b"\n{") != lines - 1:
+        raise pa.ArrowInvalid("a line is no JSON object")
+    if opened - lines > DEPTH_MAX:
+        for line in data.split(b"\n"):
+            if line.count(b"{") + line.count(b"[") > DEPTH_MAX:
+                raise pa.ArrowInvalid("nested too deeply")
+
+
 def _read_json(data: bytes, options: pa_json.ParseOptions) -> pa.Table:
+    check_json(data)
     read = pa_json.ReadOptions(block_size=len(data) + 1)
     return pa_json.read_json(BytesIO(data), read_options=read, parse_options=options)
 

@@ -36,6 +36,7 @@ from tocsin.language.interests import (
 )
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Pattern
+from tocsin.language.window_model import WindowOperator
 
 
 def interest(
@@ -44,13 +45,17 @@ def interest(
     of: Sequence[str],
     around: Pattern,
     range: Shape,
-    rules: Sequence[Statement],
+    rules: Sequence[Statement] = (),
+    operators: Sequence[WindowOperator] = (),
     space: str = "plane",
     lifetime: str | timedelta | None = None,
     every: str | timedelta | float | None = None,
     semantics: str = "weak",
 ) -> Interest:
-    """An interest; `every` is a length of time or, as a number, of way in metres between updates."""
+    """An interest; `every` is a length of time or, as a number, of way in metres between updates.
+
+    `operators` are written in the window model, and run in simulated sites only.
+    """
     if space not in tuple(Space):
         raise RuleError(f"unknown space {space!r}", hint="There are " + ", ".join(Space) + ".")
     if semantics not in tuple(Semantics):
@@ -70,11 +75,12 @@ def interest(
         names,
         around,
         range,
-        needed(names, rules),
+        needed(names, rules, operators=operators),
         Space(space),
         0 if lifetime is None else window_of(lifetime),
         update,
         Semantics(semantics),
+        tuple(operators),
     )
     return check(made)
 

@@ -16,6 +16,7 @@ from tocsin.errors import RuleError, Span, nearest
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Parameter, Pattern, Rule, no_span
 from tocsin.language.terms import walk
+from tocsin.language.window_model import WindowOperator
 
 LENGTH_MAX_M = 1_000_000.0
 """How far a range can reach: beyond that no flat map of its surroundings is good."""
@@ -100,17 +101,29 @@ class Interest:
     lifetime_us: int = 0
     update: Update = Each()
     semantics: Semantics = Semantics.WEAK
+    operators: tuple[WindowOperator, ...] = ()
+    """Those that are written in the window model; only the overlay runs them."""
     span: Span | None = no_span()
+
+    @property
+    def parts(self) -> tuple[Rule | WindowOperator, ...]:
+        """Rules and operators: all that its tree is made of."""
+        return (*self.rules, *self.operators)
 
     @property
     def consumes(self) -> bool:
         """Whether what it finds depends on where it starts: then weak and strong semantics differ."""
-        return any(rule.consuming for rule in self.rules)
+        return any(rule.consuming for rule in self.rules) or any(one.consumes for one in self.operators)
 
 
-def needed(delivers: Iterable[str], rules: Sequence[Statement], span: Span | None = None) -> tuple[Rule, ...]:
-    """The rules that find events of these types, with those that these use, in the order of the text."""
-    defined = {rule.emits.name for rule in rules}
+def needed(
+    delivers: Iterable[str],
+    rules: Sequence[Statement],
+    span: Span | None = None,
+    operators: Sequence[WindowOperator] = (),
+) -> tuple[Rule, ...]:
+    """The rules that find events of these types, with those that these and operators use, in the order of the text."""
+    defined = {one.emits.name for one in (*rules, *operators)}
     wanted: set[str] = set()
     waiting = list(delivers)
     for name in waiting:
@@ -121,7 +134,7 @@ def needed(delivers: Iterable[str], rules: Sequence[Statement], span: Span | Non
         if name in wanted or name not in defined:
             continue
         wanted.add(name)
-        waiting += [use for rule in rules if rule.emits.name == name for use in rule.uses]
+        waiting += [use for one in (*rules, *operators) if one.emits.name == name for use in one.uses]
     found = [rule for rule in rules if rule.emits.name in wanted]
     for rule in found:
         if not isinstance(rule, Rule):
@@ -146,7 +159,18 @@ def check(interest: Interest) -> Interest:
                 check_length(length, interest.span)
     if isinstance(interest.update, Spatial):
         check_length(interest.update.every_m, interest.span)
+    for operator in interest.operators:
+        if operator.slide_us is not None:
+            raise RuleError(f"operator {operator.name} of a query that moves goes on with events, not by time")
     return interest
+
+
+def check_rules_alone(interests: Iterable[Interest]) -> None:
+    """Fails if there is an operator of the window model, where only rules run."""
+    for interest in interests:
+        for operator in interest.operators:
+            message = f"operator {operator.name} of {interest.name} is written in the window model"
+            raise RuleError(message, hint="Such operators run in simulated sites only: write a rule.")
 
 
 def check_length(length_m: float, span: Span | None = None) -> float:

@@ -73,7 +73,7 @@ def print_rule(rule: Statement) -> str:
         return print_request(rule)
     lines = [] if rule.name == rule.emits.name else [f"rule {rule.name}"]
     lines += [f"define    {rule.emits}", f"from      {print_pattern(rule.anchor)}"]
-    lines += [f"          and {_clause(clause)}" for clause in rule.clauses]
+    lines += [f"          and {print_clause(clause)}" for clause in rule.clauses]
     if rule.where:
         values = (f"{name} = {_expression(value, _SUM)}" for name, value in rule.where)
         lines.append(f"where     {', '.join(values)}")
@@ -107,10 +107,11 @@ def print_window(window_us: int) -> str:
     return f"{window_us // worth} {unit}"
 
 
-def _clause(clause: Clause) -> str:
+def print_clause(clause: Clause) -> str:
+    """One clause of a rule, as it stands behind `and`."""
     if isinstance(clause, Aggregate):
         return _aggregate(clause)
-    scoped = f"{print_pattern(clause.pattern)} {_scope(clause.scope)}"
+    scoped = f"{print_pattern(clause.pattern)} {print_scope(clause.scope)}"
     if isinstance(clause, Negation):
         return f"not {scoped}"
     return f"{_policy(clause)} {scoped}"
@@ -122,7 +123,8 @@ def _policy(selection: Selection) -> str:
     return f"{selection.count}-{selection.policy}"
 
 
-def _scope(scope: Scope) -> str:
+def print_scope(scope: Scope) -> str:
+    """Where a clause looks."""
     if isinstance(scope, Within):
         return f"within {print_window(scope.window_us)} from {scope.origin}"
     return f"between {scope.start} and {scope.end}"
@@ -130,7 +132,7 @@ def _scope(scope: Scope) -> str:
 
 def _aggregate(clause: Aggregate) -> str:
     attribute = f".{clause.attribute}" if clause.attribute else ""
-    text = f"{clause.function}({print_pattern(clause.pattern)}{attribute} {_scope(clause.scope)})"
+    text = f"{clause.function}({print_pattern(clause.pattern)}{attribute} {print_scope(clause.scope)})"
     if clause.parameter:
         text = f"${clause.parameter} = {text}"
     if clause.test is None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from tocsin.overlay import mastery
 from tocsin.overlay.deployment import Item, Key, Mastery
 from tocsin.overlay.evaluation import Types
 from tocsin.overlay.messages import Awaken, DeployRule, Done
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import BEGINNING, Array, Timing
 from tocsin.plans.splitting import Partial
 
@@ -36,7 +35,7 @@ class Asking:
         items: Iterable[Item],
         masters: Mapping[Key, Mastery],
         sent: Mapping[str, DeployRule],
-        history: pa.Table,
+        history: Rows,
         types: Types,
         upto: int,
         opened: int,

@@ -1,8 +1,9 @@
 """Who holds events by place? A broker: the cells near it, with a bounded history, and what queries want of them.
 
 A query asks with `Find` when its range moves. The broker answers once it has all events up to that time, whom the move
-concerns; it goes on for those whom it does not concern, and waits for the others' Collect, which says from where on
-they need history. Then it sends a Marker, the history, and what comes (MCEP, Section 5.1 and Fig. 5).
+concerns; it goes on for those whom it does not concern, and sends the others a Marker, the history, and what comes
+(MCEP, Section 5.1 and Fig. 5). From where on they need history stands in the Find already, unless it depends on a quiet
+point: then the broker waits for a Collect.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 from tocsin.events.ids import text_words
 from tocsin.events.types import Event
 from tocsin.language.interests import Space
-from tocsin.overlay.collecting import CollectCells, Events, Marker, Row, Site
+from tocsin.overlay.collecting import CollectCells, Events, Marker, Site
+from tocsin.overlay.correlation import Row
 from tocsin.overlay.ranges import Stretch, lemma_2, stretches
 from tocsin.plans.regions import Cell, Grid, Place, Region, place_of
 
@@ -36,6 +38,8 @@ class Find:
     """Where those are that see primary events, and of which types."""
     exact: bool
     """All are concerned."""
+    keeps: bool
+    """Whether what an operator has of the region need not be sent again."""
     quiet_us: int | None
     """If a quiet point is needed: how long it must be quiet."""
     asker: Site
@@ -64,7 +68,7 @@ class Wanted:
     region: Region | None
     """Of which region it has been sent events, up to what the broker has."""
     next: Region | None = None
-    """The region of the range for which the Collect has not come yet."""
+    """With quiet points: the region of the range for which the Collect has not come yet."""
     upto: float = -math.inf
     """Up to which time it has been sent events."""
 
@@ -145,11 +149,13 @@ class Cells:
             operators = self._wanted.setdefault(find.query, {})
             for key, (site, types) in find.operators.items():
                 wanted = operators.setdefault(key, Wanted(site, types, None))
-                if joining or find.exact or self._concerned(wanted, find.region, find.points[key]):
-                    affected.add(key)
-                    wanted.next = find.region
-                else:
+                if not (joining or find.exact or self._concerned(wanted, find.region, find.points[key])):
                     wanted.region = find.region
+                    continue
+                affected.add(key)
+                wanted.next = find.region
+                if find.quiet_us is None:
+                    self._collect(CollectCells(find.query, key, find.number, find.start, find.points[key], find.keeps))
         else:
             self._wanted.pop(find.query, None)
         busy: tuple[Stretch, ...] = ()

@@ -22,6 +22,8 @@ from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Mastery
 from tocsin.overlay.mastery import Rates
 from tocsin.overlay.pulling import Kept
+from tocsin.overlay.rows import Rows
+from tocsin.overlay.sent import Sent
 from tocsin.overlay.tallying import Pending, Tallying
 from tocsin.overlay.timing import Timing
 from tocsin.overlay.trees import Building
@@ -48,6 +50,7 @@ _CLASSES: dict[str, Any] = {
         Building,
         Change,
         Uplink,
+        Sent,
         Mastery,
         Use,
     )
@@ -95,6 +98,8 @@ def pack(value: Any, streams: list[bytes]) -> Any:
             return {"pattern": print_pattern(value)}
         case pa.Table():
             return {"table": _stream(value, streams)}
+        case Rows():
+            return {"rows": _stream(value.table, streams)}
         case np.ndarray():
             return {"array": _stream(pa.table({"": pa.array(value)}), streams)}
         case tuple():
@@ -124,6 +129,7 @@ def unpack(value: Any, streams: list[bytes]) -> Any:
         "rule": lambda text: parse(text).rules[0],
         "pattern": parse_pattern,
         "table": lambda number: _read(streams[number]),
+        "rows": lambda number: Rows(_read(streams[number])),
         "array": lambda number: _read(streams[number])[""].to_numpy(),
         "bytes": lambda number: streams[number],
         "list": lambda items: list(unpack(items, streams)),

@@ -11,35 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
-from tocsin.engine.detector import Detector
-from tocsin.engine.reference import Match, Part
-from tocsin.events.ids import Words, hexadecimal, match_words
-from tocsin.events.types import Event, EventType
-from tocsin.plans.catalog import Catalog
+from tocsin.events.types import EventType
+from tocsin.overlay.correlation import Row, beginning
 from tocsin.plans.operators import Operator
-from tocsin.plans.plan import Plan, plan
-from tocsin.plans.regions import Place, Region
+from tocsin.plans.regions import Region
 
 Site = str
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """An event between operators: with its identity, and the places of the primary events that it is made of."""
-
-    event: Event
-    words: Words
-    places: tuple[Place, ...]
-    match: Match | None = None
-
-    @property
-    def name(self) -> tuple[str, str]:
-        return self.event.type, self.event.id or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +40,13 @@ class Collect:
     """By operator that is told: the brokers that will send a Marker."""
     sites: Mapping[str, Site]
     """Where operators are."""
+    quiet: bool = False
+    """Whether points follow from a quiet point, so that brokers have to be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectCells:
-    """Asks a broker for the history of a range for one operator."""
+    """Asks a broker for the history of a range for one operator, from a quiet point on."""
 
     query: str
     operator: str
@@ -104,6 +86,32 @@ class Events:
 
 
 Streamed = Marker | Events
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """A message to an operator: what one machine has for it at one time, a Marker with the events behind it."""
+
+    operator: str
+    parts: tuple[Streamed, ...]
+
+
+def together(outbox: Iterable[tuple[Site, object]]) -> list[tuple[Site, object]]:
+    """What is to be sent, with all that goes from one stream to one operator in one message."""
+    found: list[tuple[Site, object]] = []
+    places: dict[tuple[Site, str, str], int] = {}
+    for receiver, message in outbox:
+        if not isinstance(message, Marker | Events):
+            found.append((receiver, message))
+            continue
+        key = receiver, message.operator, message.source
+        if key not in places:
+            places[key] = len(found)
+            found.append((receiver, Streams(message.operator, ())))
+        held = found[places[key]][1]
+        assert isinstance(held, Streams)
+        found[places[key]] = receiver, replace(held, parts=(*held.parts, message))
+    return found
 
 
 @dataclass
@@ -146,58 +154,6 @@ def within(row: Row, region: Region) -> bool:
     return all(region.contains(place) for place in row.places)
 
 
-@dataclass
-class Correlation:
-    """A rule at work in one range: rows in, composite rows out."""
-
-    plan: Plan
-    operator: Operator
-    detector: Detector | None = None
-    known: dict[tuple[str, str], Row] = field(default_factory=dict)
-
-    def found(self, rows: Sequence[Row], upto: int) -> list[Row]:
-        """What the next rows, all up to a time, complete."""
-        if not rows:
-            return []
-        if self.detector is None:
-            self.detector = Detector(self.plan, {}, times=False)
-        self.known.update((row.name, row) for row in rows)
-        tables = [self.detector.push([row.event for row in rows]), self.detector.advance(upto + 1)]
-        return [self._composite(found) for table in tables for found in _plain(table).to_pylist()]
-
-    def _composite(self, found: Mapping[str, object]) -> Row:
-        rule = self.operator.rule
-        assert rule is not None
-        parts = []
-        for part in found["parts"]:  # type: ignore[attr-defined]
-            row = self.known[part["type"], part["id"]]
-            parts.append((Part(part["role"], part["type"], part["ts"], row.event.seq, part["id"]), row))
-        anchor = parts[0][1].event
-        words = match_words(rule.name, (row.words for _, row in parts))
-        attributes = {name: found[name] for name, _ in rule.emits.attributes}
-        id = hexadecimal(words)
-        match = Match(
-            rule.name,
-            rule.emits.name,
-            anchor.ts,
-            anchor.seq,
-            id,
-            attributes,  # type: ignore[arg-type]
-            tuple(part for part, _ in parts),
-        )
-        present = {name: value for name, value in match.attributes.items() if value is not None}
-        places = tuple(dict.fromkeys(place for _, row in parts for place in row.places))
-        return Row(Event(match.type, match.ts, present, match.seq, id), words, places, match)
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """A table of matches with times as integers."""
-    for number, column in enumerate(table.schema):
-        if pa.types.is_timestamp(column.type):
-            table = table.set_column(number, column.name, table[column.name].cast(pa.int64()))
-    return table
-
-
 class Collector:
     """One operator of a query: `receive` messages, then `work`; what is to be sent stands in the outbox."""
 
@@ -220,12 +176,12 @@ class Collector:
         self.slots: dict[str, Slot] = {}
         self.pending: deque[Collect] = deque()
         self.current: Collect | None = None
-        rule = operator.rule
-        assert rule is not None
-        self._plan = plan([rule], Catalog(types=types, closed=bool(types)))
-        self._correlation = Correlation(self._plan, operator)
+        self._begin = beginning(operator, types)
+        self._correlation = self._begin()
         self._done: float = -math.inf
         """Up to which time the range has been evaluated."""
+        self._marker: Marker | None = None
+        """Of the present range, as long as nothing of it has been sent: it goes with the first events."""
         self._point = 0
         """Only what is later is of use above."""
         self._sent: dict[tuple[str, str], Row] = {}
@@ -244,7 +200,7 @@ class Collector:
 
     def _pass_on(self, collect: Collect) -> None:
         key = self.operator.key
-        for site in sorted(collect.affected[key]):
+        for site in sorted(collect.affected[key]) if collect.quiet else ():
             points = collect.points[key]
             cells = CollectCells(self.query, key, collect.number, collect.start, points, self.incremental)
             self.outbox.append((site, cells))
@@ -276,7 +232,7 @@ class Collector:
         for source, awaiting in told.items():
             self.slots[source].awaiting = awaiting
         self.current = collect
-        self._correlation = Correlation(self._plan, self.operator)
+        self._correlation = self._begin()
         self._done = -math.inf
         assert self.operator.rule is not None
         self._point = collect.points[self.above][self.operator.rule.emits.name]
@@ -286,8 +242,7 @@ class Collector:
         if self.incremental and not logged:
             self._sent = {name: row for name, row in self._before.items() if within(row, collect.region)}
             self._before = {}
-        marker = Marker(self.query, self.above, key, collect.number, collect.region, self.incremental, logged)
-        self.outbox.append((self.parent, marker))
+        self._marker = Marker(self.query, self.above, key, collect.number, collect.region, self.incremental, logged)
 
     def _evaluate(self, upto: float) -> None:
         if upto <= self._done or upto == math.inf:
@@ -315,6 +270,9 @@ class Collector:
             else:
                 fresh.append(row)
             self._sent[row.name] = row
+        if self._marker is not None:
+            self.outbox.append((self.parent, self._marker))
+            self._marker = None
         message = Events(self.query, self.above, self.operator.key, tuple(fresh), int(upto), tuple(kept))
         self.outbox.append((self.parent, message))
 
@@ -324,8 +282,3 @@ class Collector:
             gone = [name for name, row in slot.rows.items() if row.event.ts <= points[row.event.type]]
             for name in gone:
                 del slot.rows[name]
-
-
-def as_rows(events: Iterable[tuple[Event, Place, Words]]) -> tuple[Row, ...]:
-    """Primary events as they are sent."""
-    return tuple(Row(event, words, (place,)) for event, place, words in events)

@@ -16,7 +16,8 @@ from tocsin.engine.reference import Match
 from tocsin.events.ids import Words, fold, hexadecimal, text_words
 from tocsin.language.interests import Interest
 from tocsin.overlay.cells import Find, Found
-from tocsin.overlay.collecting import Collect, Events, Marker, Row, Site, Slot, Streamed
+from tocsin.overlay.collecting import Collect, Events, Marker, Site, Slot, Streamed
+from tocsin.overlay.correlation import Row
 from tocsin.overlay.ranges import lemma_1, points, quiet
 from tocsin.plans.operators import is_exact, is_strong, tree
 from tocsin.plans.regions import Cell, Grid, Place, Region
@@ -80,6 +81,8 @@ class Consumer:
         holder: Callable[[Cell], Site],
         history_us: int,
         sharing: tuple[str, ...] = (),
+        *,
+        incremental: bool = True,
     ) -> None:
         self.interest = interest
         self.names = (interest.name, *sharing)
@@ -91,6 +94,7 @@ class Consumer:
         self.grid = grid
         self.holder = holder
         self.history_us = history_us
+        self.incremental = incremental
         self.outbox: list[tuple[Site, object]] = []
         self.delivered: list[Delivery] = []
         self._updates: deque[tuple[int, int, Place]] = deque()
@@ -153,6 +157,7 @@ class Consumer:
                 {key: needed[key] for key in operators},
                 operators,
                 is_exact(self.interest),
+                self.incremental,
                 self.root.windows_us if strong else None,
                 self.site,
             )
@@ -200,6 +205,7 @@ class Consumer:
             brokers,
             affected,
             self.places,
+            is_strong(self.interest),
         )
         for child in self.root.children:
             if child.key in affected:

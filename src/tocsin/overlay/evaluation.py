@@ -15,8 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine.detector import Detector
+from tocsin.engine.output import schema
+from tocsin.events.batches import ARROW
 from tocsin.events.types import HEADER, EventType, Kind
 from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Pattern, Rule
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
@@ -37,7 +40,7 @@ _COMPARED = {
 _PLAIN = (Kind.STRING, Kind.INT, Kind.LONG, Kind.DOUBLE, Kind.BOOL)
 
 
-def passing(pattern: Pattern, batch: pa.Table, types: Types) -> Array:
+def passing(pattern: Pattern, batch: Rows, types: Types) -> Array:
     """Which of the events of its type meet a pattern; all rows must be of that type."""
     passed = np.ones(batch.num_rows, bool)
     odd = []
@@ -54,16 +57,17 @@ def passing(pattern: Pattern, batch: pa.Table, types: Types) -> Array:
         kept = np.nonzero(passed)[0]
         rule = Rule("Partial", PARTIAL, Pattern(pattern.type, tuple(odd)))
         detector = Detector([rule], {pattern.type: types[pattern.type]}, times=False)
-        order = np.argsort(batch["ts"].to_numpy()[kept], kind="stable")
-        found = [detector.push(batch.take(kept[order])), detector.finish()]
+        order = np.argsort(batch.ts[kept], kind="stable")
+        found = [detector.push(batch.take(kept[order]).table), detector.finish()]
         ids = pa.concat_tables(found)["parts"].combine_chunks().flatten().field("id")
         passed = pc.is_in(batch["id"], ids).combine_chunks().to_numpy(zero_copy_only=False)
     return passed
 
 
-def meeting(pattern: Pattern, rows: pa.Table, types: Types) -> Array:
+def meeting(pattern: Pattern, rows: Rows, types: Types) -> Array:
     """Which of some events meet a pattern."""
-    own: Array = pc.equal(rows["type"], pattern.type).combine_chunks().to_numpy(zero_copy_only=False)
+    names, codes = rows.types
+    own: Array = np.array([name == pattern.type for name in names], bool)[codes]
     if pattern.constraints and own.any():
         at = np.nonzero(own)[0]
         own = np.zeros(len(own), bool)
@@ -102,6 +106,11 @@ class Evaluator:
         self.types = {type: types[type] for rule in self.rules for type in rule.uses if type not in defined}
         self.horizon_us, self.ordered, self.tallies = horizon_us, ordered, tallies
         self.consuming = any(rule.consuming for rule in self.rules)
+        read = {name for columns in self._plan().columns.values() for name in columns}
+        known = (pair for type in self.types.values() for pair in type.attributes)
+        self._attributes = {name: kind for name, kind in known if name in read}
+        self.others = frozenset(rule.name for rule in self.rules) - wanted
+        """The rules whose matches go to no sink."""
         self._anchors = {rule.anchor.type for rule in self.rules}
         self._detector = self._new() if ordered else None
 
@@ -109,28 +118,49 @@ class Evaluator:
         return _planned(self.rules, tuple(self.types.values()))
 
     def _new(self) -> Detector:
-        return Detector(self._plan(), self.types, times=False)
+        return self._telling(Detector(self._plan(), self.types, times=False))
 
-    def detect(self, history: pa.Table, fresh: pa.Table, since: int, upto: int) -> pa.Table:
-        """The matches with `since` <= ts < `upto`. Both tables are in order of time: all that is known, and what of it
-        came in order since last time."""
+    def _telling(self, detector: Detector) -> Detector:
+        """Matches that go to sinks have a `seq` too, by which a root puts them in order."""
+        detector.select = (*schema(detector.plan, times=False).names, "seq") if self.wanted else ("rule", "ts", "parts")
+        return detector
+
+    def detect(self, history: Rows, fresh: Rows, since: int, upto: int) -> pa.Table:
+        """The matches with `since` <= ts < `upto`. Both are in order of time: all that is known, and what of it came in
+        order since last time."""
         detector = self._detector or self._new()
         if self._detector is None:
-            ts = history["ts"].to_numpy()
-            start, end = np.searchsorted(ts, [since - self.horizon_us, upto])
+            start, now, end = np.searchsorted(history.ts, [since - self.horizon_us, since, upto])
             fresh = history.slice(start, end - start)
-            if not self._possible(fresh, since):
+            if not self._possible(history.slice(now, end - now)):
                 return NO_MATCHES
-        fresh = fresh.filter(pc.is_in(fresh["type"], pa.array([*self.types], pa.string())))
-        found = pa.concat_tables([detector.push(fresh), detector.advance(upto)], promote_options="default")
+        found = pa.concat_tables([self._pushed(detector, fresh), detector.advance(upto)], promote_options="default")
         if self._detector is None:
-            found = found.filter(pc.greater_equal(found["ts"], since))
+            found = found.slice(int(np.searchsorted(found["ts"].to_numpy(), since)))
         return found
 
-    def _possible(self, rows: pa.Table, since: int) -> bool:
-        """Whether some rule has an anchor from `since` on; if not, there is no need to look."""
-        new = rows.slice(int(np.searchsorted(rows["ts"].to_numpy(), since)))
-        return bool(self._anchors & set(pc.unique(new["type"]).to_pylist()))
+    def _pushed(self, detector: Detector, rows: Rows) -> pa.Table:
+        """Gives a detector the events that its rules use, as a batch if their columns are what they were declared."""
+        names, codes = rows.types
+        used = np.array([name in self.types for name in names], bool)[codes]
+        rows = rows if used.all() else rows.take(used)
+        schema = rows.base.table.schema
+        read = {name: kind for name, kind in self._attributes.items() if name in schema.names}
+        if any(schema.field(name).type != ARROW[kind] for name, kind in read.items()):
+            return detector.push(rows.table)
+        columns = {
+            "type": pa.array(rows.types[1].astype(np.int32)),
+            "ts": rows.ts,
+            "seq": rows["seq"],
+            "id": rows["id"],
+        }
+        batch = pa.table({**columns, **{f"{name}:{kind}": rows[name] for name, kind in read.items()}})
+        return detector.push_batch(batch, names)
+
+    def _possible(self, new: Rows) -> bool:
+        """Whether some rule has an anchor among new events; if not, there is no need to look."""
+        names, codes = new.types
+        return any((codes == code).any() for code, name in enumerate(names) if name in self._anchors)
 
     def snapshot(self) -> bytes | None:
         """What is remembered besides the events."""
@@ -139,7 +169,7 @@ class Evaluator:
     def restore(self, data: bytes | None) -> None:
         """Goes on where the snapshot was taken."""
         if data is not None:
-            self._detector = Detector.restore(data, self.rules, self.types)
+            self._detector = self._telling(Detector.restore(data, self.rules, self.types))
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ from tocsin.overlay import participation
 from tocsin.overlay.deployment import Item
 from tocsin.overlay.evaluation import Evaluator, Types, meeting
 from tocsin.overlay.participation import NOBODY, Instants, Participants
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import BEGINNING, Array
 from tocsin.plans.splitting import FOREVER_US, Partial
 
@@ -57,26 +58,13 @@ def evaluators(items: Iterable[Item | None], declared: Types) -> list[Evaluator]
     return found
 
 
-def seqs(found: pa.Table, history: pa.Table, depth: int) -> Array:
-    """The `seq` of matches: their anchors', which may be matches themselves, `depth` times at most."""
-    parts = found["parts"].combine_chunks()
-    anchors = parts.flatten().field("id").take(parts.offsets[:-1])
-    rows = pc.index_in(anchors, value_set=history["id"].combine_chunks())
-    seq: Array = history["seq"].take(rows).combine_chunks().fill_null(0).to_numpy().copy()
-    inner = pc.index_in(anchors, value_set=found["id"].combine_chunks()).fill_null(-1).to_numpy()
-    unknown = rows.is_null().to_numpy(zero_copy_only=False)
-    for _ in range(depth):
-        seq[unknown] = seq[inner[unknown]]
-    return seq
-
-
 def first_heads(rows: Array, heads: Array) -> tuple[Array, Array]:
     """Each row once, with its earliest head; heads are in order."""
     rows, firsts = np.unique(rows, return_index=True)
     return rows, heads[firsts]
 
 
-def participants(part: Partial, found: pa.Table, history: pa.Table) -> Participants:
+def participants(part: Partial, found: pa.Table, history: Rows) -> Participants:
     """The events of the history that fill the roles which a partial rule sends, with the times of their heads, and the
     times of all heads."""
     parts = found["parts"].combine_chunks()
@@ -105,11 +93,11 @@ def quick(part: Partial, instants: Instants, since: int, upto: int) -> Participa
     return *first_heads(rows, heads), every
 
 
-def blockers(part: Partial, fresh: pa.Table, heads: Array, types: Types) -> Array:
+def blockers(part: Partial, fresh: Rows, heads: Array, types: Types) -> Array:
     """The new events that stand in front of a head that was found: heads within the window after one."""
     rows: Array = np.nonzero(meeting(part.rule.anchor, fresh, types))[0]
     if part.blocks_us < FOREVER_US and len(rows):
-        ts = fresh["ts"].to_numpy()[rows]
+        ts = fresh.ts[rows]
         known = np.concatenate([[BEGINNING], heads])
         rows = rows[ts - known[np.searchsorted(known, ts, "right") - 1] < part.blocks_us]
     return rows

@@ -16,14 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tocsin.events.types import Kind
 from tocsin.language.rules import Pattern
 from tocsin.overlay.deployment import Advertised, Deployment, Item, Key, Mastery, local_nodes
-from tocsin.overlay.evaluation import Types, meeting, passing
+from tocsin.overlay.evaluation import Types, meeting
 from tocsin.overlay.messages import Request
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
 from tocsin.plans.shape import Shape, equation
 from tocsin.plans.splitting import Partial, Use, bare
@@ -44,16 +43,11 @@ class Plea:
 
 
 def requests(
-    shape: Shape, master: str, use: Use, history: pa.Table, types: Types, since: int, covered: int, blocks_us: int
+    shape: Shape, master: str, use: Use, history: Rows, types: Types, since: int, covered: int, blocks_us: int
 ) -> Plea:
     """What the master's events from `since` on ask of a use; `blocks_us`: of the partial rule that is decided."""
     pattern = bare(shape, master).rule.anchor
-    ts = history["ts"].to_numpy()
-    rows = np.nonzero(
-        (ts >= since) & pc.equal(history["type"], pattern.type).combine_chunks().to_numpy(zero_copy_only=False)
-    )[0]
-    events = history.take(rows)
-    events = events.filter(pa.array(passing(pattern, events, types)))
+    events = history.take((history.ts >= since) & meeting(pattern, history, types))
     past_us, future_us = shape.reach_us(use.node, master)
     if use.node == shape.anchor:
         future_us += blocks_us
@@ -98,11 +92,11 @@ def _shared(shape: Shape, master: str, use: Use, types: Types) -> list[tuple[str
     return found
 
 
-def seen(pattern: Pattern, history: pa.Table | None, upto: int, types: Types) -> float:
+def seen(pattern: Pattern, history: Rows | None, upto: int, types: Types) -> float:
     """How many events a second of a pattern are in a history that ends at a time."""
     if history is None or not history.num_rows:
         return 0.0
-    span_us = upto - int(history["ts"][0].as_py())
+    span_us = upto - int(history.ts[0])
     return float(meeting(pattern, history, types).sum()) / max(span_us, 1) * SECOND_US
 
 

@@ -2,8 +2,7 @@
 
 Its inputs are its children and its own sources. When all of them have said that nothing before a time will come any
 more, the events before it are *released*: masters' events awaken slaves, and once those have answered the rules are
-decided, what partial rules found is sent to the father or kept for him, and progress is told. Each step depends on
-released events alone, never on when they arrived.
+decided (`deciding`) and progress is told. Each step depends on released events alone, never on when they arrived.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tocsin.language.rules import Pattern, Rule
-from tocsin.overlay import mastery, participation, tallying
+from tocsin.overlay import deciding, mastery, participation, tallying
 from tocsin.overlay.asking import Asking
 from tocsin.overlay.deployment import Deployment, Key, Mastery, deployment, modes
-from tocsin.overlay.evaluation import Evaluator, Types, meeting
-from tocsin.overlay.finding import PART, blockers, evaluators, first_heads, participants, quick, seqs
+from tocsin.overlay.evaluation import Evaluator, Types
+from tocsin.overlay.finding import evaluators
 from tocsin.overlay.messages import (
     Answer,
     Asked,
@@ -32,18 +29,16 @@ from tocsin.overlay.messages import (
     Progress,
 )
 from tocsin.overlay.pulling import Found
+from tocsin.overlay.rows import Rows, joined
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import BEGINNING, Array, Timing, together
 from tocsin.overlay.trees import Building
 from tocsin.overlay.uplink import Uplink
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial
 
-NONE = np.zeros(0, np.int64)
-AT = "\0at"
-"""The column with the times at which matches are ready."""
 NOTHING = DeployRule("", 0)
 Send = Callable[[str, Message], None]
-Push = Callable[[pa.Table, Array], None]
+Push = Callable[[Rows, Array], None]
 
 
 @dataclass
@@ -56,7 +51,7 @@ class Membership:
     send: Send
     push: Push
     """Sends events to the father."""
-    deliver: Callable[[pa.Table, Array], None]
+    deliver: Callable[[Rows, Array], None]
     """Hands what reached the root, in order, to the sinks."""
     ended: Callable[[], None]
     """Told when everything before the end of the tree's time has been decided here."""
@@ -90,12 +85,12 @@ class Membership:
     rates: mastery.Rates = field(default_factory=mastery.Rates)
     evaluators: list[Evaluator] = field(default_factory=list)
     plain: list[Partial] = field(default_factory=list)
-    arrivals: list[pa.Table] = field(default_factory=list)
+    arrivals: list[Rows] = field(default_factory=list)
     """Events that were not looked at yet."""
-    history: pa.Table | None = None
+    history: Rows | None = None
     """Released events within the horizon, in order of time."""
-    composites: list[pa.Table] = field(default_factory=list)
-    """Matches from below that wait for their turn at the root."""
+    composites: list[tuple[Rows, Array]] = field(default_factory=list)
+    """Matches that wait for their turn at the root, with the times at which they are ready."""
     heads: dict[Partial, Array] = field(default_factory=dict)
     """The times of heads that partial rules found: the last one, and those of the events that are being decided."""
     asking: Asking = field(default_factory=Asking)
@@ -155,9 +150,10 @@ class Membership:
         self.asked, self.remembered, self.tallying.asked = order.asked, order.remembered, order.tallies
         self.redeploy()
         rows = [*self.arrivals, *(() if self.history is None else (self.history,))]
-        known = [(some, self.timing.at(some["ts"].to_numpy())) for some in rows]
-        for found in self.uplink.take_over(order.asked, self.deployed.through, known, self.upto, self.types):
-            self._push(found)
+        known = [(some, self.timing.at(some.ts)) for some in rows]
+        for found, at in self.uplink.take_over(order.asked, self.deployed.through, known, self.upto, self.types):
+            if found is not None:
+                self.push(found, at)
         self._tell_progress()
 
     @property
@@ -189,15 +185,20 @@ class Membership:
             self.send(child, message)
             return
         assert self.father is not None
-        self._answer(message.partial, self.uplink.awakened(message.partial, message.requests, message.at, self.types))
+        self.answer(message.partial, self.uplink.awakened(message.partial, message.requests, message.at, self.types))
         self.send(self.father, Done(self.tree, message.partial, message.number, message.ts, message.at))
+
+    def answer(self, part: Partial, found: Found) -> None:
+        """Sends the father events that he asked for."""
+        if found[0] is not None and self.father is not None:
+            self.send(self.father, Answer(self.tree, part, found[0].table, found[1]))
 
     def receive_answer(self, message: Answer) -> None:
         if message.partial in self.deployed.through:
             assert self.father is not None
             self.send(self.father, message)
             return
-        self.arrivals.append(message.batch)
+        self.arrivals.append(Rows(message.batch))
 
     def receive_done(self, sender: str, message: Done) -> None:
         if message.partial in self.deployed.through:
@@ -209,7 +210,7 @@ class Membership:
 
     def receive_matches(self, message: Matches) -> None:
         if self.father is None:
-            self.composites.append(message.batch.append_column(AT, pa.array(message.at)))
+            self.composites.append((message.batch, message.at))
         else:
             self.send(self.father, message)
 
@@ -265,10 +266,10 @@ class Membership:
         pieces = [piece for piece in (self.history, *self.arrivals) if piece is not None and piece.num_rows]
         if not pieces:
             return
-        rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="default")
-        ts = rows["ts"].to_numpy()
+        rows = joined(pieces)
+        ts = rows.ts
         early = ts < upto
-        self.arrivals = [] if early.all() else [rows.filter(pa.array(~early))]
+        self.arrivals = [] if early.all() else [rows.take(~early)]
         floor = (self.upto if self.upto > BEGINNING else int(ts.min())) - horizon_us
         keep = np.nonzero(early & (ts >= floor))[0]
         order = keep[np.argsort(ts[keep], kind="stable")]
@@ -281,118 +282,12 @@ class Membership:
             self._take_in(upto)
         self.timing = self.asking.stalled(self.timing)
         self.upto = upto
-        if self.history is not None and self.history.num_rows:
-            times = self.history["ts"].to_numpy()
-            fresh = self.history.slice(int(np.searchsorted(times, since)))
-            for evaluator in self.evaluators:
-                new = fresh
-                if evaluator.consuming and since < self.start:
-                    new = fresh.slice(int(np.searchsorted(fresh["ts"].to_numpy(), self.start)))
-                known = self.history
-                if evaluator.tallies:
-                    (rule,) = evaluator.wanted
-                    known = self.tallying.columns(rule, evaluator.tallies, known)
-                found = evaluator.detect(known, new, max(since, int(times[0]) if len(times) else since), upto)
-                if found.num_rows:
-                    self._found(found, evaluator.wanted)
-            instants = participation.Instants(self.history, self.types) if self.plain else None
-            for part in self.plain:
-                assert instants is not None
-                self._generated(part, *quick(part, instants, since, upto))
-            if self.strategy.pulls:
-                self.rates.since = int(times[0]) if self.rates.since is None else self.rates.since
-            for part in self.deployed.simple if self.strategy.pulls else ():
-                events = fresh.filter(pa.array(meeting(part.rule.anchor, fresh, self.types)))
-                at = self.timing.at(events["ts"].to_numpy())
-                self._answer(part, self.uplink.passed(part, events, at, self.types))
-            for item in self.deployed.items:
-                if isinstance(item.key, Partial) and item.key.blocks_us:
-                    self._block(item.key, fresh)
-            if self.father is None:
-                self._tap(fresh)
-        if self.father is None:
-            self._deliver()
+        deciding.decide(self, since, upto)
         self.uplink.forget(upto, max((item.horizon_us for item in self.deployed.items), default=0))
         self.tallying.decided(min(upto, self.uplink.needless) if self.father is not None else upto)
         self._choose(upto)
         self._tell_progress()
         self.check_end()
-
-    def _found(self, found: pa.Table, wanted: frozenset[str]) -> None:
-        """Sends matches of whole rules up, and the events of partial rules."""
-        assert self.history is not None
-        names = pc.starts_with(found["rule"], PART).combine_chunks().to_numpy(zero_copy_only=False)
-        if not names.all():
-            found = found.append_column("seq", pa.array(seqs(found, self.history, len(self.rules))))
-            mine = ~names & np.isin(found["rule"].to_pylist(), [*wanted]) & (found["ts"].to_numpy() >= self.start)
-            whole = found.filter(pa.array(mine))
-            if whole.num_rows:
-                self._up(whole)
-        if names.any():
-            found = found.filter(pa.array(names))
-            for name in pc.unique(found["rule"]).to_pylist():
-                key = self.deployed.items[int(name.removeprefix(PART))].key
-                assert isinstance(key, Partial)
-                self._generated(key, *participants(key, found.filter(pc.equal(found["rule"], name)), self.history))
-
-    def _up(self, whole: pa.Table) -> None:
-        at = self.timing.at(whole["ts"].to_numpy())
-        if self.father is None:
-            self.composites.append(whole.append_column(AT, pa.array(at)))
-        else:
-            self.send(self.father, Matches(self.tree, whole, at))
-
-    def _generated(self, part: Partial, rows: Array, heads: Array, new_heads: Array = NONE) -> None:
-        """Sends events of the history that a partial rule found, or keeps them."""
-        assert self.history is not None
-        if part.blocks_us and len(new_heads):
-            self.heads[part] = np.concatenate([self.heads.get(part, NONE), new_heads])
-        if part not in self.uplink.kept:
-            rows, heads = first_heads(rows, heads)
-        at = self.timing.at(heads)
-        pushed, asked_for = self.uplink.found_by(part, self.history.take(rows), heads, at, self.types)
-        self._push(pushed)
-        self._answer(part, asked_for)
-
-    def _push(self, found: Found) -> None:
-        if found[0] is not None:
-            self.push(found[0], found[1])
-
-    def _answer(self, part: Partial, found: Found) -> None:
-        if found[0] is not None and self.father is not None:
-            self.send(self.father, Answer(self.tree, part, found[0], found[1]))
-
-    def _block(self, part: Partial, fresh: pa.Table) -> None:
-        """Heads that come within the window after one that was found are needed too: they stand in front of it."""
-        rows = blockers(part, fresh, self.heads.get(part, NONE), self.types)
-        self.heads[part] = self.heads.get(part, NONE)[-1:]
-        if len(rows) and self.history is not None:
-            start = self.history.num_rows - fresh.num_rows
-            ts = fresh["ts"].to_numpy()[rows]
-            self._generated(part, rows + start, ts)
-
-    def _tap(self, fresh: pa.Table) -> None:
-        """Events that sinks want as they are."""
-        wanted = np.zeros(fresh.num_rows, bool)
-        for pattern in self.taps:
-            wanted |= meeting(pattern, fresh, self.types)
-        wanted &= fresh["ts"].to_numpy() >= self.start
-        if wanted.any():
-            rows = fresh.filter(pa.array(wanted))
-            rows = rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string()))
-            self.composites.append(rows.append_column(AT, pa.array(self.timing.at(rows["ts"].to_numpy()))))
-
-    def _deliver(self) -> None:
-        """At the root: matches before `upto`, from here and from below, in order."""
-        if not self.composites:
-            return
-        rows = pa.concat_tables(self.composites, promote_options="default")
-        ready = rows["ts"].to_numpy() < self.upto
-        self.composites = [] if ready.all() else [rows.filter(pa.array(~ready))]
-        rows = rows.filter(pa.array(ready))
-        if rows.num_rows:
-            at = rows[AT].to_numpy()
-            self.deliver(rows.drop_columns([AT]), np.maximum(at, self.timing.at(rows["ts"].to_numpy())))
 
     def _choose(self, upto: int) -> None:
         """Chooses masters anew from the rates, when enough has been seen."""

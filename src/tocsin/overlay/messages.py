@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from tocsin.language.rules import Pattern, Rule
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array, Timing, no_times
 from tocsin.plans.splitting import Partial
 from tocsin.plans.tallies import Share, Tally
@@ -142,7 +143,7 @@ class Events:
     """Events that are pushed; bit k of a label says that the event is for the k-th of the trees."""
 
     trees: tuple[str, ...]
-    batch: pa.Table
+    batch: Rows
     labels: Array
     at: Array
 
@@ -155,7 +156,7 @@ class Matches:
     """Composite events on their way up, or from the root of a single tree down to the sinks."""
 
     tree: str
-    batch: pa.Table
+    batch: Rows
     at: Array
 
     def delayed(self, delay_us: int) -> Matches:

@@ -10,15 +10,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from tocsin.overlay import messages as m
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.sites import Link
 from tocsin.overlay.timing import Array
 
 COUNTED = ("Events", "Matches", "Answer", "Awaken", "Survey", "Shares")
 """What is traffic."""
 AWAKEN_BYTES = 48
+ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Spreads times over all bits of a word."""
 
 
 @dataclass
@@ -30,15 +32,14 @@ class Meter:
     """Rows or requests by kind, and messages of other kinds."""
     links: Counter[Link] = field(default_factory=Counter)
     bytes: int = 0
-    _pushed: dict[Link, list[tuple[pa.ChunkedArray, Array, int]]] = field(default_factory=dict)
+    _pushed: dict[Link, list[tuple[Rows, Array]]] = field(default_factory=dict)
 
     def watch(self, sender: str, receiver: str, message: m.Message) -> None:
         if not self.on:
             return
         kind = type(message).__name__
         if isinstance(message, m.Events):
-            width = message.batch.nbytes // max(1, message.batch.num_rows)
-            self._pushed.setdefault((sender, receiver), []).append((message.batch["id"], message.at, width))
+            self._pushed.setdefault((sender, receiver), []).append((message.batch, message.at))
             return
         if isinstance(message, m.Matches | m.Answer):
             count, size = message.batch.num_rows, message.batch.nbytes
@@ -55,12 +56,12 @@ class Meter:
     def settle(self) -> None:
         """Counts pushed events: copies for several trees that leave at one time are one message."""
         for link, pieces in self._pushed.items():
-            count = sum(len(ids) for ids, _, _ in pieces)
+            count = sum(rows.num_rows for rows, _ in pieces)
             if len(pieces) > 1:
-                ids = pa.chunked_array([chunk for ids, _, _ in pieces for chunk in ids.chunks])
-                both = pa.table({"id": ids, "at": pa.array(np.concatenate([at for _, at, _ in pieces]))})
-                count = both.group_by(["id", "at"]).aggregate([]).num_rows
-            self._add("Events", link, count, count * max(width for _, _, width in pieces))
+                keys = np.concatenate([rows.identities[0] ^ (at.view(np.uint64) * ODD) for rows, at in pieces])
+                keys.sort()
+                count = 1 + int(np.count_nonzero(keys[1:] != keys[:-1]))
+            self._add("Events", link, count, count * max(rows.nbytes // max(1, rows.num_rows) for rows, _ in pieces))
         self._pushed = {}
 
     def _add(self, kind: str, link: Link, count: int, size: int) -> None:

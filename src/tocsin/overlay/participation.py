@@ -11,10 +11,10 @@ of, since that is when it is sent.
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
 from tocsin.language.rules import Policy, Selection, Within
 from tocsin.overlay.evaluation import Types, passing
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
 from tocsin.plans.shape import Shape, parameters
 from tocsin.plans.splitting import Partial
@@ -37,12 +37,11 @@ def plain(part: Partial) -> bool:
 class Instants:
     """The times of a history in order, and its rows by type."""
 
-    def __init__(self, history: pa.Table, types: Types) -> None:
+    def __init__(self, history: Rows, types: Types) -> None:
         self.history, self.types = history, types
-        self.ts: Array = history["ts"].to_numpy()
-        coded = history["type"].combine_chunks().dictionary_encode()
-        self._names = {name: code for code, name in enumerate(coded.dictionary.to_pylist())}
-        codes = coded.indices.to_numpy()
+        self.ts = history.ts
+        names, codes = history.types
+        self._names = {name: code for code, name in enumerate(names)}
         seq = history["seq"].to_numpy()
         order = np.arange(len(self.ts)) if not seq.any() else np.lexsort((seq, self.ts))
         steps = (np.diff(self.ts[order]) != 0) | (np.diff(seq[order]) != 0)
@@ -111,8 +110,14 @@ def participants(part: Partial, instants: Instants, since: int, upto: int) -> Pa
     sent = [(rows[role][has_part[role]], heads[role][has_part[role]]) for role in part.sends]
     found, when = (np.concatenate(columns) for columns in zip(*sent, strict=True))
     order = np.lexsort((when, found))
-    _, firsts = np.unique(found[order], return_index=True)
-    return found[order][firsts], when[order][firsts], np.unique(times[has_part[anchor]])
+    order = order[_changes(found[order])]
+    every = times[has_part[anchor]]
+    return found[order], when[order], every[_changes(every)]
+
+
+def _changes(values: Array) -> Array:
+    """Which of values in order are not the one before."""
+    return np.concatenate([values[:1] == values[:1], values[1:] != values[:-1]])
 
 
 def _each(shape: Shape, node: str) -> bool:

@@ -13,28 +13,28 @@ the trees only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.types import EventType, Kind
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay import messages as m
-from tocsin.overlay import trees, versions
+from tocsin.overlay import notices, trees, versions
 from tocsin.overlay.deployment import closure
 from tocsin.overlay.membership import Membership
-from tocsin.overlay.notices import fitting, in_order
 from tocsin.overlay.routing import Routes, relabelled, routes
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.tallying import receive_shares, receive_survey
 from tocsin.overlay.timing import BEGINNING, Array, Timing
-from tocsin.overlay.trees import number_of, root_of
+from tocsin.overlay.trees import number_of
 from tocsin.overlay.versions import Change
 from tocsin.plans.shape import Shape
-from tocsin.plans.splitting import HERE
+from tocsin.plans.splitting import FOREVER_US, HERE
 
 RESERVED = ("rule", "parts")
 """Columns of matches that events cannot have as attributes."""
@@ -63,7 +63,7 @@ class Processor:
         self.types, self.rules = checked(types), tuple(rules)
         self.period_us = period_us
         self.outbox: list[tuple[str, m.Message]] = []
-        self.notices: list[tuple[str, pa.Table, Array]] = []
+        self.notices: list[tuple[str, Rows, Array]] = []
         """For the sinks: whose, what, and when."""
         self.memberships: dict[str, Membership] = {}
         first = Change(joins - 1, BEGINNING) if joins else Change(0, BEGINNING, dict(links), {}, {})
@@ -81,20 +81,18 @@ class Processor:
         """Whether this is the root of the single tree."""
         self.wanted: tuple[str, ...] = ()
         """The rules that were wanted in the last tree with its root here."""
-        self.recent: list[tuple[int, pa.Table]] = []
+        self.recent: list[tuple[int, Rows]] = []
         """Events of own sources that windows may still reach, and those of which this is the heir: from which change
         on."""
         self.published = BEGINNING
         self.memories: list[m.Memory] = []
         self.served = joins
         """The number of the tree that sinks are served from, and what came too early for them."""
-        self.later: list[tuple[str, pa.Table, Array]] = []
+        self.later: list[tuple[str, Rows, Array]] = []
         self.leader = (-len(links), sum(links.values()), name)
         self.refused = 0
         """Events of types that nobody advertised."""
-        self.horizon_us = max(
-            (sum(Shape(one).horizon_us for one in closure(rule, self.rules)) for rule in self.rules), default=0
-        )
+        self.horizon_us = _horizon_us(self.rules)
         self._routes: Routes | None = None
 
     # ---- the host's side
@@ -160,24 +158,26 @@ class Processor:
         """Announces how things are here from an event time on."""
         versions.enter(self, change)
 
-    def publish(self, batch: pa.Table, upto: int) -> None:
+    def publish(self, events: pa.Table | Rows, upto: int) -> None:
         """Own sources' events, and that none before `upto` will come any more. Only their order of time counts."""
+        batch = events if isinstance(events, Rows) else Rows(events)
         if batch.num_rows:
             known = (self.changes[self.number], *self.pending)
             offered = {type for change in known for types in change.offers.values() for type in types}
-            fits = pc.is_in(batch["type"], pa.array(sorted(offered), pa.string())).to_numpy()
+            names, codes = batch.types
+            fits = np.array([name in offered for name in names], bool)[codes]
             if not fits.all():
                 self.refused += int((~fits).sum())
-                batch = batch.filter(pa.array(fits))
+                batch = batch.take(fits)
         versions.remember(self, batch)
         self.published = max(upto, self.published)
         if batch.num_rows:
-            ts = batch["ts"].to_numpy()
+            ts = batch.ts
             labels = np.zeros(batch.num_rows, np.uint64)
             for bit, tree in enumerate(self._order):
                 membership = self.memberships[tree]
                 if membership.ready:
-                    labels |= np.where(ts < membership.end, np.uint64(1 << bit), np.uint64(0))
+                    labels[ts < membership.end if membership.end < FOREVER_US else ...] |= np.uint64(1 << bit)
             self.own(batch, labels, ts)
         for membership in list(self.memberships.values()):
             if membership.ready:
@@ -226,7 +226,7 @@ class Processor:
             self.types,
             self.send,
             lambda batch, at: self._push(tree, batch, at),
-            lambda batch, at: self._hand_down(self.memberships[tree], *in_order(batch, at)),
+            lambda batch, at: notices.hand_down(self, self.memberships[tree], *notices.in_order(batch, at)),
             lambda: versions.ended(self, membership),
             start=start,
             end=end,
@@ -242,7 +242,9 @@ class Processor:
         """Own types and those of the children go up, and what is decided here may change."""
         own = {type for types in self.change_of(membership.tree).offers.values() for type in types}
         if number_of(membership.tree):
-            own |= {type for table in versions.reached(self, membership) for type in table["type"].to_pylist()}
+            for rows in versions.reached(self, membership):
+                names, codes = rows.types
+                own |= {names[code] for code in np.unique(codes).tolist()}
         membership.advertised[HERE] = frozenset(own)
         if membership.father is not None:
             types = sorted({type for known in membership.advertised.values() for type in known})
@@ -313,7 +315,7 @@ class Processor:
 
     # ---- events
 
-    def _push(self, tree: str, batch: pa.Table, at: Array) -> None:
+    def _push(self, tree: str, batch: Rows, at: Array) -> None:
         father = self.memberships[tree].father
         if father is not None and batch.num_rows:
             self.send(father, m.Events((tree,), batch, np.ones(batch.num_rows, np.uint64), at))
@@ -321,16 +323,16 @@ class Processor:
     def _events(self, sender: str, message: m.Events) -> None:
         self.arrive(message.batch, relabelled(message.labels, message.trees, self._order), message.at)
 
-    def own(self, batch: pa.Table, labels: Array, at: Array) -> None:
+    def own(self, batch: Rows, labels: Array, at: Array) -> None:
         """Events of own sources, which aggregates may ask for."""
         for bit, tree in enumerate(self._order):
             tallying = self.memberships[tree].tallying
             if tallying.kept:
                 mine = labels & np.uint64(1 << bit) != 0
-                tallying.add(batch.filter(pa.array(mine)), self.types)
+                tallying.add(batch.take(mine), self.types)
         self.arrive(batch, labels, at)
 
-    def arrive(self, batch: pa.Table, labels: Array, at: Array) -> None:
+    def arrive(self, batch: Rows, labels: Array, at: Array) -> None:
         """Relays events that need no more than a look, and lays by those that do."""
         if self._routes is None:
             self._routes = routes(self.memberships[tree] for tree in self._order)
@@ -349,46 +351,18 @@ class Processor:
             if len(rows):
                 self.memberships[tree].arrivals.append(batch if len(rows) == len(looked) else batch.take(rows))
 
-    # ---- matches
-
-    def _matches(self, sender: str, message: m.Matches) -> None:
-        membership = self.memberships[message.tree]
-        if sender == membership.father:
-            self._hand_down(membership, message.batch, message.at)
-        else:
-            membership.receive_matches(message)
-
-    def _hand_down(self, membership: Membership, batch: pa.Table, at: Array) -> None:
-        """Hands matches to own sinks, and in a single tree to the children below which somebody wants them."""
-        if self.change_of(membership.tree).interests and (
-            self.strategy.single or root_of(membership.tree) == self.name
-        ):
-            self.notify(membership.tree, batch, at)
-        for child in sorted(membership.children) if self.strategy.single else ():
-            rows = fitting(membership.subscribed.get(child, ()), batch, self._known)
-            if len(rows):
-                self.send(child, m.Matches(membership.tree, batch.take(rows), at[rows]))
-
-    def notify(self, tree: str, batch: pa.Table, at: Array) -> None:
-        """Hands matches of a tree to the sinks that it serves, when their time has come."""
-        if number_of(tree) > self.served:
-            self.later.append((tree, batch, at))
-            return
-        for sink, wanted in sorted(self.change_of(tree).interests.items()):
-            rows = fitting(wanted, batch, self._known)
-            if len(rows):
-                self.notices.append((sink, batch.take(rows), at[rows]))
-
-    @property
-    def _known(self) -> dict[str, EventType]:
-        return {**self.types, **{rule.emits.name: rule.emits for rule in self.rules}}
-
     # ---- the rest goes to the memberships
 
     def _progress(self, sender: str, message: m.Progress) -> None:
         membership = self.memberships[message.tree]
         if sender in membership.children or sender == membership.father:
             membership.receive_progress(sender, message)
+
+
+@lru_cache(maxsize=64)
+def _horizon_us(rules: tuple[Rule, ...]) -> int:
+    """How far any of the rules looks back, through those whose composite events it uses."""
+    return max((sum(Shape(one).horizon_us for one in closure(rule, rules)) for rule in rules), default=0)
 
 
 def checked(types: Mapping[str, EventType]) -> dict[str, EventType]:
@@ -419,7 +393,7 @@ _HANDLERS: dict[type, Callable[[Processor, str, Any], None]] = {
     m.Subscribe: Processor._subscribed,
     m.DeployRule: Processor._deploy,
     m.Events: Processor._events,
-    m.Matches: Processor._matches,
+    m.Matches: notices.receive,
     m.Progress: Processor._progress,
     m.Awaken: lambda processor, _, message: processor.memberships[message.tree].receive_awaken(message),
     m.Answer: lambda processor, _, message: processor.memberships[message.tree].receive_answer(message),

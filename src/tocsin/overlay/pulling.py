@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.overlay.messages import Request
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
 
-Found = tuple[pa.Table | None, Array]
+Found = tuple[Rows | None, Array]
 """Events to be sent, and at which times."""
 NOTHING: Found = (None, np.zeros(0, np.int64))
 
@@ -27,10 +28,10 @@ class Kept:
     open: list[tuple[Request, int]] = field(default_factory=list)
     """With the time at which each was received."""
 
-    def add(self, events: pa.Table, heads: Array, at: Array) -> Found:
+    def add(self, events: Rows, heads: Array, at: Array) -> Found:
         """Keeps new events; returns those that were asked for already."""
         before = len(self.heads)
-        self.events = events if self.events is None else pa.concat_tables([self.events, events])
+        self.events = events.table if self.events is None else pa.concat_tables([self.events, events.table])
         self.heads, self.at = np.concatenate([self.heads, heads]), np.concatenate([self.at, at])
         return self._wanted(self.open, before)
 
@@ -57,7 +58,7 @@ class Kept:
         rows = np.nonzero(when < np.iinfo(np.int64).max)[0]
         if not len(rows):
             return NOTHING
-        return self.events.take(rows + start), np.maximum(when[rows], self.at[rows + start])
+        return Rows(self.events.take(rows + start)), np.maximum(when[rows], self.at[rows + start])
 
     def forget(self, ts: int) -> None:
         """Drops what was found with heads before a time, and requests that end before it."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from tocsin.language.rules import Pattern
 from tocsin.overlay.evaluation import Types, passing
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
 
 if TYPE_CHECKING:
@@ -34,19 +34,18 @@ class Routes:
     looked: dict[str, int] = field(default_factory=dict)
     fathers: dict[str, int] = field(default_factory=dict)
 
-    def sort(self, batch: pa.Table, labels: Array, types: Types) -> tuple[Array, Array]:
+    def sort(self, batch: Rows, labels: Array, types: Types) -> tuple[Array, Array]:
         """For each event the trees in which it goes up, and those in which it is looked at."""
-        coded = batch["type"].combine_chunks().dictionary_encode()
-        if isinstance(coded, pa.ChunkedArray):
-            coded = coded.combine_chunks()
-        names = coded.dictionary.to_pylist()
-        codes = coded.indices.to_numpy()
+        names, codes = batch.types
         always = np.array([self.always.get(name, 0) for name in names], np.uint64)[codes]
-        for number, name in enumerate(names):
-            if name in self.tested:
-                rows = np.nonzero(codes == number)[0]
+        tested = [number for number, name in enumerate(names) if name in self.tested]
+        if tested:
+            order = np.argsort(codes, kind="stable")
+            ends = np.searchsorted(codes[order], np.arange(len(names) + 1))
+            for number in tested:
+                rows = order[ends[number] : ends[number + 1]]
                 some = batch.take(rows)
-                for pattern, bit in self.tested[name]:
+                for pattern, bit in self.tested[names[number]]:
                     always[rows[passing(pattern, some, types)]] |= np.uint64(bit)
         looked = np.array([self.looked.get(name, 0) for name in names], np.uint64)[codes]
         return always & labels, looked & labels

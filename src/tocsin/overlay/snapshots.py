@@ -19,7 +19,7 @@ from tocsin.overlay.membership import Membership
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.strategies import Strategy
 
-VERSION = 2
+VERSION = 3
 _GIVEN = {"tree", "strategy", "types", "send", "push", "deliver", "ended", "deployed", "evaluators", "plain"}
 _KEPT = (
     *("outbox", "notices", "leader", "refused", "changes", "pending", "held", "handed", "unbuilt", "heir", "leads"),

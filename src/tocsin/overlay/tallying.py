@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tocsin.events.batches import ARROW
 from tocsin.overlay.evaluation import Types, meeting
 from tocsin.overlay.messages import Question, Shares, Survey
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
 from tocsin.plans.tallies import NOTHING, Share, Tally, merged, share, value
 
@@ -61,12 +62,12 @@ class Tallying:
         """Keeps own events for these, and no others."""
         self.kept = {tally: self.kept.get(tally, []) for tally in tallies}
 
-    def add(self, batch: pa.Table, types: Types) -> None:
+    def add(self, batch: Rows, types: Types) -> None:
         """Own sources' events."""
         for tally, tables in self.kept.items():
-            met = batch.filter(pa.array(meeting(tally.events.rule.anchor, batch, types)))
+            met = batch.take(meeting(tally.events.rule.anchor, batch, types))
             if met.num_rows:
-                tables.append(met)
+                tables.append(met.table)
 
     def forget(self, ts: int) -> None:
         """Anchors before a time have been decided."""
@@ -152,8 +153,8 @@ def survey(membership: Membership) -> None:
         if item.asks is None or history is None:
             continue
         assert isinstance(item.key, str)
-        fresh = history.slice(int(np.searchsorted(history["ts"].to_numpy(), membership.upto)))
-        anchors = fresh.filter(pa.array(meeting(item.asks, fresh, membership.types)))
+        fresh = history.slice(int(np.searchsorted(history.ts, membership.upto)))
+        anchors = fresh.take(meeting(item.asks, fresh, membership.types)).table
         at = membership.timing.at(anchors["ts"].to_numpy())
         for tally in item.tallies if anchors.num_rows else ():
             children = _sharing(membership, tally)

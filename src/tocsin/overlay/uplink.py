@@ -20,11 +20,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from tocsin.overlay.evaluation import Types, meeting
 from tocsin.overlay.messages import Asked, Request
 from tocsin.overlay.pulling import NOTHING, Found, Kept
+from tocsin.overlay.rows import Rows
+from tocsin.overlay.sent import Sent
 from tocsin.overlay.timing import BEGINNING, Array
 from tocsin.plans.splitting import Partial
 
@@ -39,8 +40,8 @@ class Uplink:
     asked: tuple[Asked, ...] = ()
     simple: tuple[Partial, ...] = ()
     """Those without clauses that are decided here, event by event; set when something is deployed."""
-    sent: dict[str, int] = field(default_factory=dict)
-    """Events that were sent after a look at others, by id, with their time."""
+    sent: Sent = field(default_factory=Sent)
+    """Events that were sent after a look at others."""
     relaying: dict[Partial, int] = field(default_factory=dict)
     """From which event time on events of a partial rule go up as they come, if not always."""
     kept: dict[Partial, Kept] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class Uplink:
         self,
         asked: tuple[Asked, ...],
         elsewhere: Iterable[Partial],
-        known: Sequence[tuple[pa.Table, Array]],
+        known: Sequence[tuple[Rows, Array]],
         upto: int,
         types: Types,
     ) -> list[Found]:
@@ -87,31 +88,31 @@ class Uplink:
         found: list[Found] = []
         for part in starting:
             if part in self.kept and (events := self.kept[part].events) is not None:
-                found.append(self._unsent(events, self.kept[part].at, types, steady))
-            for events, at in known if part.bare else ():
-                new = (events["ts"].to_numpy() >= upto) & meeting(part.rule.anchor, events, types)
-                found.append(self._unsent(events.filter(pa.array(new)), at[new], types, steady))
+                found.append(self._unsent(Rows(events), self.kept[part].at, types, steady))
+            for rows, at in known if part.bare else ():
+                new = (rows.ts >= upto) & meeting(part.rule.anchor, rows, types)
+                found.append(self._unsent(rows.take(new), at[new], types, steady))
         self.relaying.update((part, upto) for part in starting if part.bare)
         pulled = {request.partial for request in asked if not request.pushed} - others
         self.kept = {part: self.kept.get(part) or Kept() for part in pulled}
         return found
 
-    def _remember(self, part: Partial, known: Iterable[tuple[pa.Table, Array]], types: Types) -> None:
+    def _remember(self, part: Partial, known: Iterable[tuple[Rows, Array]], types: Types) -> None:
         """Events of a partial rule go up no more as they come: those that did are remembered by id."""
         since = self.relaying.pop(part, BEGINNING)
-        kept = [(kept.events, kept.at) for kept in self.kept.values() if kept.events is not None]
+        kept = [(Rows(kept.events), kept.at) for kept in self.kept.values() if kept.events is not None]
         for events, _ in (*known, *kept):
-            gone = (events["ts"].to_numpy() >= since) & meeting(part.rule.anchor, events, types)
-            met = events.filter(pa.array(gone))
-            self.sent.update(zip(met["id"].to_pylist(), met["ts"].to_pylist(), strict=True))
+            gone = (events.ts >= since) & meeting(part.rule.anchor, events, types)
+            met = events.take(gone)
+            self.sent.add(met.identities, met.ts)
 
-    def found_by(self, part: Partial, events: pa.Table, heads: Array, at: Array, types: Types) -> tuple[Found, Found]:
+    def found_by(self, part: Partial, events: Rows, heads: Array, at: Array, types: Types) -> tuple[Found, Found]:
         """Events that a partial rule found, with the times of their heads: those to push, and those to answer with.
         What is not kept for pulling comes once, with its earliest head."""
         if part not in self.kept:
             self.found[part] = self.found.get(part, 0) + events.num_rows
         else:
-            self.found[part] = self.found.get(part, 0) + len(set(events["id"].to_pylist()))
+            self.found[part] = self.found.get(part, 0) + len(np.unique(events.identities[0]))
         if part in self.pushed:
             return self.unsent(events, at, types), NOTHING
         if part not in self.kept:
@@ -119,12 +120,12 @@ class Uplink:
         wanted, when = self.kept[part].add(events, heads, at)
         return NOTHING, NOTHING if wanted is None else self.unsent(wanted, when, types)
 
-    def passed(self, part: Partial, events: pa.Table, at: Array, types: Types) -> Found:
+    def passed(self, part: Partial, events: Rows, at: Array, types: Types) -> Found:
         """Released events of a partial rule without clauses: pushed ones have gone up as they came."""
         self.found[part] = self.found.get(part, 0) + events.num_rows
         if part not in self.kept or not events.num_rows:
             return NOTHING
-        wanted, when = self.kept[part].add(events, events["ts"].to_numpy(), at)
+        wanted, when = self.kept[part].add(events, events.ts, at)
         return NOTHING if wanted is None else self.unsent(wanted, when, types)
 
     def awakened(self, part: Partial, requests: Iterable[Request], at: Array, types: Types) -> Found:
@@ -134,21 +135,19 @@ class Uplink:
         wanted, when = self.kept[part].asked(requests, at)
         return NOTHING if wanted is None else self.unsent(wanted, when, types)
 
-    def unsent(self, events: pa.Table, at: Array, types: Types) -> Found:
+    def unsent(self, events: Rows, at: Array, types: Types) -> Found:
         """The events that did not go up before, which they do now."""
         return self._unsent(events, at, types, self.relayed)
 
-    def _unsent(self, events: pa.Table, at: Array, types: Types, relayed: Iterable[Partial]) -> Found:
+    def _unsent(self, events: Rows, at: Array, types: Types, relayed: Iterable[Partial]) -> Found:
         gone = np.zeros(events.num_rows, bool)
         for part in relayed:
             met = meeting(part.rule.anchor, events, types)
-            gone |= met & (events["ts"].to_numpy() >= self.relaying.get(part, BEGINNING))
-        new = []
-        for row, (id, ts) in enumerate(zip(events["id"].to_pylist(), events["ts"].to_pylist(), strict=True)):
-            if not gone[row] and id not in self.sent:
-                self.sent[id] = ts
-                new.append(row)
-        return (events.take(new), at[new]) if new else NOTHING
+            gone |= met & (events.ts >= self.relaying.get(part, BEGINNING))
+        if gone.any():
+            events, at = events.take(~gone), at[~gone]
+        new = self.sent.add(events.identities, events.ts)
+        return (events.take(new), at[new]) if new.any() else NOTHING
 
     def released(self, ts: int) -> None:
         """The father has gone on to a time."""
@@ -164,4 +163,4 @@ class Uplink:
         if len(self.sent) > REMEMBERED:
             reach_us = horizon_us + max((request.keep_us for request in self.asked), default=0)
             floor = (min(upto, self.needless) if self.kept else upto) - 2 * reach_us
-            self.sent = {id: ts for id, ts in self.sent.items() if ts >= floor}
+            self.sent.forget(floor)

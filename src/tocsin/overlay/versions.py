@@ -30,7 +30,9 @@ import pyarrow as pa
 from tocsin.errors import EventError
 from tocsin.language.rules import Pattern
 from tocsin.overlay import messages as m
+from tocsin.overlay import notices
 from tocsin.overlay.membership import Membership
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import BEGINNING
 from tocsin.overlay.trees import number_of, plant, root_of, versioned
 from tocsin.plans.splitting import FOREVER_US, HERE
@@ -144,7 +146,7 @@ def _leave(processor: Processor, change: Change, links: Mapping[str, int]) -> No
     for link in stay:
         message = m.Handover(change.number, link == processor.heir)
         if message.heir:
-            rows = [table for _, table in processor.recent]
+            rows = [rows.table for _, rows in processor.recent]
             events = pa.concat_tables(rows, promote_options="default") if rows else None
             message = replace(message, leads=processor.leads, wanted=processor.wanted, events=events)
         processor.send(link, message)
@@ -155,7 +157,7 @@ def _leave(processor: Processor, change: Change, links: Mapping[str, int]) -> No
 def hand_over(processor: Processor, sender: str, message: m.Handover) -> None:
     processor.handed.add((message.number, sender))
     if message.heir and message.events is not None:
-        processor.recent.append((message.number, message.events))
+        processor.recent.append((message.number, Rows(message.events)))
     if message.leads:
         processor.leads, processor.wanted = True, message.wanted
     go_on(processor)
@@ -165,7 +167,7 @@ def begun(processor: Processor, membership: Membership) -> None:
     """A new tree is deployed here: what its windows can reach of the events of the own sources goes up."""
     bit = np.uint64(1 << sorted(processor.memberships).index(membership.tree))
     for rows in reached(processor, membership):
-        at = np.maximum(rows["ts"].to_numpy(), min(processor.published, membership.start))
+        at = np.maximum(rows.ts, min(processor.published, membership.start))
         processor.own(rows, np.full(rows.num_rows, bit), at)
     if processor.published > BEGINNING:
         upto = min(processor.published, membership.end)
@@ -176,24 +178,23 @@ def begun(processor: Processor, membership: Membership) -> None:
     go_on(processor)
 
 
-def reached(processor: Processor, membership: Membership) -> list[pa.Table]:
+def reached(processor: Processor, membership: Membership) -> list[Rows]:
     """Events of own sources, and of those whose heir this is, that a new tree needs."""
     found = []
-    for number, table in processor.recent:
+    for number, rows in processor.recent:
         if number <= number_of(membership.tree):
-            ts = table["ts"].to_numpy()
-            near = (ts >= membership.start - processor.horizon_us) & (ts < membership.end)
-            found.append(table.filter(pa.array(near)))
+            near = (rows.ts >= membership.start - processor.horizon_us) & (rows.ts < membership.end)
+            found.append(rows.take(near))
     return [rows for rows in found if rows.num_rows]
 
 
-def remember(processor: Processor, batch: pa.Table) -> None:
+def remember(processor: Processor, batch: Rows) -> None:
     """Keeps own events for trees to come, as long as windows reach; those that were not built here yet count too."""
     processor.unbuilt = {number: roots for number, roots in processor.unbuilt.items() if roots}
     building = [change.at for change in _known(processor) if change.number in processor.unbuilt]
     floor = min([processor.published, *building, *(change.at for change in processor.pending)]) - processor.horizon_us
     kept = (*processor.recent, (0, batch))
-    processor.recent = [one for one in kept if one[1].num_rows and int(one[1]["ts"].to_numpy().max()) >= floor]
+    processor.recent = [one for one in kept if one[1].num_rows and int(one[1].ts.max()) >= floor]
 
 
 def ended(processor: Processor, membership: Membership) -> None:
@@ -273,4 +274,4 @@ def retire(processor: Processor, sender: str, message: m.Retire) -> None:
         processor.served = later if processor.strategy.single else min(own, default=later)
         waiting, processor.later = processor.later, []
         for tree, batch, at in waiting:
-            processor.notify(tree, batch, at)
+            notices.notify(processor, tree, batch, at)

@@ -7,8 +7,9 @@ as that goes, and bound again later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.types import HEADER, EventType, Kind
@@ -82,6 +83,44 @@ class Catalog:
             return self
         return replace(self, types=types, shared={**self.shared, **new_shared}, seen=seen, empty=empty, complete=whole)
 
+    def declaring(self, types: Iterable[EventType]) -> Catalog:
+        """This catalog with types of which all attributes are said now; the same one, if they are no news."""
+        new = {type.name: type for type in types if self.types.get(type.name) != type}
+        for name, type in new.items():
+            if name in self.types:
+                raise RuleError(f"{self.types[name]} is declared already, here it is {type}")
+            for attribute, kind in self.seen.get(name, {}).items():
+                if (said := type.kind(attribute)) not in (kind, None):
+                    raise RuleError(f"{attribute} of {name} is {kind} in the events that came, here it is {said}")
+        return self.with_types(new) if new else self
+
     def with_types(self, types: Mapping[str, EventType]) -> Catalog:
         """This catalog with more exact types."""
         return replace(self, types={**self.types, **types})
+
+    def as_data(self) -> dict[str, Any]:
+        """This catalog as plain data."""
+        return {
+            "exact": {name: dict(type.attributes) for name, type in self.types.items()},
+            "shared": dict(self.shared),
+            "seen": {name: dict(kinds) for name, kinds in self.seen.items()},
+            "empty": sorted(self.empty),
+            "complete": self.complete,
+            "closed": self.closed,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Catalog:
+        """The catalog behind the data."""
+
+        def kinds(of: Mapping[str, str]) -> dict[str, Kind]:
+            return {name: Kind(kind) for name, kind in of.items()}
+
+        return cls(
+            {name: EventType(name, tuple(kinds(one).items())) for name, one in data["exact"].items()},
+            kinds(data["shared"]),
+            {name: kinds(one) for name, one in data["seen"].items()},
+            frozenset(data["empty"]),
+            data["complete"],
+            data["closed"],
+        )

@@ -1,4 +1,5 @@
-"""Of what is a query that moves made? Its operator tree: a rule for each path from what is delivered to primary events.
+"""Of what is a query that moves made? Its operator tree: a rule for each path from what is delivered to primary events,
+or an operator of the window model.
 
     delivery ◄─ rule ◄─ rule ◄─ primary events of the range
 
@@ -28,6 +29,7 @@ from tocsin.language.rules import (
     Selection,
     Within,
 )
+from tocsin.language.window_model import WindowOperator
 
 RANGE = "\0range"
 """The attribute of events and composite events with the number of the range."""
@@ -37,11 +39,11 @@ AGE = "\0age"
 
 @dataclass(frozen=True)
 class Operator:
-    """A rule at one place of the tree, or the delivery at its root, which has none."""
+    """A rule or operator of the window model at one place of the tree, or the delivery at its root, which has none."""
 
     key: str
     """The path from the root: unique in a query."""
-    rule: Rule | None
+    rule: Rule | WindowOperator | None
     children: tuple[Operator, ...]
     sources: tuple[str, ...]
     """The types of primary events that it sees."""
@@ -55,12 +57,16 @@ class Operator:
     @cached_property
     def restriction_us(self) -> int:
         """The restriction window: the longest of `reaches_us`."""
+        if isinstance(self.rule, WindowOperator):
+            return self.rule.restriction_us
         return max(1, *self.reaches_us.values()) if self.rule else 0
 
     @cached_property
     def reaches_us(self) -> Mapping[str, int]:
         """How far behind its anchor it looks for events of each type."""
         assert self.rule is not None
+        if isinstance(self.rule, WindowOperator):
+            return dict.fromkeys(self.rule.uses, self.rule.restriction_us)
         back = {self.rule.anchor.role: 0}
         reaches = {self.rule.anchor.type: 0}
         for clause in self.rule.clauses:
@@ -79,6 +85,8 @@ class Operator:
     @cached_property
     def preserves_locality(self) -> bool:
         """Whether more input never means that something is not found: `each` selections all the way down."""
+        if isinstance(self.rule, WindowOperator):
+            return False
         clauses = self.rule.clauses if self.rule else ()
         grows = all(isinstance(clause, Selection) and clause.policy is Policy.EACH for clause in clauses)
         return (
@@ -92,14 +100,14 @@ def tree(interest: Interest) -> Operator:
     """The operators of a query: its delivery, and under it a rule for each path."""
 
     def of_types(types: Iterable[str], path: str) -> tuple[Operator, ...]:
-        return tuple(of_rule(rule, path) for type in types for rule in interest.rules if rule.emits.name == type)
+        return tuple(of_rule(rule, path) for type in types for rule in interest.parts if rule.emits.name == type)
 
-    def of_rule(rule: Rule, path: str) -> Operator:
+    def of_rule(rule: Rule | WindowOperator, path: str) -> Operator:
         key = f"{path}/{rule.name}"
         uses = tuple(dict.fromkeys(rule.uses))
         return Operator(key, rule, of_types(uses, key), tuple(use for use in uses if use not in defined))
 
-    defined = {rule.emits.name for rule in interest.rules}
+    defined = {rule.emits.name for rule in interest.parts}
     return Operator(interest.name, None, of_types(interest.delivers, interest.name), ())
 
 
@@ -156,7 +164,7 @@ def ranged(interest: Interest) -> tuple[Rule, ...]:
 
     def visit(operator: Operator, parent: Operator, reach_us: int) -> None:
         rule = operator.rule
-        assert rule is not None
+        assert isinstance(rule, Rule)
         reach_us += operator.restriction_us
         seen: Expression = Comparison(">", Attribute(AGE), Literal(-reach_us, Kind.LONG))
         own = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 
 from tocsin.language.requests import shown_type
@@ -21,8 +22,24 @@ STYLE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What there is to draw: by column, nodes with title and detail; links (column, node, column, node); what is shared
+    by several rules.
+    """
+
+    labels: list[dict[object, tuple[str, str]]]
+    links: list[tuple[int, object, int, object]]
+    shared: set[Filter | Buffer]
+
+
 def picture(plan: Plan) -> str:
     """The graph as an SVG document."""
+    return _draw(outline(plan))
+
+
+def outline(plan: Plan) -> Outline:
+    """The graph as nodes and links."""
     filters, buffers = names(plan)
     users = users_of(plan)
     labels: list[dict[object, tuple[str, str]]] = [{}, {}, {}, {}, {}]
@@ -48,14 +65,12 @@ def picture(plan: Plan) -> str:
         links.append((1, rule.anchor, 3, key))
         links += [(2, buffer, 3, key) for buffer in rule.buffers]
         links.append((3, key, 4, emits))
-    return _draw(labels, list(dict.fromkeys(links)), {node for node, rules in users.items() if len(rules) > 1})
+    shared = {node for node, rules in users.items() if len(rules) > 1}
+    return Outline(labels, list(dict.fromkeys(links)), shared)
 
 
-def _draw(
-    labels: list[dict[object, tuple[str, str]]],
-    links: list[tuple[int, object, int, object]],
-    shared: set[Filter | Buffer],
-) -> str:
+def _draw(outline: Outline) -> str:
+    labels, links, shared = outline.labels, outline.links, outline.shared
     place: dict[tuple[int, object], tuple[int, int]] = {}
     boxes: list[str] = []
     for column, nodes in enumerate(labels):

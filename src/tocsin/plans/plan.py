@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -111,7 +112,13 @@ class Plan:
         if self.given == catalog:
             return self
         if self._latest is None or self._latest.given != catalog:
-            object.__setattr__(self, "_latest", plan(self.sources, catalog))
+            if catalog.closed and self.given.closed and catalog.types == self.given.types:
+                # Every kind was declared: what events showed is no news to any rule.
+                latest = copy(self)
+                latest.__dict__.update(given=catalog, _latest=None)
+            else:
+                latest = plan(self.sources, catalog)
+            object.__setattr__(self, "_latest", latest)
         assert self._latest is not None
         return self._latest
 

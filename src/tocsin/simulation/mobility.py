@@ -18,14 +18,14 @@ from tocsin.events.ids import text_words
 from tocsin.events.types import Event, EventType
 from tocsin.language.interests import Interest, Space
 from tocsin.overlay.cells import Cells, Find, Found
-from tocsin.overlay.collecting import Collect, CollectCells, Collector, Events, Marker, Site
+from tocsin.overlay.collecting import Collect, CollectCells, Collector, Events, Marker, Site, Streams, together
 from tocsin.overlay.delivery import Consumer, Delivery, LocationUpdate, Still
 from tocsin.overlay.ranges import Focal
 from tocsin.plans.operators import is_strong, shared, tree
 from tocsin.plans.regions import Cell, Grid, place_of
 
 CONTROL = (LocationUpdate, Find, Found, Collect, CollectCells, Marker)
-"""Messages that are neither events nor word of progress."""
+"""Messages that are neither events nor word of progress: a Marker counts if no event comes with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,13 @@ class Traffic:
 
     def count(self, message: object) -> None:
         kind = type(message).__name__
-        if isinstance(message, Events):
-            self.streamed += len(message.rows)
-            self.messages["log"] += bool(message.kept)
-            kind = "Events" if message.rows else "progress"
+        if isinstance(message, Streams):
+            events = [part for part in message.parts if isinstance(part, Events)]
+            streamed = sum(len(part.rows) for part in events)
+            self.streamed += streamed
+            turns = len(events) < len(message.parts)
+            logs = any(part.kept for part in events)
+            kind = "Events" if streamed else "Marker" if turns else "log" if logs else "progress"
         elif isinstance(message, Still):
             kind = "progress"
         self.messages[kind] += 1
@@ -94,9 +97,13 @@ class Hosted:
     def receive(self, message: object, now: int) -> None:
         if isinstance(message, Find | CollectCells):
             self.cells.receive(message, now)
-        elif isinstance(message, Collect | Marker | Events) and message.operator in self.processors:
+        elif isinstance(message, Streams):
+            for part in message.parts:
+                machine = self.processors.get(message.operator) or self.consumers[part.query]
+                machine.receive(part, now)
+        elif isinstance(message, Collect):
             self.processors[message.operator].receive(message, now)
-        elif isinstance(message, LocationUpdate | Still | Found | Marker | Events):
+        elif isinstance(message, LocationUpdate | Still | Found):
             self.consumers[message.query].receive(message, now)
         else:
             raise TypeError(f"nobody here takes {message}")
@@ -107,7 +114,7 @@ class Hosted:
         for machine in machines:
             taken += machine.outbox
             machine.outbox = []
-        return taken
+        return together(taken)
 
 
 class Simulation:
@@ -137,9 +144,9 @@ class Simulation:
         city = self.city
         incremental = city.incremental and not is_strong(interest)
         self.sites[home].consumers[interest.name] = Consumer(
-            interest, home, places, city.grid, city.holder, city.history_us, others
+            interest, home, places, city.grid, city.holder, city.history_us, others, incremental=incremental
         )
-        known = {**types, **{rule.emits.name: rule.emits for rule in interest.rules}} if types else {}
+        known = {**types, **{rule.emits.name: rule.emits for rule in interest.parts}} if types else {}
         for operator in root.walk():
             for child in operator.children:
                 used = {name: type for name, type in known.items() if child.rule and name in child.rule.uses}

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tocsin.overlay import messages as m
 from tocsin.overlay.processor import Processor
+from tocsin.overlay.rows import Rows
 from tocsin.overlay.sites import Link
 
 Watch = Callable[[str, str, m.Message], None]
@@ -60,7 +61,7 @@ class Network:
             self._latest[name, receiver] = arrival_us
             heapq.heappush(self._heap, (arrival_us, self._count, name, receiver, carried))
 
-    def publish(self, batches: Mapping[str, pa.Table], empty: pa.Table, upto: int) -> None:
+    def publish(self, batches: Mapping[str, pa.Table | Rows], empty: pa.Table, upto: int) -> None:
         """All sources' events before `upto`, by processor."""
         self.now_us = max(self.now_us, upto)
         for name in sorted(self.processors):

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
 from tocsin.overlay.metering import Meter
+from tocsin.overlay.rows import Base, Rows
 from tocsin.overlay.sites import Link, Sites
 from tocsin.overlay.strategies import Strategy
 from tocsin.overlay.timing import Array
@@ -72,17 +73,16 @@ def run(
     coded = where.dictionary_encode()
     places, at = coded.dictionary.to_pylist(), coded.indices.to_numpy()
     ts = events["ts"].to_numpy()
-    empty = events.slice(0, 0)
+    empty, shared = events.slice(0, 0), Base(events)
     start = 0.0
     states = dict(changes)
     repairs: list[Repair] = []
     for end in sorted({*epochs_s, *states}):
         meter.on = start >= measured_from_s
         first, last = np.searchsorted(ts, [start * SECOND_US, end * SECOND_US])
-        batches = {
-            place: events.slice(first, last - first).filter(pa.array(at[first:last] == number))
-            for number, place in enumerate(places)
-        }
+        order = first + np.argsort(at[first:last], kind="stable")
+        ends = np.searchsorted(at[order], np.arange(len(places) + 1))
+        batches = {place: Rows(shared, order[ends[number] : ends[number + 1]]) for number, place in enumerate(places)}
         network.publish(batches, empty, round(end * SECOND_US))
         if end in states:
             after, number, at_us = states[end], len(repairs) + 1, round(end * SECOND_US)
@@ -100,7 +100,7 @@ def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float,
     delays: list[Array] = []
     for processor in network.processors.values():
         for _, batch, at in processor.notices:
-            ts = batch["ts"].to_numpy()
+            ts = batch.ts
             fits = (ts >= since_s * SECOND_US) & pc.not_equal(batch["rule"], "").combine_chunks().to_numpy(False)
             delays.append((at - ts)[fits])
     delay = np.concatenate(delays) if delays else np.zeros(0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from tocsin.errors import EventError
 from tocsin.events.types import SECOND_US, Event
 from tocsin.plans.regions import Place
 
@@ -45,6 +46,14 @@ from      Swerve(car=$c)
 where     x = Swerve.x, y = Swerve.y
 """
 """The operators of the paper's Fig. 1 (b): movement and acceleration patterns, and accidents as their sequence."""
+
+
+CALM_RULES = (
+    RULES.replace("15.0", "5.0").replace("3 s", "10 s").replace("a<=-4.0", "a<=-1.5").replace("a>=-2.0", "a>=-1.0")
+)
+"""The same for traffic that SUMO drives: there are no accidents in it, so that the rules ask for less."""
+CHANGE_MPS2, TURN_DEGREES = 1.0, 5.0
+"""Which changes a car of SUMO's publishes: then a thousand of them have about 330 events in a second."""
 
 
 @dataclass(frozen=True)
@@ -166,10 +175,18 @@ def _drive(car: _Car) -> bool:
 def fcd_trace(path: Path) -> Trace:
     """A trace from floating car data as `scripts/sumo_trace.py` writes it: second, car, x, y, speed, heading (degrees).
 
-    A car publishes a change of acceleration of half a metre per second squared, and a turn of five degrees.
+    A car publishes changes of its acceleration and turns that are large enough.
     """
-    with path.open(newline="") as file:
-        return _from_rows(csv.DictReader(file))
+    try:
+        with path.open(newline="") as file:
+            trace = _from_rows(csv.DictReader(file))
+    except OSError as error:
+        raise EventError(f"cannot read the trace {path}: {error.strerror}") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise EventError(f"{path} is no trace with second, car, x, y, speed and heading: {error}") from None
+    if not trace.ways:
+        raise EventError(f"there is no car in the trace {path}")
+    return trace
 
 
 def _from_rows(rows: Iterable[dict[str, str]]) -> Trace:
@@ -187,10 +204,10 @@ def _from_rows(rows: Iterable[dict[str, str]]) -> Trace:
         where: dict[str, str | float] = {"car": car, "x": x, "y": y}
         # A place in the second for each car, so that order does not hang on ids.
         ts = second * SECOND_US + (len(events) * 7919) % SECOND_US
-        if abs(acceleration - published) >= 0.5:
+        if abs(acceleration - published) >= CHANGE_MPS2:
             published = acceleration
             events.append(Event("Acceleration", ts, {**where, "a": round(acceleration, 2)}, id=f"A{car}.{second}"))
-        if abs(turn) >= 5:
+        if abs(turn) >= TURN_DEGREES:
             events.append(Event("Steering", ts, {**where, "angle": round(turn, 2)}, id=f"S{car}.{second}"))
         last[car] = (speed, heading, published)
     places = [at for way in ways.values() for _, at in way]

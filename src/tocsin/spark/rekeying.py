@@ -18,8 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 
 from tocsin.engine import rekeying, segments
 from tocsin.engine.detector import Detector
@@ -48,12 +49,10 @@ SEEDING = {
 def rekey(session: SparkSession, old: str | Path, new: str | Path, job: Job) -> None:
     """Makes a checkpoint for the job, whose state is that of the old checkpoint."""
     old, new = Path(old), Path(new)
-    batch = _last_commit(old)
-    if new.exists() and any(new.iterdir()):
-        raise StateError(f"there is something in {new} already: a new checkpoint needs an empty folder")
+    batch = last_commit(old, new)
     layout, states, largest = _read(session, old)
-    _write(session, new, job, seeds(layout, states, job, largest), largest)
-    _take_over(old, new, batch)
+    write(session, new, SlotProcessor(send(job)), reports.PAYLOADS_DDL, seeds(layout, states, job, largest), largest)
+    take_over(old, new, batch)
 
 
 def seeds(layout: Layout, states: Mapping[int, bytes], job: Job, largest: int) -> list[Parcel]:
@@ -106,24 +105,36 @@ def _place(unit: Unit, job: Job) -> Any:
 def _read(session: SparkSession, old: Path) -> tuple[Layout, dict[int, bytes], int]:
     """The layout of a checkpoint, a snapshot of each slot, and the largest ts."""
 
-    def variable(name: str) -> Any:
-        reader = session.read.format("statestore").option("path", str(old)).option("stateVarName", name)
-        return reader.load()
-
-    heads = {row["key"]["slot"]: row["value"] for row in variable("head").select("key", "value").collect()}
-    if not heads:
-        raise StateError(f"there is no state of a detection in {old}")
-    written = variable("layout").select("value.layout").first()
+    heads, stored = heads_in(session, old), segments_in(session, old)
+    written = variable(session, old, "layout").select("value.layout").first()
     layout = Layout.from_data(json.loads(written["layout"]))
-    stored: dict[int, dict[int, bytes]] = {}
-    columns = ("key", "user_map_key", "user_map_value")
-    for key, number, segment in variable("segments").select(*columns).collect():
-        stored.setdefault(key["slot"], {})[number["number"]] = bytes(segment["segment"])
     states = {
         labels(layout.slots).index(label): snapshot_of(bytes(head["head"]), stored.get(label, {}))
         for label, head in heads.items()
     }
     return layout, states, max(head["largest"] for head in heads.values())
+
+
+def variable(session: SparkSession, checkpoint: Path, name: str) -> DataFrame:
+    """A variable of the state in a checkpoint."""
+    return session.read.format("statestore").option("path", str(checkpoint)).option("stateVarName", name).load()
+
+
+def heads_in(session: SparkSession, checkpoint: Path) -> dict[int, Any]:
+    """The head of each slot, by its label."""
+    stored = variable(session, checkpoint, "head").select("key", "value").collect()
+    if not stored:
+        raise StateError(f"there is no state of a detection in {checkpoint}")
+    return {row["key"]["slot"]: row["value"] for row in stored}
+
+
+def segments_in(session: SparkSession, checkpoint: Path) -> dict[int, dict[int, bytes]]:
+    """The segments of each slot, by its label and by their numbers."""
+    found: dict[int, dict[int, bytes]] = {}
+    columns = ("key", "user_map_key", "user_map_value")
+    for key, number, segment in variable(session, checkpoint, "segments").select(*columns).collect():
+        found.setdefault(key["slot"], {})[number["number"]] = bytes(segment["segment"])
+    return found
 
 
 def snapshot_of(head: bytes, stored: Mapping[int, bytes]) -> bytes:
@@ -139,8 +150,10 @@ def _seed(job: Job, slot: int, state: bytes | None) -> bytes:
     return detector.snapshot()
 
 
-def _write(session: SparkSession, new: Path, job: Job, seeds: list[Parcel], largest: int) -> None:
-    """Runs the first micro-batch of the new checkpoint."""
+def write(
+    session: SparkSession, new: Path, processor: StatefulProcessor, columns: str, seeds: list[Parcel], largest: int
+) -> None:
+    """Runs the first micro-batch of the new checkpoint: the processor, which gives these columns, takes its seeds."""
 
     def as_they_are(batches: Batches) -> Batches:
         yield from batches
@@ -153,7 +166,7 @@ def _write(session: SparkSession, new: Path, job: Job, seeds: list[Parcel], larg
             timed.drop(AT)
             .mapInArrow(as_they_are, PARCELS_DDL)
             .groupBy("slot")
-            .transformWithStateInPandas(SlotProcessor(send(job)), reports.PAYLOADS_DDL, "Append", "EventTime")
+            .transformWithStateInPandas(processor, columns, "Append", "EventTime")
         )
         with _settings(session, SEEDING):
             writer = payloads.writeStream.format("noop").option("checkpointLocation", str(new))
@@ -176,7 +189,7 @@ def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[No
                 session.conf.set(name, earlier)
 
 
-def _take_over(old: Path, new: Path, batch: int) -> None:
+def take_over(old: Path, new: Path, batch: int) -> None:
     """Makes the new checkpoint's first batch the old one's last: its number, offsets, watermark and query.
 
     So sinks go on counting batches where they were.
@@ -205,7 +218,10 @@ def _take_over(old: Path, new: Path, batch: int) -> None:
         snapshot.rename(snapshot.with_name(f"{batch + 1}.zip"))
 
 
-def _last_commit(old: Path) -> int:
+def last_commit(old: Path, new: Path) -> int:
+    """The last batch of the old checkpoint; fails if there is none, or if the new one is not empty."""
+    if new.exists() and any(new.iterdir()):
+        raise StateError(f"there is something in {new} already: a new checkpoint needs an empty folder")
     commits = [int(path.name) for path in (old / "commits").glob("[0-9]*")]
     if not commits:
         raise StateError(f"{old} is no checkpoint of a stream, or no batch of it was ever committed")

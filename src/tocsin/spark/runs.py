@@ -272,6 +272,8 @@ class Followed:
         told = {"events": what.events, "columns": asdict(what.columns), "delay_us": what.delay_us}
         if self.places is not None:
             told |= {"locations": what.locations, "places": self.places.to_data()}
+        if what.history is not None:
+            told["history"] = what.history
         _remember(what.checkpoint, {"slots": self.slots, "shape": self.shape.to_data(), **told} | memo)
 
     @contextmanager
@@ -417,7 +419,13 @@ def rekey(ruleset: RuleSet, spark: SparkSession, old: str, new: str, slots: int 
     columns = Columns(**memo["columns"])
     events = sources.stream(spark, memo["events"], sources.Shape.from_data(memo["shape"]), columns)
     slots = slots or memo["slots"]
-    ruleset.rekey(events, old, new, **names(columns), delay=memo["delay_us"], slots=slots)
+    more: dict[str, Any] = {}
+    if memo.get("locations") is not None:
+        shape = sources.Shape.from_data(memo["places"])
+        more["locations"] = sources.stream(spark, memo["locations"], shape, columns)
+    if ruleset.interests:
+        more["history"] = memo.get("history")
+    ruleset.rekey(events, old, new, **names(columns), delay=memo["delay_us"], slots=slots, **more)
     _remember(new, {**memo, "slots": slots})
     return memo["slots"], slots
 

@@ -26,6 +26,8 @@ class Scale:
     quick: bool = False
     full: bool = False
     seeds: int = 3
+    trace: str | None = None
+    """A file with the ways of cars, where a study would draw them."""
 
     def pick(self, quick: T, usual: T, full: T) -> T:
         """The one of three that this scale asks for."""

@@ -70,6 +70,7 @@ from tocsin.engine.kernels.layout import (
     X_STAGE_COUNT,
     X_STAGES,
 )
+from tocsin.engine.kernels.links import link, unlink
 from tocsin.engine.kernels.memory import CODE, FRAME, get, jit, keep_apart, put, small
 
 NEVER = np.int64(2**63 - 1)
@@ -157,17 +158,7 @@ def bear(place, state, attempt, ts):
 
 @small
 def _stand_behind(memory, state, attempt, older):
-    younger = get(memory, older + T_YOUNGER) if older >= 0 else get(state, M_OLDEST)
-    put(memory, attempt + T_OLDER, older)
-    put(memory, attempt + T_YOUNGER, younger)
-    if older >= 0:
-        put(memory, older + T_YOUNGER, attempt)
-    else:
-        put(state, M_OLDEST, attempt)
-    if younger >= 0:
-        put(memory, younger + T_OLDER, attempt)
-    else:
-        put(state, M_YOUNGEST, attempt)
+    link(memory, attempt, older, T_YOUNGER, T_OLDER, state, M_OLDEST, M_YOUNGEST)
 
 
 @jit
@@ -176,15 +167,7 @@ def free_attempt(place, state, attempt):
     keep_apart()
     memory = get(place, MEMORY)
     if get(memory, attempt + T_BORN) != NEVER:
-        older, younger = get(memory, attempt + T_OLDER), get(memory, attempt + T_YOUNGER)
-        if older >= 0:
-            put(memory, older + T_YOUNGER, younger)
-        else:
-            put(state, M_OLDEST, younger)
-        if younger >= 0:
-            put(memory, younger + T_OLDER, older)
-        else:
-            put(state, M_YOUNGEST, older)
+        unlink(memory, attempt, T_YOUNGER, T_OLDER, state, M_OLDEST, M_YOUNGEST)
     put(state, M_COUNT, get(state, M_COUNT) - 1)
     put(memory, attempt + T_SPOILT, np.int64(NONE))
     put(memory, attempt, get(state, M_FREE))
@@ -223,26 +206,15 @@ def enter_stage(env, place, query, state, number, attempt):
         while get(memory, last + E_OWN) >= 0:
             last = get(memory, last + E_OWN)
         put(memory, last + E_OWN, entry)
-    _append(memory, here + 8 * FRESH, entry)
+    fresh = here + 8 * FRESH
+    link(memory, entry, get(fresh, S_TAIL), E_NEXT, E_BEFORE, fresh, S_HEAD, S_TAIL)
+    put(fresh, S_COUNT, get(fresh, S_COUNT) + 1)
     _enter_key(env, place, query, number, entry, attempt)
     if get(get(env, CODE), stage_at(query, number) + K_DURATION) >= 0:
         put(memory, entry + E_DUE_NEXT, np.int64(NONE))
         put(memory, entry + E_DUE_BEFORE, np.int64(NONE))
         if get(memory, attempt + T_SINCE) != NEVER:
             _await(memory, here, entry)
-
-
-@small
-def _append(memory, here, entry):
-    tail = get(here, S_TAIL)
-    put(memory, entry + E_NEXT, np.int64(NONE))
-    put(memory, entry + E_BEFORE, tail)
-    if tail >= 0:
-        put(memory, tail + E_NEXT, entry)
-    else:
-        put(here, S_HEAD, entry)
-    put(here, S_TAIL, entry)
-    put(here, S_COUNT, get(here, S_COUNT) + 1)
 
 
 @jit
@@ -253,15 +225,7 @@ def leave_stage(env, place, query, state, entry):
     attempt, number = get(memory, entry + E_ATTEMPT), get(memory, entry + E_STAGE)
     stage = waits_at(env, place, query, number)
     here = stage + 8 * get(memory, entry + E_FRESH)
-    following, before = get(memory, entry + E_NEXT), get(memory, entry + E_BEFORE)
-    if before >= 0:
-        put(memory, before + E_NEXT, following)
-    else:
-        put(here, S_HEAD, following)
-    if following >= 0:
-        put(memory, following + E_BEFORE, before)
-    else:
-        put(here, S_TAIL, before)
+    unlink(memory, entry, E_NEXT, E_BEFORE, here, S_HEAD, S_TAIL)
     put(here, S_COUNT, get(here, S_COUNT) - 1)
     _leave_key(env, place, query, number, entry)
     if get(get(env, CODE), stage_at(query, number) + K_DURATION) >= 0 and get(memory, attempt + T_SINCE) != NEVER:
@@ -362,13 +326,10 @@ def _enter_key(env, place, query, number, entry, attempt):
     group = keyed(env, place, keyed_by, known)
     ends, rows = group + G_KEY + 1 + keys, get(memory, group + G_ROWS)
     put(memory, entry + E_GROUP, group)
-    put(memory, entry + E_KEY_NEXT, np.int64(NONE))
-    put(memory, entry + E_KEY_BEFORE, get(memory, ends + 1) if rows > 0 else np.int64(NONE))
-    if rows > 0:
-        put(memory, get(memory, ends + 1) + E_KEY_NEXT, entry)
-    else:
-        put(memory, ends, entry)
-    put(memory, ends + 1, entry)
+    if rows == 0:  # a group that is new says nothing about its list
+        put(memory, ends, np.int64(NONE))
+        put(memory, ends + 1, np.int64(NONE))
+    link(memory, entry, get(memory, ends + 1), E_KEY_NEXT, E_KEY_BEFORE, memory, ends, ends + 1)
     put(memory, group + G_ROWS, rows + 1)
 
 
@@ -380,9 +341,7 @@ def _leave_key(env, place, query, number, entry):
     if group < 0:
         return
     ends = group + G_KEY + 1 + get(code, get(code, stage_at(query, number) + K_KEYED) + Q_KEY_COUNT)
-    before, following = get(memory, entry + E_KEY_BEFORE), get(memory, entry + E_KEY_NEXT)
-    put(memory, ends if before < 0 else before + E_KEY_NEXT, following)
-    put(memory, ends + 1 if following < 0 else following + E_KEY_BEFORE, before)
+    unlink(memory, entry, E_KEY_NEXT, E_KEY_BEFORE, memory, ends, ends + 1)
     put(memory, group + G_ROWS, get(memory, group + G_ROWS) - 1)
     if get(memory, group + G_ROWS) == 0:
         drop(place, waits_at(env, place, query, number), group)
@@ -402,31 +361,12 @@ def _await(memory, stage, entry):
         if other < since or (other == since and get(memory, before + E_STAMP) < stamp):
             break
         before = get(memory, before + E_DUE_BEFORE)
-    following = get(memory, before + E_DUE_NEXT) if before >= 0 else get(stage, U_DUE)
-    put(memory, entry + E_DUE_BEFORE, before)
-    put(memory, entry + E_DUE_NEXT, following)
-    if before >= 0:
-        put(memory, before + E_DUE_NEXT, entry)
-    else:
-        put(stage, U_DUE, entry)
-    if following >= 0:
-        put(memory, following + E_DUE_BEFORE, entry)
-    else:
-        put(stage, U_DUE_TAIL, entry)
+    link(memory, entry, before, E_DUE_NEXT, E_DUE_BEFORE, stage, U_DUE, U_DUE_TAIL)
 
 
-@jit
+@small
 def _await_no_more(memory, stage, entry):
-    keep_apart()
-    before, following = get(memory, entry + E_DUE_BEFORE), get(memory, entry + E_DUE_NEXT)
-    if before >= 0:
-        put(memory, before + E_DUE_NEXT, following)
-    else:
-        put(stage, U_DUE, following)
-    if following >= 0:
-        put(memory, following + E_DUE_BEFORE, before)
-    else:
-        put(stage, U_DUE_TAIL, before)
+    unlink(memory, entry, E_DUE_NEXT, E_DUE_BEFORE, stage, U_DUE, U_DUE_TAIL)
 
 
 @jit

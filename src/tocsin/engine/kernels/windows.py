@@ -104,7 +104,8 @@ from tocsin.engine.kernels.memory import (
 DONE, MORE_ROWS, MORE_ENTRIES, MORE_MEMORY, MORE_BUCKETS, TOO_MANY = range(6)
 """Why a run stopped."""
 NEVER = np.int64(2**63 - 1)
-CURRENT, EXPIRED = 1, -1
+CURRENT, EXPIRED = np.int64(1), np.int64(-1)
+"""The sign of a chunk's event. As words and not as literals, for which the compiler would make each function twice."""
 
 
 @small

@@ -6,6 +6,7 @@ What is remembered is events, as far back as some range may still look, and wher
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 
@@ -13,7 +14,8 @@ from tocsin.engine.detector import LETTERS_KEPT
 from tocsin.engine.moving.following import Followed, Follower
 from tocsin.engine.moving.gathering import UPDATES, Gathered, Letter, Sieve
 from tocsin.engine.moving.matching import Matcher
-from tocsin.errors import EventError, nearest
+from tocsin.engine.moving.snapshots import Snapshot, decode, encode, renumbered, text_of
+from tocsin.errors import EventError, StateError, nearest
 from tocsin.events.batches import Columns, Data, Seen, concat, describe_row, letters, read
 from tocsin.events.scheduler import Scheduler
 from tocsin.events.types import EventType
@@ -79,6 +81,52 @@ class MovingDetector:
         """Takes what could not be used: reason, type, ts, and the event in its notation."""
         taken, self._letters = self._letters, []
         return letters(taken)
+
+    def snapshot(self) -> bytes:
+        """All that is remembered, in a versioned encoding; `RuleSet.restore` goes on from it."""
+        scheduler, sieve = self._scheduler, self._sieve
+        settings = {
+            "queries": {one.name: text_of(one) for one in self._followed.interests},
+            "history_us": self._followed.history_us,
+            "delay_us": scheduler.delay_us,
+            "columns": asdict(self._columns),
+            "times": self._times,
+            "catalog": sieve.catalog.as_data(),
+            "types": list(sieve.types),
+            "watermark": scheduler.watermark,
+            "largest": scheduler.largest,
+            "counts": self._counts,
+        }
+        events = Gathered(self._parts, sieve.types, settled=False).batch if self._parts else None
+        return encode(Snapshot(settings, self._follower.as_data(), events, scheduler.waiting))
+
+    @classmethod
+    def restore(cls, data: bytes, interests: Sequence[Interest], types: Mapping[str, EventType]) -> MovingDetector:
+        """A detector that goes on where the snapshot was taken.
+
+        A query that is new or changed has no range before the next location update, and looks back no further than to
+        what was kept for the others.
+        """
+        snapshot = decode(data)
+        told = snapshot.settings
+        catalog = Catalog.from_data(told["catalog"])
+        for name, type in types.items():
+            if catalog.types.get(name, type) != type:
+                raise StateError(f"the snapshot has {catalog.types[name]}, the queries declare {type}")
+        columns = Columns(**told["columns"])
+        detector = cls(interests, types, delay_us=told["delay_us"], columns=columns, history_us=told["history_us"])
+        detector._sieve = Sieve(detector._followed.interests, replace(catalog.with_types(types), closed=bool(types)))
+        detector._times, detector._counts = told["times"], told["counts"]
+        same = {one.name for one in interests if told["queries"].get(one.name) == text_of(one)}
+        detector._follower.restore(snapshot.follower, same)
+        now = detector._sieve.types
+        if snapshot.events is not None:
+            detector._parts = [renumbered(snapshot.events, told["types"], now)]
+        scheduler = detector._scheduler
+        scheduler.watermark, scheduler.largest = told["watermark"], told["largest"]
+        if snapshot.waiting is not None:
+            scheduler.wait(renumbered(snapshot.waiting, told["types"], now))
+        return detector
 
     @property
     def counts(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ while the range is there. All who have seen the same updates and watermarks make
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -213,11 +214,14 @@ class Follower:
         arrays = {name: getattr(self, name).tolist() for name in ("number", "start", "east", "north", "error")}
         return json.dumps({"upto": self.upto, "names": [one.name for one in self.followed.interests], **arrays})
 
-    def restore(self, text: str) -> None:
-        """Goes on from there. A query that was not there has no range yet, and one that is gone has none any more."""
+    def restore(self, text: str, names: Collection[str] | None = None) -> None:
+        """Goes on from there. A query that was not there has no range yet, and one that is gone has none any more.
+
+        `names`: the queries that are still the same, if not all of those that were there.
+        """
         data = json.loads(text)
         self.upto = data["upto"]
-        places = {name: place for place, name in enumerate(data["names"])}
+        places = {name: place for place, name in enumerate(data["names"]) if names is None or name in names}
         for query, interest in enumerate(self.followed.interests):
             if (at := places.get(interest.name)) is not None:
                 for name in ("number", "start", "east", "north", "error"):

@@ -24,7 +24,7 @@ from tocsin.errors import RuleError
 from tocsin.events.batches import DEFINED, Known, concat, describe
 from tocsin.events.ids import text_words
 from tocsin.events.types import EventType, Kind
-from tocsin.language.interests import Interest, Space
+from tocsin.language.interests import Interest, Space, check_rules_alone
 from tocsin.language.rules import Arithmetic, Attribute, Literal, Pattern, Rule
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.graph import Filter
@@ -146,6 +146,7 @@ class Sieve:
     """What queries that move need of events of a known shape. `types` are what the numbers in batches stand for."""
 
     def __init__(self, interests: tuple[Interest, ...], catalog: Catalog) -> None:
+        check_rules_alone(interests)
         self.focals = Focals(interests)
         self.catalog = catalog
         self.plan = checked(interests, catalog)

@@ -65,7 +65,7 @@ def stepped(processor: Processor, inputs: Inputs) -> Outputs:
         outputs.setdefault(receiver, []).append(message)
     notices, processor.notices = processor.notices, []
     for sink, batch, at in notices:
-        outputs.setdefault(SINK + sink, []).append(Notice(batch, at))
+        outputs.setdefault(SINK + sink, []).append(Notice(batch.table, at))
     return outputs
 
 

@@ -9,6 +9,7 @@ it returns (`lost`), and goes on asking.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class Lost:
         return f"{self.replica}: no peer answers; lost unless one returns: " + ", ".join(map(str, self.ranges))
 
 
-class Member:
+class Member(ABC):
     """One of a group that are all in the same state. `incarnation`: how often it was started before; `begins`: it has
     the state that all begin with."""
 
@@ -129,21 +130,21 @@ class Member:
         self.restore(message.data)
         self.caught_up(sender, now)
 
-    def caught_up(self, peer: str, now: int) -> None:
-        """A peer's state was taken over."""
+    def caught_up(self, peer: str, now: int) -> None:  # noqa: B027
+        """A peer's state was taken over. Most have nothing to do then."""
 
     @property
+    @abstractmethod
     def position(self) -> int:
         """How far it is; of two states the one that is further has all that the other has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """All that a peer needs to go on from here, apart from what has come in."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state."""
-        raise NotImplementedError
 
     def snapshot(self) -> bytes:
         """All that another of the group needs to go on from here."""

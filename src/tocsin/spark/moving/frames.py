@@ -35,6 +35,34 @@ def detect(
     select: Iterable[str] | None = None,
 ) -> DataFrame:
     """The report of these queries over these events and location updates."""
+    source, focal, job = prepare(
+        interests, types, events, columns, locations=locations, delay_us=delay_us, history_us=history_us, slots=slots
+    )
+    if select is not None:
+        job = replace(job, select=output.checked(select, job.matches.names))
+    if source.streaming:
+        from tocsin.spark.moving.streams import detect_stream
+
+        return detect_stream(source, job, control)
+    if control is not None:
+        raise EventError("control rows are for streams only: these events are no stream")
+    from tocsin.spark.moving.tables import detect_table
+
+    return detect_table(source, focal, job)
+
+
+def prepare(
+    interests: tuple[Interest, ...],
+    types: Mapping[str, EventType],
+    events: Events,
+    columns: Columns,
+    *,
+    locations: DataFrame | None = None,
+    delay_us: int = 0,
+    history_us: int | None = None,
+    slots: int | None = None,
+) -> tuple[Source, Source, MovingJob]:
+    """What is read for the queries, what of it for location updates alone, and what workers are told."""
     together = joined(events, locations, interests, columns)
     focals = Focals(interests)
     rules = tuple(dict.fromkeys(rule for one in interests for rule in one.rules))
@@ -47,17 +75,7 @@ def detect(
     job = MovingJob(interests, source.catalog, columns, slots, source.times, source.tables, delay_us, history_us)
     if locations is not None and columns.id in source.frame.columns and columns.id not in locations.columns:
         job = replace(job, partly_named=True)
-    if select is not None:
-        job = replace(job, select=output.checked(select, job.matches.names))
-    if source.streaming:
-        from tocsin.spark.moving.streams import detect_stream
-
-        return detect_stream(source, job, control)
-    if control is not None:
-        raise EventError("control rows are for streams only: these events are no stream")
-    from tocsin.spark.moving.tables import detect_table
-
-    return detect_table(source, Source(focals.rules, types, together, columns, (), places), job)
+    return source, Source(focals.rules, types, together, columns, (), places), job
 
 
 def joined(events: Events, locations: DataFrame | None, interests: tuple[Interest, ...], columns: Columns) -> Events:

@@ -18,7 +18,9 @@ from tocsin.engine.moving.following import Followed
 from tocsin.engine.moving.gathering import Gathered, Letter, Sieve
 from tocsin.engine.moving.matching import Matcher
 from tocsin.engine.moving.places import FAR, boxes
+from tocsin.engine.moving.snapshots import text_of
 from tocsin.events.batches import Columns, Known
+from tocsin.events.ids import hexadecimal, text_words
 from tocsin.language.interests import Interest, Shape, Space
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.regions import DEGREE_M, Region
@@ -76,6 +78,11 @@ class MovingJob:
     @cached_property
     def labels(self) -> list[int]:
         return labels(self.slots)
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """What tells whether a query is still the same, by its name."""
+        return {one.name: hexadecimal(text_words(text_of(one))) for one in self.interests}
 
     @cached_property
     def slot_of_query(self) -> Array:

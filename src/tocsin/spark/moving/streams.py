@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -24,11 +24,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
 
+from tocsin.engine.moving import snapshots
 from tocsin.engine.moving.following import PIECE, Follower
 from tocsin.engine.moving.gathering import UPDATES, Array, Gathered, Letter
+from tocsin.engine.moving.snapshots import renumbered
 from tocsin.errors import StateError
 from tocsin.events.batches import describe, describe_row, letters
 from tocsin.events.scheduler import BEGINNING
+from tocsin.language.printing import print_pattern
 from tocsin.spark import control, reports
 from tocsin.spark.frames import Source
 from tocsin.spark.jobs import Sent, send
@@ -38,6 +41,7 @@ from tocsin.spark.packing import (
     EVENTS,
     LETTERS,
     PARCELS_DDL,
+    SEED,
     TICK,
     Batches,
     Parcel,
@@ -94,18 +98,25 @@ def _packing(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
     return pack
 
 
+def homes_of(job: MovingJob, events: Gathered) -> Array:
+    """The slot of cells of each event, -1 without a place. One that has two, on a plane and on the Earth, goes by the
+    first."""
+    homes = np.full(len(events), -1, np.int64)
+    for space in job.sieve.spaces:
+        east, north = events.places(space)
+        there = np.flatnonzero(~np.isnan(east) & (homes < 0))
+        keys = job.blocks(east[there], north[there], space).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        homes[there] = (keys >> np.uint64(33)).astype(np.int64) % job.slots
+    return homes
+
+
 def _by_block(job: MovingJob, batch: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The events for each slot of cells. One that has two places, on a plane and on the Earth, goes by the first."""
+    """The events for each slot of cells."""
     events = job.sieve.events(batch)
     if events is None:
         return
     gathered = Gathered([events], job.sieve.types, settled=False)
-    homes = np.full(len(gathered), -1, np.int64)
-    for space in job.sieve.spaces:
-        east, north = gathered.places(space)
-        there = np.flatnonzero(~np.isnan(east) & (homes < 0))
-        keys = job.blocks(east[there], north[there], space).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        homes[there] = (keys >> np.uint64(33)).astype(np.int64) % job.slots
+    homes = homes_of(job, gathered)
     for slot in np.unique(homes[homes >= 0]).tolist():
         yield slot, gathered.batch.filter(pa.array(homes == slot))
 
@@ -154,6 +165,11 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
         if label not in job.labels:
             raise StateError(ELSEWHERE.format(slots="another number of", now=job.slots))
         number = job.labels.index(label)
+        seed = next((parcel for parcel in parcels if parcel.what == SEED), None)
+        if seed is not None:
+            slot = sown(job, bytes(seed.payload or b""))
+            self._save(slot, slot.parts.get(0))
+            return
         slot = self._open(job, number)
         given = [decode(parcel.payload or b"") for parcel in parcels if parcel.what == EVENTS]
         events, late = _in_time(given, slot.watermark)
@@ -216,14 +232,15 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
         told = json.loads(head)
         if told["slots"] != job.slots:
             raise StateError(ELSEWHERE.format(slots=told["slots"], now=job.slots))
-        slot = Slot(Follower(job.followed), token=token)
-        slot.follower.restore(told["follower"])
-        slot.largest, slot.watermark, slot.next = told["largest"], told["watermark"], told["next"]
-        slot.waiting = decode(bytes(waiting))
-        types = told["types"]
-        for number in told["live"]:
-            part = decode(bytes(self._segments.getValue((number,))[0]))
-            slot.parts[number] = _renumbered(part, types, job.sieve.types)
+        parts = {number: decode(bytes(self._segments.getValue((number,))[0])) for number in told["live"]}
+        slot = resumed(job, told, decode(bytes(waiting)), parts, token)
+        if told["types"] != list(job.sieve.types):  # the head will say so from now on, of all segments
+            for number, part in list(slot.parts.items()):
+                if part.num_rows:
+                    self._segments.updateValue((number,), (bytes(encode(part)),))
+                else:
+                    del slot.parts[number]
+                    self._segments.removeKey((number,))
         return slot
 
     def _save(self, slot: Slot, fresh: pa.Table | None) -> None:
@@ -244,8 +261,46 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
             "next": slot.next,
             "live": sorted(slot.parts),
             "types": list(job.sieve.types),
+            "focals": focal_names(job),
+            "queries": job.digests,
         }
         self._head.update((slot.token, json.dumps(head), bytes(encode(slot.waiting))))
+
+
+def resumed(
+    job: MovingJob, told: Mapping[str, Any], waiting: pa.Table, parts: Mapping[int, pa.Table], token: str = ""
+) -> Slot:
+    """A slot whose state was stored, perhaps by a job with other queries."""
+    slot = Slot(Follower(job.followed), token=token)
+    slot.follower.restore(
+        told["follower"], {name for name, one in job.digests.items() if told["queries"].get(name) == one}
+    )
+    slot.largest, slot.watermark, slot.next = told["largest"], told["watermark"], told["next"]
+    slot.waiting = _refocused(waiting, told["focals"], focal_names(job))
+    slot.parts = {number: renumbered(part, told["types"], job.sieve.types) for number, part in parts.items()}
+    return slot
+
+
+def sown(job: MovingJob, seed: bytes) -> Slot:
+    """A slot that begins with the state of another checkpoint."""
+    snapshot = snapshots.decode(seed)
+    assert snapshot.waiting is not None
+    parts = {} if snapshot.events is None else {0: snapshot.events}
+    return resumed(job, {**snapshot.settings, "follower": snapshot.follower, "next": 0}, snapshot.waiting, parts)
+
+
+def focal_names(job: MovingJob) -> list[str]:
+    """The objects that queries follow, by the numbers that they have in location updates."""
+    return [f"{print_pattern(pattern)} {space}" for pattern, space in job.sieve.focals.objects]
+
+
+def _refocused(waiting: pa.Table, then: Sequence[str], now: Sequence[str]) -> pa.Table:
+    """Location updates with the present numbers of objects, without those that are not followed any more."""
+    if list(then) == list(now) or not waiting.num_rows:
+        return waiting
+    places = {name: number for number, name in enumerate(now)}
+    numbers = np.array([places.get(name, -1) for name in then], np.int32)[waiting["focal"].to_numpy()]
+    return waiting.set_column(0, "focal", pa.array(numbers)).filter(pa.array(numbers >= 0))
 
 
 def _in_time(parts: list[pa.Table], watermark: int) -> tuple[list[pa.Table], list[pa.Table]]:
@@ -273,14 +328,6 @@ def _late_locations(part: pa.Table, job: MovingJob) -> Iterator[Letter]:
         pattern, space = objects[row["focal"]]
         place = dict(zip(space.coordinates, (row["east"], row["north"]), strict=True))
         yield "late", pattern.type, row["ts"], describe(pattern.type, row["ts"], place, row["seq"], row["id"])
-
-
-def _renumbered(part: pa.Table, types: list[str], now: tuple[str, ...]) -> pa.Table:
-    """Stored events, for queries that may look at other types than those that stored them."""
-    if tuple(types) == now:
-        return part
-    numbers = np.array([now.index(type) if type in now else -1 for type in types], np.int32)[part["type"].to_numpy()]
-    return part.set_column(0, "type", pa.array(numbers)).filter(pa.array(numbers >= 0))
 
 
 def _handed(job: MovingJob, number: int, pieces: Array, slot: Slot) -> Iterator[tuple[int, str, bytes]]:

@@ -1,0 +1,1 @@
+"""Other engines on the workloads of this project, each in a process and an environment of its own."""

@@ -1,0 +1,177 @@
+"""What was found, as tables and a plot: rates, what is right and what is wrong, ratios beside their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns", "polars, joins by hand"
+STREAM, BATCH, WINDOW = "Tocsin, Spark streaming", "Tocsin, Spark batch, three columns", "Spark SQL, window function"
+FLINK, FLINK_FILTERED = "Flink CEP", "Flink CEP, pre-filter"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one engine did with one workload."""
+
+    workload: str
+    engine: str
+    version: str
+    is_cep: bool
+    events: int
+    """How many it got: a slow engine gets the first of them."""
+    seconds: float
+    cpu_s: float
+    matches: int
+    matches_right: int
+    is_right: bool
+    """Whether count and checked values are those of this project."""
+    peak_mb: float
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.seconds
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How late one engine's matches were."""
+
+    engine: str
+    rate: float
+    p50_us: float
+    p99_us: float
+    matches: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A ratio of rates that should be held."""
+
+    text: str
+    ratio: float
+    least: float
+
+    @property
+    def held(self) -> bool:
+        return self.ratio >= self.least
+
+
+@dataclass
+class Report:
+    """A whole run."""
+
+    machine: str
+    rows: list[Row] = field(default_factory=list)
+    paces: list[Pace] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Engines that could not run, and why."""
+
+
+def bounds(rows: Iterable[Row]) -> list[Bound]:
+    """The bounds that this run can say something about."""
+    by_workload: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_workload.setdefault(row.workload, {})[row.engine] = row
+    found = []
+    for workload, engines in by_workload.items():
+        peers = [row for row in engines.values() if row.is_cep]
+        if EMBEDDED in engines and peers:
+            best = max(peers, key=lambda row: row.rate)
+            text = f"{workload}: embedded to the fastest CEP engine ({best.engine})"
+            found.append(Bound(text, engines[EMBEDDED].rate / best.rate, 10.0))
+        for name, other, least in (
+            (EMBEDDED, POLARS, 0.25),
+            (ALIKE, POLARS, 0.25),
+            (STREAM, FLINK, 5.0),
+            (STREAM, FLINK_FILTERED, 1.5),
+            (BATCH, WINDOW, 1.0),
+        ):
+            if name in engines and other in engines and (workload == "W1 last" or other.startswith("Flink")):
+                text = f"{workload}: {name} to {other}"
+                found.append(Bound(text, engines[name].rate / engines[other].rate, least))
+    return found
+
+
+def markdown(report: Report) -> str:
+    """The report as text."""
+    parts = [report.machine + "\n"]
+    for workload in dict.fromkeys(row.workload for row in report.rows):
+        rows = sorted((row for row in report.rows if row.workload == workload), key=lambda row: -row.rate)
+        ours = next((row for row in rows if row.engine == EMBEDDED), None)
+        lines = [_rate_line(row, ours) for row in rows]
+        head = ("engine", "events/s", "of Tocsin's", "CPU s per million", "matches", "events", "peak MB")
+        parts.append(f"### {workload}\n\n{table(head, lines)}")
+    if report.paces:
+        rows_ = [
+            (pace.engine, f"{pace.rate:,.0f}", ms(pace.p50_us), ms(pace.p99_us), f"{pace.matches:,}")
+            for pace in report.paces
+        ]
+        head = ("engine", "events/s handed over", "p50 ms", "p99 ms", "matches")
+        parts.append(f"### From event to match, W1 last\n\n{table(head, rows_)}")
+    if held := bounds(report.rows):
+        lines = [
+            (bound.text, f"{bound.ratio:.2f}", f"{bound.least:g}", "yes" if bound.held else "**no**") for bound in held
+        ]
+        parts.append(f"### Bounds\n\n{table(('ratio of rates', 'found', 'at least', 'held'), lines)}")
+    if report.missing:
+        parts.append("### Not measured\n\n" + "".join(f"- {line}\n" for line in report.missing))
+    return "\n".join(parts)
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table; the first column to the left, the others to the right."""
+    lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
+    return "".join(f"| {' | '.join(_cell(cell) for cell in line)} |\n" for line in lines)
+
+
+def ms(us: float) -> str:
+    """Microseconds as milliseconds, with two digits that mean something."""
+    value = us / 1e3
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _rate_line(row: Row, ours: Row | None) -> tuple[str, ...]:
+    share = f"{row.rate / ours.rate:.3g}" if ours else ""
+    if row.is_right:
+        matches = f"{row.matches:,}"
+    elif row.matches == row.matches_right:
+        matches = f"{row.matches:,}: as many as right, but **others**"
+    else:
+        matches = f"{row.matches:,}: **wrong**, {row.matches_right:,} are right"
+    cpu = row.cpu_s / row.events * 1e6
+    return row.engine, f"{row.rate:,.0f}", share, f"{cpu:.2f}", matches, f"{row.events:,}", f"{row.peak_mb:,.0f}"
+
+
+def plot(report: Report, path: Path) -> None:
+    """Rates of all engines on all workloads; wrong counts are hatched."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    workloads = list(dict.fromkeys(row.workload for row in report.rows))
+    heights = [sum(row.workload == workload for row in report.rows) for workload in workloads]
+    figure, panels = plt.subplots(
+        len(workloads), 1, figsize=(7, 0.6 * len(workloads) + 0.24 * sum(heights)), sharex=True, squeeze=False,
+        gridspec_kw={"height_ratios": heights}, layout="constrained",
+    )  # fmt: skip
+    for panel, workload in zip(panels[:, 0], workloads, strict=True):
+        rows = sorted((row for row in report.rows if row.workload == workload), key=lambda row: row.rate)
+        colours = ["#1f77b4" if row.engine.startswith("Tocsin") else "#999999" for row in rows]
+        bars = panel.barh([row.engine for row in rows], [row.rate for row in rows], color=colours)
+        for bar, row in zip(bars, rows, strict=True):
+            if not row.is_right:
+                bar.set_hatch("///")
+        panel.set_xscale("log")
+        panel.set_title(workload, loc="left", fontsize=9)
+        panel.tick_params(labelsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1, 0].set_xlabel("events/s (hatched: not the same matches)")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,183 @@
+"""Spark with two cores, on the same events in Parquet: this project as a batch and as a stream, and a query by hand.
+
+Ways: `window` is W1 last in Spark SQL by hand, with its filter in front (benchmarks/on_spark/batches.py); `alike` is
+this project with the same columns; `batch` with whole matches. All write to a sink that throws rows away; what they
+have is counted apart. `stream` reads files, each with all events, an hour after those of the one before, one in each
+micro-batch; its time is the median of micro-batches after the first, with all that a micro-batch costs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import __version__ as spark_version
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import tocsin
+from on_spark.batches import window
+from on_spark.bench import SLOTS, Bench, batch_ms, matches_told, sink
+from peers import files
+from peers.embedded import ALIKE, CHECKED
+from peers.orders import UNCHECKED, Found, latency, serve
+from peers.processes import cpu_s
+from tocsin.spark import session
+from workloads import WORKLOADS
+
+ROW_GROUPS = 20
+FILES, SKIPPED = 6, 2
+PAUSE_US = 3_600_000_000
+PACE_FILE_S = 0.25
+"""At a rate, a file is written each so many seconds."""
+
+
+class Spark:
+    """A session, and files of the first so many events."""
+
+    def __init__(self, path: Path, workload: str, way: str, folder: Path) -> None:
+        self.spark = session(f"local[{SLOTS}]", {"spark.driver.memory": "3g"}, slots=SLOTS)
+        self.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        self._rules, self._way, self._folder = tocsin.rules(WORKLOADS[workload].rules), way, folder
+        self._events = files.read(path, files.layout(workload))
+        self._checked = CHECKED[workload.split()[0]]
+        self._found: dict[int, Found] = {}
+        self._bench = Bench(self.spark, None, folder, sys.stderr)  # type: ignore[arg-type]
+        self._count = 0
+
+    # ---- tables
+
+    def batch(self, count: int) -> Callable[[], Any]:
+        """A turn over a table."""
+        path = self._folder / f"{count}.parquet"
+        if not path.exists():
+            pq.write_table(self._events.slice(0, count), path, row_group_size=max(1, count // ROW_GROUPS))
+        frame = self._frame(self.spark.read.parquet(str(path)))
+        self._count = count
+        if count not in self._found:
+            hundredths = F.sum(F.round(F.col(self._checked) * 100))
+            row = frame.agg(F.count("*").alias("matches"), hundredths.alias("sum")).first()
+            assert row is not None
+            self._found[count] = int(row["matches"]), int(row["sum"] or 0)
+        return lambda: sink(frame)
+
+    def found(self, _: object) -> Found:
+        """What the same query has when its rows are counted."""
+        return self._found[self._count]
+
+    def _frame(self, rows: DataFrame) -> DataFrame:
+        if self._way == "window":
+            return window(rows)
+        select = ALIKE if self._way == "alike" else None
+        return self._rules.detect(rows, slots=SLOTS, select=select)
+
+    # ---- streams
+
+    def stream(self, count: int) -> Callable[[], list[dict[str, Any]]]:
+        """A turn over files."""
+        folder = self._folder / f"stream-{count}"
+        if not folder.exists():
+            folder.mkdir()
+            some = self._events.slice(0, count)
+            ts = some["ts"].cast(pa.int64())
+            span = pc.max(ts).as_py() - pc.min(ts).as_py() + PAUSE_US
+            at = some.column_names.index("ts")
+            for number in range(FILES + 1):
+                shifted = some.set_column(at, "ts", pc.add(ts, number * span).cast(some["ts"].type))
+                if number == FILES:  # one more event that passes the filters lets all before it settle
+                    shifted = _alone(shifted)
+                path = folder / f"{number:03}.parquet"
+                pq.write_table(shifted, path, row_group_size=max(1, count // 8))
+                os.utime(path, (1_700_000_000 + number,) * 2)
+        frame = self._rules.detect(self._read(folder), slots=SLOTS)
+        return lambda: self._bench.progress(frame)
+
+    def _read(self, folder: Path) -> DataFrame:
+        empty = self._folder / "empty.parquet"
+        if not empty.exists():
+            pq.write_table(self._events.slice(0, 0), empty)
+        schema = self.spark.read.parquet(str(empty)).schema
+        return self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+    def pace(self, count: int, rate: float) -> dict[str, float]:
+        """Latencies of a stream of small files, each with what was due since the one before."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        events = self._events.slice(0, count)
+        ts = events["ts"].cast(pa.int64()).to_numpy()
+        late: list[Any] = []
+        start = 0.0
+
+        def take(rows: DataFrame, _: int) -> None:
+            found = rows.select("ts").toArrow()["ts"].cast(pa.int64()).to_numpy()
+            late.append((time.perf_counter() - start) * 1e6 - np.searchsorted(ts, found) * 1e6 / rate)
+
+        def write() -> None:
+            done = 0
+            while done < count:
+                time.sleep(PACE_FILE_S)
+                there = min(count, int((time.perf_counter() - start) * rate))
+                part = folder.parent / "part"
+                pq.write_table(events.slice(done, there - done), part)
+                part.rename(folder / f"{done:09}.parquet")
+                done = there
+
+        stream = self._rules.detect(
+            self.spark.readStream.schema(self._read(folder).schema).parquet(str(folder)), slots=SLOTS
+        )
+        query = stream.writeStream.foreachBatch(take).option("checkpointLocation", f"{folder}.checkpoint").start()
+        start = time.perf_counter()
+        writer = threading.Thread(target=write)
+        writer.start()
+        writer.join()
+        query.processAllAvailable()
+        query.stop()
+        return latency(np.concatenate(late))
+
+
+def _alone(events: pa.Table) -> pa.Table:
+    """The first Smoke, in an area of its own."""
+    row = events.filter(pc.equal(events["type"], "Smoke")).slice(0, 1)
+    return row.set_column(row.column_names.index("area"), "area", pa.array(["nowhere"]))
+
+
+def settled(told: list[dict[str, Any]]) -> Found:
+    """The matches of one file; all files have the same, or the sum of all is told and found to be wrong."""
+    total = matches_told(told)
+    return (total if total % FILES else total // FILES), UNCHECKED
+
+
+def a_batch_s(told: list[dict[str, Any]]) -> float:
+    """What a micro-batch takes."""
+    return median(batch_ms(told[SKIPPED:FILES])) / 1e3
+
+
+def used_s() -> float:
+    """Processor time of this process, of Spark's and of its workers."""
+    return cpu_s(os.getpid())
+
+
+def main() -> None:
+    path, workload, way, _ = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="tocsin-peers-", ignore_cleanup_errors=True) as folder:
+        on = Spark(Path(path), workload, way, Path(folder))
+        version = f"Spark {spark_version}"
+        if way == "stream":
+            serve(version, on.stream, settled, on.pace, seconds=a_batch_s, used_s=used_s)
+        else:
+            serve(version, on.batch, on.found, used_s=used_s)
+        on.spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""How fast is it beside other engines? `make bench-peers`: the workloads on this project and on its peers, in one run.
+
+Peers are installed from package registries into build/peers. Each engine is a process of its own that reads the same
+file of events into memory before anything is timed. Engines take turns: first turns that are not counted, then turns
+of which the median counts. A slow engine gets the first events of the file, as many as fit into a turn of a few
+seconds. Matches are compared with this project's on the same events; wrong ones are shown, never left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from peers import files
+from peers.engines import ALL, ENGINES, Engine, EngineEnded, Process
+from peers.orders import UNCHECKED
+from peers.report import Pace, Report, Row, bounds, markdown, plot
+from workloads import WORKLOADS
+
+EVENTS = {"W1": 2_000_000, "W2": 1_000_000, "W3": 1_000_000}
+PROBE_EVENTS = 10_000
+PACED, PACE_EVENTS_MAX, PACE_S = "W1 last", 2_000_000, 10.0
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is run."""
+
+    events: dict[str, int]
+    turns: int
+    turn_s_max: float
+    pace: float
+    """Events/s at which latency is measured."""
+
+
+def machine() -> str:
+    """What ran this, and how busy it was."""
+    kb = next((int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()), 0)
+    load = os.getloadavg()[0]
+    return (
+        f"{os.cpu_count()} cores ({platform.machine()}), {kb / 2**20:.0f} GB of memory, "
+        f"Python {platform.python_version()}; {load:.1f} processes were running when this began."
+    )
+
+
+def events_file(workload: str, count: int, folder: Path) -> Path:
+    """The file of a workload's first events; rules of W1 share theirs."""
+    family = workload.split()[0]
+    path = folder / f"{family}-{count}.events"
+    if not path.exists():
+        files.write(path, WORKLOADS[workload].events().slice(0, count), files.layout(workload))
+    return path
+
+
+class Contest:
+    """All engines on one workload."""
+
+    def __init__(self, workload: str, engines: list[Engine], extent: Extent, folder: Path, report: Report) -> None:
+        self._workload, self._extent, self._folder, self._report = workload, extent, folder, report
+        self._count = extent.events[workload.split()[0]]
+        self._path = events_file(workload, self._count, folder)
+        self._right: dict[int, tuple[int, int]] = {}
+        self._judge = Process(ENGINES[0], self._path, workload, folder)
+        self._running: dict[Engine, Process] = {}
+        for engine in engines:
+            self._try(engine, lambda engine=engine: self._start(engine))
+
+    def run(self) -> None:
+        """Rates, then latencies."""
+        counts: dict[Engine, int] = {}
+        for engine in list(self._running):
+            self._try(engine, lambda engine=engine: counts.update({engine: self._warm(engine)}))
+        taken: dict[Engine, list[dict[str, float]]] = {engine: [] for engine in self._running}
+        for _ in range(self._extent.turns):
+            for engine in list(self._running):
+                self._try(engine, lambda engine=engine: taken[engine].append(self._running[engine].run(counts[engine])))
+        for engine, process in self._running.items():
+            self._add(engine, process, counts[engine], taken[engine])
+        if self._workload == PACED:
+            for engine in [engine for engine in self._running if engine.is_paced]:
+                self._try(engine, lambda engine=engine: self._pace(engine))
+        for process in (self._judge, *self._running.values()):
+            process.stop()
+
+    def _start(self, engine: Engine) -> None:
+        self._running[engine] = Process(engine, self._path, self._workload, self._folder)
+
+    def _try(self, engine: Engine, act) -> None:  # type: ignore[no-untyped-def]
+        """An engine that ends early is out, and the reason is told."""
+        try:
+            act()
+        except (EngineEnded, BrokenPipeError) as error:
+            self._running.pop(engine, None)
+            self._report.missing.append(f"{self._workload}: {error}")
+            print(f"  {self._report.missing[-1]}", flush=True)
+
+    def _warm(self, engine: Engine) -> int:
+        """Turns that are not counted; how many events fit into one that is."""
+        process, count = self._running[engine], min(PROBE_EVENTS, self._count)
+        process.run(count)
+        for _ in range(3):
+            seconds = process.run(count)["seconds"]
+            before, count = count, min(self._count, int(self._extent.turn_s_max * count / seconds))
+            count = max(count - count % PROBE_EVENTS, min(PROBE_EVENTS, self._count))
+            if count <= before:
+                break
+        return count
+
+    def _add(self, engine: Engine, process: Process, count: int, turns: list[dict[str, float]]) -> None:
+        right = self._expected(count)
+        is_right = all(turn["matches"] == right[0] and turn["sum"] in (right[1], UNCHECKED) for turn in turns)
+        matches = int(turns[-1]["matches"])
+        row = Row(
+            self._workload, engine.name, process.version, engine.is_cep, count,
+            median(turn["seconds"] for turn in turns), median(turn["cpu_s"] for turn in turns),
+            matches, right[0], is_right, process.peak_mb(),
+        )  # fmt: skip
+        self._report.rows.append(row)
+        word = "" if row.is_right else f"  WRONG: {right[0]:,} are right"
+        print(
+            f"  {row.engine:34} {row.rate:14,.0f} events/s   {count:>9,} events   {matches:>9,} matches{word}",
+            flush=True,
+        )
+
+    def _expected(self, count: int) -> tuple[int, int]:
+        if count not in self._right:
+            told = self._judge.run(count)
+            self._right[count] = int(told["matches"]), int(told["sum"])
+            counted = WORKLOADS[self._workload].matches
+            if count == WORKLOADS[self._workload].events().num_rows and told["matches"] != counted:
+                raise SystemExit(f"{self._workload}: {told['matches']} matches, counted without an engine: {counted}")
+        return self._right[count]
+
+    def _pace(self, engine: Engine) -> None:
+        count = min(self._count, PACE_EVENTS_MAX, int(self._extent.pace * PACE_S))
+        process = self._running[engine]
+        process.pace(min(count, PROBE_EVENTS), self._extent.pace)
+        told = process.pace(count, self._extent.pace)
+        pace = Pace(engine.name, self._extent.pace, told["p50_us"], told["p99_us"], int(told["matches"]))
+        self._report.paces.append(pace)
+        print(f"  {engine.name:42} p50 {pace.p50_us / 1e3:.2f} ms, p99 {pace.p99_us / 1e3:.2f} ms", flush=True)
+
+
+def write(report: Report, out: Path) -> None:
+    """The table, the plot and the figures."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "peers.md").write_text(markdown(report))
+    (out / "peers.json").write_text(json.dumps(dataclasses.asdict(report), indent=2))
+    if report.rows:
+        plot(report, out / "peers.png")
+    print(f"written to {out}")
+
+
+def main() -> int:
+    """Runs the comparison. Ends with 1 if a bound is not held or something of ours is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer events and turns")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="workloads, or parts of engines' names")
+    parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument("--no-flink", action="store_true")
+    parser.add_argument("--events", type=int, help="at most so many events of each workload")
+    parser.add_argument("--turns", type=int)
+    parser.add_argument("--pace", type=float, default=20_000, help="events/s for latencies (default: 20,000)")
+    parser.add_argument("--out", type=Path, default=Path("build") / "peers" / "results", help="where results go")
+    options = parser.parse_args()
+    most = options.events or (100_000 if options.quick else max(EVENTS.values()))
+    turns = options.turns or (3 if options.quick else 5)
+    events = {name: min(count, most) for name, count in EVENTS.items()}
+    extent = Extent(events, turns, 3.0 if options.quick else 15.0, options.pace)
+    engines = [
+        engine
+        for engine in ENGINES
+        if not (options.no_spark and engine.peer == "spark") and not (options.no_flink and engine.peer == "flink")
+    ]
+    workloads = [name for name in ALL if name in options.only] or list(ALL)
+    if chosen := [word.lower() for word in options.only if word not in ALL]:
+        engines = [engine for engine in engines if any(word in engine.name.lower() for word in chosen)]
+        if not engines:
+            parser.error(f"no engine is called so; there are {'; '.join(engine.name for engine in ENGINES)}")
+
+    report = Report(machine())
+    print(report.machine)
+    with tempfile.TemporaryDirectory(prefix="tocsin-peers-") as folder:
+        for workload in workloads:
+            print(f"\n{workload}: {WORKLOADS[workload].facts}", flush=True)
+            some = [engine for engine in engines if workload in engine.workloads]
+            Contest(workload, some, extent, Path(folder), report).run()
+    write(report, options.out)
+    failed = [bound for bound in bounds(report.rows) if not bound.held]
+    for bound in failed:
+        print(f"not held: {bound.text}: {bound.ratio:.2f} times, bound at least {bound.least:g}")
+    wrong = [row for row in report.rows if row.engine.startswith("Tocsin") and not row.is_right]
+    return 1 if failed or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

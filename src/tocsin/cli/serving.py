@@ -1,0 +1,115 @@
+"""`tocsin serve` and `tocsin token`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from tocsin.errors import TocsinError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the options say."""
+
+    folder: Path | None
+    host: str
+    port: int
+    names: tuple[str, ...]
+    open_to_all: bool
+    delay_us: int
+    clock: str
+    private_callbacks: bool
+    demo: bool
+
+
+def serve(wanted: Wanted) -> None:
+    """Runs the service until Ctrl-C or SIGTERM."""
+    try:
+        from tocsin.service.web.app import create
+    except ImportError as error:
+        raise TocsinError(f"the service needs more packages ({error.name}): pip install 'tocsin[service]'") from None
+    from tocsin.service.core import Options, Service
+    from tocsin.service.demo import Demo
+    from tocsin.service.tokens import Role, Tokens
+    from tocsin.service.web.access import Place
+    from tocsin.service.web.server import listen, server
+    from tocsin.service.webhooks import Webhooks
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    if wanted.open_to_all and wanted.host not in LOOPBACK:
+        raise TocsinError("a service that others can reach needs tokens: leave --no-tokens out")
+    with ExitStack() as stack:
+        folder = wanted.folder
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-serve-")))
+        try:
+            listener = listen(wanted.host, wanted.port)
+        except OSError as error:
+            raise TocsinError(f"{wanted.host}:{wanted.port} cannot be listened on: {error.strerror}") from None
+        stack.callback(listener.close)
+        tokens = None if wanted.open_to_all else Tokens(folder / "tokens")
+        secret = tokens.issue("owner", Role) if tokens is not None and not len(tokens) else None
+        typer.echo("starting: reading the log, compiling kernels where that is not done yet", err=True)
+        service = Service(folder, Options(delay_us=wanted.delay_us, clock=wanted.clock))
+        stack.callback(service.close)
+        _warm()
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{port}"
+        if secret is not None:
+            typer.echo(f"token with all roles (shown once): {secret}", err=True)
+        typer.echo(f"console: {address}/{'' if secret is None else '#token=' + secret}", err=True)
+        typer.echo(f"API: {address}/docs", err=True)
+        typer.echo(f"data: {folder}{' (temporary)' if wanted.folder is None else ''}", err=True)
+        hosts = frozenset({*LOOPBACK, wanted.host, *wanted.names})
+        demo = Demo(service) if wanted.demo else None
+
+        async def run() -> None:
+            webhooks = Webhooks(folder / "webhooks", service.matches, allow_private=wanted.private_callbacks)
+            running = server(create(Place(service, webhooks, tokens, hosts)))
+            if demo is not None:
+                await asyncio.to_thread(demo.start)
+            await running.serve(sockets=[listener])
+
+        import uvloop
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            uvloop.run(run())
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if demo is not None:
+                demo.stop()
+
+
+def _warm() -> None:
+    """Compiles what the first events would wait for."""
+    from tocsin import Event, rules
+
+    detector = rules("define Warm() from A(x>1.0) and last B(x>1.0) within 1 s from A").detector()
+    detector.push([Event("B", 1, {"x": 2.0}), Event("A", 2, {"x": 2.0})])
+    detector.finish()
+    detector.snapshot()
+
+
+def issue(folder: Path, name: str, roles: list[str], events_per_s: float | None) -> None:
+    """Makes a token and prints it."""
+    from tocsin.service.tokens import EVENTS_PER_S, Role, Tokens
+
+    known = [str(role) for role in Role]
+    for role in roles:
+        if role not in known:
+            raise typer.BadParameter(f"a role is one of {', '.join(known)}", param_hint="--role")
+    tokens = Tokens(folder / "tokens")
+    typer.echo(tokens.issue(name, map(Role, roles or known), events_per_s or EVENTS_PER_S))

@@ -1,0 +1,197 @@
+"""From a table of events to what a trial of a rule needs: the event in question, those around it, what was consumed.
+
+The events are detected once; composite events and what matches have consumed come from that. Only the events of the
+time that the rule can look back to are then taken out of the columns, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.engine.detector import Detector
+from tocsin.engine.intake import identities
+from tocsin.engine.reasons import Reason, Trial
+from tocsin.engine.reference import Fact, identified
+from tocsin.errors import EventError, RuleError
+from tocsin.events.batches import ARROW, Columns, Data, read
+from tocsin.events.ids import text_words
+from tocsin.events.types import Event, EventType, Kind
+from tocsin.language.queries import Query
+from tocsin.language.requests import Statement
+from tocsin.language.rules import Clause, Rule, Within
+from tocsin.plans.plan import Plan
+
+SAME_MAX = 1 << 20
+"""How many events of equal content are looked through for one by its id."""
+
+
+class Evidence:
+    """Events, and what rules found in them."""
+
+    def __init__(self, plan: Plan, types: Mapping[str, EventType], data: Data, columns: Columns) -> None:
+        if not isinstance(data, pa.Table | pa.RecordBatch | Mapping):
+            data = list(data) if isinstance(data, Iterable) else [data]
+        detector = Detector(plan, types, delay_us=2**60, columns=columns)
+        found = [detector.push(data), detector.finish()]
+        self.found = pa.concat_tables(found)
+        """The matches."""
+        known = detector.known
+        self._batch = read(data, columns, known, first=False).batch
+        self._names = {number: name for name, number in known.numbers.items()}
+        self._rules: dict[str, Statement] = {rule.name: rule for rule in plan.sources}
+        self._levels = plan.levels
+
+    # ---- the two questions
+
+    def has_match(self, id: str) -> bool:
+        """Whether a match has that id."""
+        return bool(self._rows("id", id))
+
+    def why(self, id: str) -> Reason:
+        """What made the match of that id."""
+        for row in self._rows("id", id):
+            rule = self._rule(row["rule"])
+            facts = self._facts(rule, row["ts"])
+            anchor, *_ = (fact for fact in facts if fact.id == row["parts"][0]["id"] and fact.ts == row["ts"])
+            trial = Trial(rule, facts, self._consumed(rule, facts, anchor))
+            return trial.at(anchor, [part["id"] for part in row["parts"]])
+        raise EventError(f"no match has the id {id}")
+
+    def why_not(self, id: str | None, at: int | None, name: str | None) -> list[Reason]:
+        """What became of the rules, or of the one of that name, at an event: that of an id, or those of a time (µs)."""
+        rules = [rule for rule in self._rules.values() if isinstance(rule, Rule)]
+        if name is not None:
+            rules = [self._rule(name)]
+        reasons: list[Reason] = []
+        seen = False
+        for ts in sorted({at} if at is not None else self._times(id)):
+            for rule in rules:
+                facts = self._facts(rule, ts)
+                asked = [fact for fact in facts if fact.ts == ts and (id is None or fact.id == id)]
+                seen = seen or bool(asked)
+                for anchor in asked:
+                    if anchor.type == rule.anchor.type:
+                        reasons.append(Trial(rule, facts, self._consumed(rule, facts, anchor)).at(anchor))
+        if not reasons:
+            what = f"event has the id {id}" if id is not None else f"event came at {at}"
+            which = f"the anchor of {name}" if name is not None else "the anchor of a rule"
+            raise EventError(f"no such event is {which}" if seen else f"no {what} among those that the rules look at")
+        return reasons
+
+    def _rule(self, name: str) -> Rule:
+        rule = self._rules.get(name)
+        if rule is None:
+            raise RuleError(f"there is no rule {name}")
+        if not isinstance(rule, Rule):
+            what = "a query" if isinstance(rule, Query) else "a request"
+            raise RuleError(f"{name} is {what}: why and why not are answered for rules of TESLA")
+        return rule
+
+    # ---- events of a time
+
+    def _times(self, id: str | None) -> set[int]:
+        """When the event of that id came, composite or not; equal ids may have come several times."""
+        assert id is not None
+        times = {row["ts"] for row in self._rows("id", id)}
+        ts, named = self._batch["ts"].to_numpy(), np.zeros(self._batch.num_rows, bool)
+        if "id" in self._batch.column_names:
+            named = self._batch["id"].is_valid().to_numpy()
+            times |= set(ts[pc.equal(self._batch["id"], id).fill_null(False).to_numpy()].tolist())
+        if len(id) != 32 or set(id) - set("0123456789abcdef"):
+            return times
+        numbers = range(max(self._names, default=-1) + 1)
+        words = np.array([text_words(self._names.get(number, "")) for number in numbers], np.uint64)
+        rows = np.nonzero((self._batch["type"].to_numpy() >= 0) & ~named)[0]
+        first, second = identities(self._batch, words.reshape(-1, 2), rows, {})
+        one, other = np.uint64(int(id[:16], 16)), np.uint64(int(id[16:], 16))
+        carried = (second > other).astype(np.uint64)  # equals are numbered: their number is added to both words as one
+        same = (first + carried == one) & (other - second < np.uint64(SAME_MAX))
+        return times | set(ts[rows[same]].tolist())
+
+    def _facts(self, rule: Rule, ts: int) -> list[Fact]:
+        """The events that the rule can look at from an anchor of that time, in canonical order."""
+        begin = ts - reach_us(rule)
+        whole, needed = self._batch["ts"].to_numpy(), self._batch["type"].to_numpy()
+        near = self._batch.take(np.nonzero((needed >= 0) & (whole >= begin) & (whole <= ts))[0])
+        facts = identified(self._events(near))
+        for row in sorted(self._rows_between(begin, ts), key=lambda row: self._levels[row["rule"]]):
+            facts.append(self._composite(row, facts))
+        return sorted((fact for fact in facts if fact.type in rule.uses), key=lambda fact: fact.key)
+
+    def _events(self, batch: pa.Table) -> Iterator[Event]:
+        columns = {name: name.rpartition(":")[0] for name in batch.column_names if ":" in name}
+        for name in columns:
+            if batch[name].type == ARROW[Kind.TIMESTAMP]:
+                batch = batch.set_column(batch.column_names.index(name), name, batch[name].cast(pa.int64()))
+        for row in batch.to_pylist():
+            values = {column: row[name] for name, column in columns.items() if row[name] is not None}
+            yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get("id"))
+
+    def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
+        """A match as an event: it stands where the last of its parts does."""
+        if not row["parts"]:
+            raise RuleError(f"{row['rule']} is a query: why and why not are answered for rules of TESLA")
+        last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
+        seq = max((fact.seq for fact in facts if fact.id in last and fact.ts == row["ts"]), default=0)
+        emits = self._rules[row["rule"]].emits
+        values = {name: row[name] for name, _ in emits.attributes if row[name] is not None}
+        words = int(row["id"][:16], 16), int(row["id"][16:], 16)
+        return Fact(emits.name, row["ts"], seq, row["id"], words, values)
+
+    # ---- matches
+
+    @cached_property
+    def _plain(self) -> pa.Table:
+        """The matches, times as integers."""
+        table = self.found
+        for number, column in enumerate(table.schema):
+            if pa.types.is_timestamp(column.type):
+                table = table.set_column(number, column.name, table[column.name].cast(pa.int64()))
+        return table
+
+    def _rows(self, column: str, value: object) -> list[dict[str, Any]]:
+        return _as_rows(self._plain.filter(pc.equal(self._plain[column], pa.scalar(value))))
+
+    def _rows_between(self, begin: int, end: int) -> list[dict[str, Any]]:
+        ts = self._plain["ts"].to_numpy()
+        return _as_rows(self._plain.take(np.nonzero((ts >= begin) & (ts <= end))[0]))
+
+    def _consumed(self, rule: Rule, facts: Sequence[Fact], anchor: Fact) -> dict[tuple[str, Fact], str]:
+        """What earlier matches of the rule have used up."""
+        if not rule.consuming:
+            return {}
+        by_id = {(fact.type, fact.ts, fact.id): fact for fact in facts}
+        used: dict[tuple[str, Fact], str] = {}
+        for row in self._rows("rule", rule.name):
+            parts = {part["role"]: by_id.get((part["type"], part["ts"], part["id"])) for part in row["parts"]}
+            began = parts[rule.anchor.role]
+            if began is not None and began.key < anchor.key:
+                for role in rule.consuming:
+                    fact = parts[role]
+                    if fact is not None:
+                        used.setdefault((role, fact), row["id"])
+        return used
+
+
+def _as_rows(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        for part in row["parts"] or ():
+            if not isinstance(part["ts"], int):
+                part["ts"] = pa.scalar(part["ts"], ARROW[Kind.TIMESTAMP]).value
+    return rows
+
+
+def reach_us(rule: Rule) -> int:
+    """How far back from its anchor a rule can look, in microseconds."""
+
+    def window(clause: Clause) -> int:
+        return clause.scope.window_us if isinstance(clause.scope, Within) else 0
+
+    return sum(map(window, rule.clauses))

@@ -1,0 +1,185 @@
+"""What does a request's body hold? Columns, where Arrow can read them, else objects with their places.
+
+NDJSON goes through Arrow's reader, which wants one kind in a column; what it refuses is read object by object, which
+finds the bad ones and why they are bad.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from tocsin.errors import EventError
+from tocsin.events.formats import Ndjson
+from tocsin.events.types import Kind
+
+EVENTS_MAX = 1_000_000
+LINE_BYTES_MAX = 1 << 20
+NAME_CHARACTERS_MAX = 200
+
+Arrays = np.ndarray[Any, Any]
+Object = tuple[int, dict[str, Any]]
+"""A JSON object and its place in the body."""
+
+_NDJSON = Ndjson()
+
+
+def arrow_table(body: bytes) -> pa.Table:
+    if not body:
+        raise EventError("the body is empty: there are no events in it")
+    try:
+        with pa.ipc.open_stream(body) as stream:
+            batches, rows = [], 0
+            for batch in stream:
+                rows += batch.num_rows
+                if rows > EVENTS_MAX:
+                    raise EventError(f"one request has at most {EVENTS_MAX:,} events")
+                batch.validate(full=True)
+                batches.append(batch)
+            return pa.Table.from_batches(batches, stream.schema)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise EventError(f"the body is no Arrow stream that can be read: {str(error)[:200]}") from None
+
+
+def fast_lines(body: bytes) -> pa.Table | None:
+    """NDJSON as Arrow reads it; None if it finds fault or leaves out a line, or could find something nested."""
+    data = body.strip(b"\r\n")
+    lines = data.count(b"\n") + 1
+    flat = data.count(b"{") == data.count(b"}") == lines and b"[" not in data
+    if not flat or not data.startswith(b"{") or data.count(b"\n{") != lines - 1:
+        return None
+    if lines > EVENTS_MAX:
+        raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {lines:,}")
+    try:
+        if not data.isascii():
+            data.decode()
+        options = pa.json.ReadOptions(block_size=len(data) + 1, use_threads=False)
+        table = pa.json.read_json(pa.BufferReader(data), read_options=options)
+    except (pa.ArrowException, UnicodeDecodeError):
+        return None
+    if table.num_rows != lines or len(set(table.column_names)) < len(table.column_names):
+        return None
+    if "type" not in table.column_names or not pa.types.is_string(table.schema.field("type").type):
+        return None
+    return table
+
+
+def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
+    """The objects of NDJSON with their places, and the lines that are none."""
+    rows: list[Object] = []
+    rejected: dict[int, str] = {}
+    place = -1
+    for line in body.split(b"\n"):
+        if not line.strip():
+            continue
+        place += 1
+        if place >= EVENTS_MAX:
+            raise EventError(f"one request has at most {EVENTS_MAX:,} events")
+        if len(line) > LINE_BYTES_MAX:
+            rejected[place] = f"the line is longer than {LINE_BYTES_MAX >> 20} MB"
+            continue
+        try:
+            ((cells),) = _NDJSON.rows(line.decode().rstrip("\r"))
+            rows.append((place, dict(cells)))
+        except UnicodeDecodeError:
+            rejected[place] = "not UTF-8"
+        except ValueError as error:
+            rejected[place] = str(error)
+    if place < 0:
+        raise EventError("the body is empty: there are no events in it")
+    return rows, rejected
+
+
+def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
+    """The objects of a JSON array, or the one object, and what is none."""
+    try:
+        found = json.loads(body)
+    except UnicodeDecodeError:
+        raise EventError("the body is not UTF-8") from None
+    except ValueError as error:
+        raise EventError(f"the body is not JSON: {error}"[:200]) from None
+    except RecursionError:
+        raise EventError("the body is not JSON that can be read: it is nested too deeply") from None
+    if isinstance(found, dict):
+        found = [found]
+    if not isinstance(found, list):
+        raise EventError("the body must be an event (a JSON object) or an array of events")
+    if len(found) > EVENTS_MAX:
+        raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {len(found):,}")
+    rows = [(place, one) for place, one in enumerate(found) if isinstance(one, dict)]
+    return rows, {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
+
+
+def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str]) -> tuple[pa.Table, Arrays]:
+    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected."""
+    wanted: dict[str, Kind | None] = {}
+    good: list[Object] = []
+    for place, cells in rows:
+        for name, value in cells.items():
+            if value is None or name == "type":
+                continue
+            reason = _misfit(name, value, kinds, wanted)
+            if reason is not None:
+                rejected[place] = reason
+                break
+        else:
+            good.append((place, cells))
+    names = dict.fromkeys(["type", *(name for _, cells in good for name in cells)])
+    arrays: dict[str, pa.Array] = {}
+    for name in names:
+        values = [cells.get(name) for _, cells in good]
+        kind = wanted.get(name)
+        if name in ("ts", "id") or kind in (Kind.TIMESTAMP, Kind.STRING):
+            whole = name == "ts" and all(value is None or isinstance(value, int) for value in values)
+            texts = [None if value is None else value if whole else str(value) for value in values]
+            arrays[name] = pa.array(texts, pa.int64() if whole else pa.string())
+        else:
+            number = kind is Kind.DOUBLE
+            arrays[name] = pa.array([None if v is None else float(v) if number else v for v in values])
+    return pa.table(arrays), np.array([place for place, _ in good], np.int64)
+
+
+def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None]) -> str | None:
+    """Why a cell cannot stand in its column."""
+    kind = _NDJSON.kind(value)
+    if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
+        return f"{name} is longer than {LINE_BYTES_MAX >> 20} MB"
+    if kind is None:
+        held = "a list" if isinstance(value, list) else "an object"
+        return f"{name} holds {held}; it can be a string, a number or a boolean"
+    if isinstance(value, float) and value != value:
+        return f"{name} is not a number"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return f"{name} holds a whole number of more than 64 bits"
+    if name == "ts":
+        if kind in (Kind.TIMESTAMP, Kind.LONG):
+            return None if wanted.setdefault(name, kind) == kind else "ts is text in some events and a number in others"
+        return f"ts is not a time: {str(value)[:50]!r}"
+    if name == "seq":
+        return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
+    if name == "id":
+        return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"id should be text, it is {value!r}"
+    if not name or len(name) > NAME_CHARACTERS_MAX:
+        return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
+    known = kinds.get(name)
+    if kind is Kind.LONG and (known is None or known is Kind.DOUBLE):
+        kind = Kind.DOUBLE if wanted.get(name) is Kind.DOUBLE or known is Kind.DOUBLE else Kind.LONG
+    if kind is Kind.DOUBLE and known is None and wanted.get(name) is Kind.LONG:
+        wanted[name] = Kind.DOUBLE
+    if kind is Kind.TIMESTAMP and (known or wanted.get(name)) is Kind.STRING:
+        kind = Kind.STRING
+    if kind is Kind.STRING and known is None and wanted.get(name) is Kind.TIMESTAMP:
+        wanted[name] = Kind.STRING
+    target = wanted.setdefault(name, known or kind)
+    if target in (Kind.INT, Kind.LONG) and kind is Kind.LONG:
+        return None
+    if kind is Kind.DOUBLE and target is Kind.LONG and isinstance(value, float) and value.is_integer():
+        return None
+    if target is Kind.TIMESTAMP and kind is Kind.LONG:
+        return None
+    return None if kind is target else f"{name} should be a {target}, it is {str(value)[:50]!r}"

@@ -1,0 +1,320 @@
+"""Looking at what runs: a dry run over recent events, what a match is made of, the graph, where ranges are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin.engine.evidence import Evidence, reach_us
+from tocsin.engine.moving.detector import MovingDetector
+from tocsin.engine.reasons import Reason, written
+from tocsin.errors import EventError, RuleError, TocsinError
+from tocsin.events.batches import Columns
+from tocsin.events.files import records as rows_of
+from tocsin.events.types import Event, EventType
+from tocsin.language.interests import Circle, Interest, Polygon, Rectangle
+from tocsin.language.requests import Statement
+from tocsin.language.rules import Rule
+from tocsin.plans.catalog import Catalog
+from tocsin.plans.picture import COLUMNS, NODES_SHOWN, outline
+from tocsin.plans.plan import plan
+from tocsin.service.core import NotFound, Service
+from tocsin.service.deployed import Deployed, Text
+from tocsin.service.detection import Detection, Row, by_type
+from tocsin.service.records import Change, Deploy, Events
+
+DRY_MATCHES = 50
+HEADER = ("ts", "seq", "id")
+FOREVER_US = 2**60
+
+
+def dry_run(service: Service, source: str, language: str | None = None) -> dict[str, Any]:
+    """What a text would have found in the last events, without deploying it."""
+    text = service.check(source, language)
+    records = service.recent()
+    detection = Detection(FOREVER_US)
+    for record in records:
+        for type, named in record.news.items():
+            detection.kinds.setdefault(type, dict(named))
+    detection.detector.learn(
+        {type: named for type, named in service.registry.kinds.items() if type not in service.detection.plan.defined}
+    )
+    detection.detector.declare(service.detection.plan.given.types.values())
+    for needed in _needed(service, text):
+        detection.detector.add([needed])
+    detection.change(Change(deploy=Deploy(source, text.language)))
+    plain = [Events(record.batch, record.types) for record in records]
+    found = detection.take(plain) if plain else []
+    if plain:
+        found += detection.tick(detection.largest + 1)
+    names = set(text.names)
+    mine = [row for row in found if row["rule"] in names or row.get("query") in names]
+    span = [int(edge) for record in records if record.batch.num_rows for edge in _edges(record)]
+    return {
+        "events": sum(record.batch.num_rows for record in records),
+        "from_us": min(span, default=None),
+        "to_us": max(span, default=None),
+        "matches": len(mine),
+        "by_rule": {name: sum(name in (row["rule"], row.get("query")) for row in mine) for name in text.names},
+        "sample": mine[-DRY_MATCHES:],
+    }
+
+
+def _edges(record: Events) -> tuple[int, int]:
+    ts = record.batch["ts"].to_numpy()
+    return ts.min(), ts.max()
+
+
+def _needed(service: Service, text: Text) -> list[Statement]:
+    """The deployed rules that define what a text uses."""
+    if text.program.interests:
+        return []
+    return _uses(service, [type for rule in text.program.rules for type in rule.uses], text.names)
+
+
+def _uses(service: Service, types: Iterable[str], but: Collection[str]) -> list[Statement]:
+    """The deployed rules that define some types, and what those use, first things first."""
+    plan = service.detection.plan
+    known = {rule.name: rule for rule in plan.sources if rule.name not in but}
+    wanted: dict[str, Statement] = {}
+    waiting = list(types)
+    while waiting:
+        type = waiting.pop()
+        for rule in known.values():
+            if rule.emits.name == type and rule.name not in wanted:
+                wanted[rule.name] = rule
+                waiting += rule.uses
+    return sorted(wanted.values(), key=lambda rule: plan.levels[rule.name])
+
+
+def match_of(service: Service, id: str) -> Row:
+    """A match by its number or its id."""
+    line = service.matches.get(int(id)) if id.isdecimal() and len(id) < 19 else None
+    if line is not None:
+        return dict(json.loads(line.text))
+    wanted = f'"id":"{id}"'.encode()
+    for candidate in reversed(service.matches.latest(20_000)):
+        if wanted in candidate.text:
+            return dict(json.loads(candidate.text))
+    raise NotFound(f"there is no match {id}, or it is not kept any more")
+
+
+def why(service: Service, id: str) -> dict[str, Any]:
+    """What a match is made of: its rule, the events at its parts with what they held, and what each clause asked."""
+    match = match_of(service, id)
+    rule = service.rules.get(match.get("query") or match["rule"])
+    parts = [{**part, "attributes": _attributes(service, part)} for part in match["parts"]]
+    checks: list[dict[str, Any]] = []
+    note = None
+    if rule is not None and not rule.moves:
+        try:
+            checks = _told_checks(_evidence(service, rule, _micros(match["ts"])).why(match["id"]))
+        except TocsinError as error:
+            note = str(error)
+    told_rule = None if rule is None else {"id": rule.id, "language": rule.language, "text": rule.source}
+    return {"match": match, "rule": told_rule, "parts": parts, "checks": checks, "note": note}
+
+
+def why_not(service: Service, rule: str, ts_us: int | None, id: str | None) -> list[dict[str, Any]]:
+    """For an event that could have been the anchor of a rule, that of an id or those of a time: what was met of what
+    the rule asks, and the first thing that was not, with the candidate that came nearest.
+    """
+    deployed = service.rules.get(rule)
+    if deployed is None:
+        raise NotFound(f"there is no rule {rule}")
+    if deployed.moves:
+        raise RuleError(f"{rule} is a query that moves: why not is answered for rules of TESLA")
+    if (ts_us is None) == (id is None):
+        raise EventError("say which event is meant: by its id, or by its time (ts_us)")
+    reasons = _evidence(service, deployed, ts_us).why_not(id, ts_us, rule)
+    return [
+        {
+            "rule": reason.rule,
+            "matched": reason.matched,
+            "anchor": written(reason.anchor),
+            "checks": _told_checks(reason),
+        }
+        for reason in reasons
+    ]
+
+
+def _told_checks(reason: Reason) -> list[dict[str, Any]]:
+    return [
+        {"clause": check.clause, "asked": check.asked, "found": check.found, "holds": check.holds}
+        for check in reason.checks
+    ]
+
+
+def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
+    """The last events that a rule looks at, and what it and the rules that it uses find in them."""
+    statement = next((one for one in service.detection.plan.sources if one.name == rule.id), None)
+    if not isinstance(statement, Rule):
+        raise RuleError(f"{rule.id} is no rule of TESLA: why and why not are answered for these")
+    needed = [*_uses(service, statement.uses, {rule.id}), statement]
+    types = {type for one in needed for type in one.uses}
+    kinds = service.registry.kinds
+    declared = {type: EventType(type, tuple(kinds[type].items())) for type in types if type in kinds}
+    reach = sum(reach_us(one) for one in needed if isinstance(one, Rule))
+    span = None if ts_us is None else (ts_us - reach, ts_us)
+    events = [
+        Event(event["type"], event["ts_us"], event["values"], event["seq"], event["id"])
+        for event in _events(service, types, span)
+    ]
+    if not events:
+        raise EventError("the events are not kept any more")
+    return Evidence(plan(needed, Catalog(types=declared)), declared, events, Columns())
+
+
+def _attributes(service: Service, part: Row) -> dict[str, Any]:
+    """What the event at a part of a match held, if it is among the last ones."""
+    moment = _micros(part["ts"])
+    for event in reversed(_events(service, {part["type"]}, (moment, moment))):
+        if event["id"] in (None, part["id"]):
+            return dict(event["attributes"])
+    return {}
+
+
+def latest_events(service: Service, type: str | None, limit: int) -> list[Row]:
+    """The last events, or those of one type, newest first."""
+    types = set(service.registry.kinds) if type is None else {type}
+    found = _events(service, types, None)[-limit:]
+    return [{name: event[name] for name in ("type", "ts", "ts_us", "id", "attributes")} for event in reversed(found)]
+
+
+def _micros(ts: str) -> int:
+    return int(np.datetime64(ts.rstrip("Z"), "us").astype(np.int64))
+
+
+def _events(service: Service, types: Iterable[str], span: tuple[int, int] | None) -> list[Row]:
+    """The last events of some types, or those between two times, in the order in which they came."""
+    wanted = set(types)
+    found: list[Row] = []
+    for record in service.recent(wanted):
+        if span is not None:
+            ts = record.batch["ts"].to_numpy()
+            near = (ts >= span[0]) & (ts <= span[1])
+            if not near.any():
+                continue
+            record = replace(record, batch=record.batch.filter(pa.array(near)))
+        for type, table in by_type(record).items():
+            if type not in wanted:
+                continue
+            micros = table["ts"].cast(pa.int64()).to_pylist()
+            for row, plain, ts_us in zip(rows_of(table), _plain(table), micros, strict=True):
+                attributes = {name: value for name, value in row.items() if name not in HEADER and value is not None}
+                values = {name: value for name, value in plain.items() if name not in HEADER and value is not None}
+                found.append(
+                    {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get("id")}
+                    | {"attributes": attributes, "values": values}
+                )
+    return found
+
+
+def _plain(table: pa.Table) -> list[Row]:
+    """The rows with times as whole numbers."""
+    for number, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(number, column.name, table[column.name].cast(pa.int64()))
+    rows: list[Row] = table.to_pylist()
+    return rows
+
+
+def graph(service: Service) -> dict[str, Any]:
+    """The shared operator graph with what flows through it, in events a second."""
+    plan = service.detection.plan
+    drawn = outline(plan)
+    events, matches = service.event_rates.per_s(), service.match_rates.per_s()
+    by_emitted: dict[str, float] = {}
+    for rule in plan.rules:
+        by_emitted[rule.emits.name] = by_emitted.get(rule.emits.name, 0.0) + matches.get(rule.rule.name, 0.0)
+    ids: dict[tuple[int, object], str] = {}
+    nodes = []
+    for column, labels in enumerate(drawn.labels):
+        for row, (node, (title, detail)) in enumerate(list(labels.items())[:NODES_SHOWN]):
+            ids[column, node] = f"{column}-{row}"
+            rate = {0: events.get(title), 3: matches.get(title), 4: by_emitted.get(title)}.get(column)
+            shared = column in (1, 2) and node in drawn.shared
+            nodes.append(
+                {"id": ids[column, node], "column": column, "title": title, "detail": detail, "shared": shared}
+                | {"per_s": None if rate is None else round(rate, 2)}
+            )
+    links = [
+        [ids[source, a], ids[target, b]]
+        for source, a, target, b in drawn.links
+        if (source, a) in ids and (target, b) in ids
+    ]
+    more = [max(0, len(labels) - NODES_SHOWN) for labels in drawn.labels]
+    return {"columns": list(COLUMNS), "nodes": nodes, "links": links, "more": more}
+
+
+def ranges(service: Service) -> list[dict[str, Any]]:
+    """Where the range of each query that moves is now, and what shape it has."""
+    found = []
+    for id, detector in list(service.detection.moving.items()):
+        follower = _follower(detector)
+        interest, _ = service.rules[id].interest() if id in service.rules else (None, ())
+        if interest is None or not follower.number[0]:
+            continue
+        found.append(
+            {
+                "query": id,
+                "range": int(follower.number[0]),
+                "start_us": int(follower.start[0]),
+                "east": float(follower.east[0]),
+                "north": float(follower.north[0]),
+                "space": str(interest.space),
+                "shape": _shape(interest),
+            }
+        )
+    return found
+
+
+def places(service: Service, limit: int = 500) -> list[dict[str, Any]]:
+    """The last events that have places, oldest first."""
+    found = []
+    for record in reversed(service.recent()):
+        for type, table in by_type(record).items():
+            names = next((pair for pair in (("x", "y"), ("lon", "lat")) if set(pair) <= set(table.column_names)), None)
+            if names is None:
+                continue
+            east, north = (table[name].to_pylist() for name in names)
+            for ts, one, other in zip(table["ts"].cast("int64").to_pylist(), east, north, strict=True):
+                if one is not None and other is not None:
+                    found.append({"type": type, "ts_us": ts, "east": one, "north": other})
+        if len(found) >= limit:
+            break
+    return sorted(found, key=lambda place: place["ts_us"])[-limit:]
+
+
+def _follower(detector: MovingDetector) -> Any:
+    return detector._follower
+
+
+def _shape(interest: Interest) -> dict[str, Any]:
+    match interest.shape:
+        case Rectangle(width_m, height_m):
+            return {"rectangle_m": [width_m, height_m]}
+        case Circle(radius_m):
+            return {"circle_m": radius_m}
+        case Polygon(corners_m):
+            return {"polygon_m": [list(corner) for corner in corners_m]}
+
+
+def told(error: TocsinError) -> dict[str, Any]:
+    """An error as a client gets it."""
+    if isinstance(error, RuleError):
+        span = error.span
+        return {
+            "message": error.message,
+            "hint": error.hint,
+            "line": error.line,
+            "column": error.column,
+            "start": None if span is None or error.source is None else span.start,
+            "end": None if span is None or error.source is None else span.end,
+        }
+    return {"message": str(error)}

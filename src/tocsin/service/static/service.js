@@ -1,0 +1,49 @@
+// Speaks to the service: the token goes in a header, never in an address.
+const KEY = "tocsin-token";
+export const token = () => sessionStorage.getItem(KEY) ?? "";
+export const useToken = (text) => sessionStorage.setItem(KEY, text);
+
+function headers() {
+  return token() ? { Authorization: `Bearer ${token()}` } : {};
+}
+
+export async function ask(method, path, body) {
+  const options = { method, headers: headers() };
+  if (body !== undefined) {
+    options.body = JSON.stringify(body);
+    options.headers["Content-Type"] = "application/json";
+  }
+  const answer = await fetch(path, options);
+  if (answer.status === 204) return null;
+  const told = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(told.error?.message ?? answer.statusText), { status: answer.status, told: told.error });
+  return told;
+}
+
+// Matches as they come, from a number on, for as long as `wanted` says; the connection is made again when it breaks.
+export async function listen(after, wanted, take) {
+  let wait = 300;
+  while (wanted()) {
+    try {
+      const answer = await fetch(`/matches/stream?after=${after}`, { headers: headers() });
+      if (!answer.ok) throw new Error(answer.statusText);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done || !wanted()) { reader.cancel(); break; }
+        wait = 300;
+        const events = (text + value).split("\n\n");
+        text = events.pop();
+        const matches = [];
+        for (const event of events) {
+          const data = event.split("\n").find((line) => line.startsWith("data: "));
+          if (data && event.includes("event: match")) matches.push(JSON.parse(data.slice(6)));
+        }
+        if (matches.length) { after = matches.at(-1).number; take(matches); }
+      }
+    } catch { /* tried again below */ }
+    await new Promise((done) => setTimeout(done, wait));
+    wait = Math.min(wait * 2, 5000);
+  }
+}

@@ -1,0 +1,75 @@
+"""The documentation does what it says: blocks run page by page, options exist, the site is built without a warning."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.pages import ROOT, blocks, run
+from tocsin.cli import app
+from tocsin.spark.metrics import Counters
+
+DOCS = ROOT / "docs"
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+ON_SPARK = {name for name in PAGES if any("tocsin.spark import session" in block.text for block in blocks(DOCS / name))}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_page_says(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = DOCS / name
+    if name in ON_SPARK:
+        request.getfixturevalue("spark")
+    monkeypatch.chdir(tmp_path)
+    run(page, tmp_path)
+
+
+def test_the_mistake_that_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(DOCS / "index.md", tmp_path)
+    Path("typo.tesla").write_text(Path("fire.tesla").read_text().replace("value>45", "valu>45"), encoding="utf-8")
+    command = ["run", "typo.tesla", "--events", "readings.csv", "--engine", "embedded"]
+    (shown,) = [block.text for block in blocks(DOCS / "index.md") if block.text.startswith("tocsin: ")]
+    assert CliRunner().invoke(app, command).stderr == shown
+
+
+def test_there_is_something_to_run() -> None:
+    python = {name for name in PAGES if any(block.language == "python" for block in blocks(DOCS / name))}
+    assert {"index.md", "rules.md", "testing.md", "moving.md", "cluster.md", "migrating.md"} <= python
+
+
+def test_options_that_pages_speak_of_exist() -> None:
+    known = ""
+    for command in ("run", "change", "explain", "study", "simulate", "demo", "check"):
+        known += CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
+    for name in PAGES:
+        for block in blocks(DOCS / name):
+            lines = [line for line in block.text.splitlines() if "tocsin " in line or line.startswith("    --")]
+            if block.language in ("sh", "console"):
+                for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(lines)):
+                    assert option in known, f"{name}: {option}"
+
+
+def test_metrics_that_pages_speak_of_exist() -> None:
+    known = set(re.findall(r"^# TYPE (\w+)", Counters().text(), re.MULTILINE))
+    for name in PAGES:
+        for metric in re.findall(r"\btocsin_\w+", (DOCS / name).read_text(encoding="utf-8")):
+            assert metric in known, f"{name}: {metric}"
+
+
+@pytest.mark.slow
+def test_the_site_is_built(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    api = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
+    assert "All matches in the events" in api  # a docstring
+    for page in [*DOCS.glob("*.md"), *DOCS.glob("design/*.md")]:
+        assert f'href="{page.relative_to(DOCS).with_suffix(".html")}"' in api, f"{page} is not in the navigation"
+    assert (tmp_path / "site" / "examples" / "card_fraud" / "picture.png").exists()
