@@ -172,6 +172,7 @@ def test_status_health_metrics_and_documents(web: Running) -> None:
     assert "tocsin_service_events_total" in http.get("/metrics").text
     paths = http.get("/openapi.json").json()["paths"]
     assert {"/events", "/rules", "/matches", "/matches/stream", "/webhooks", "/graph"} <= paths.keys()
+    assert '"validatorUrl": null' in http.get("/docs").text
     assert http.get("/overlay?seconds=5").json()["svg"].startswith("<svg")
     assert http.get("/map").json().keys() == {"ranges", "places"}
     assert "script-src" not in http.get("/health").headers["content-security-policy"]

@@ -86,6 +86,7 @@ def create(place: Place) -> FastAPI:
             swagger_js_url="/static/vendor/swagger-ui-bundle.js",
             swagger_css_url="/static/vendor/swagger-ui.css",
             swagger_favicon_url="/static/bell.svg",
+            swagger_ui_parameters={"validatorUrl": None},  # or it would be asked for from elsewhere
         )
         # The page has a script of its own, which the others may not.
         return HTMLResponse(page.body, headers={"content-security-policy": DOCS_POLICY})
