@@ -56,6 +56,7 @@ class Topics:
         self.address: Topic = plan.hosting.topics
         self.name = name
         self._jvm: Any = spark._jvm
+        self._array = spark.sparkContext._gateway.new_array
         # Whom it may hear and whom it may speak to are the same.
         self._others = plan.senders(name)
         self._senders = {self.topic(other, name): other for other in self._others}
@@ -106,10 +107,9 @@ class Topics:
         if time.monotonic() - self._pruned_s < PRUNE_S or not self._read:
             return
         self._pruned_s = time.monotonic()
-        admin = self._jvm.org.apache.kafka.clients.admin
         before = self._jvm.java.util.HashMap()
         for topic, offset in self._read.items():
-            before.put(self._partition(topic), admin.RecordsToDelete.beforeOffset(offset + 1))
+            before.put(self._partition(topic), self._up_to(offset))
         self._admin.deleteRecords(before).all().get()
 
     def known(self, name: str) -> bool:
@@ -149,6 +149,15 @@ class Topics:
             except Exception as error:
                 if "TopicExistsException" not in str(error):  # another site was quicker
                     raise
+
+    def _up_to(self, offset: int) -> Any:
+        """All records up to this one. Py4J cannot tell the static method from that of instances of the same name."""
+        kinds = self._array(self._jvm.java.lang.Class, 1)
+        kinds[0] = self._jvm.java.lang.Long.TYPE
+        given = self._array(self._jvm.java.lang.Object, 1)
+        given[0] = offset + 1
+        kind = self._jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        return kind.getMethod("beforeOffset", kinds).invoke(None, given)
 
     def _partition(self, topic: str) -> Any:
         return self._jvm.org.apache.kafka.common.TopicPartition(topic, 0)
