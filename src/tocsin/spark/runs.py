@@ -425,7 +425,8 @@ def rekey(ruleset: RuleSet, spark: SparkSession, old: str, new: str, slots: int 
         more["locations"] = sources.stream(spark, memo["locations"], shape, columns)
     if ruleset.interests:
         more["history"] = memo.get("history")
-    ruleset.rekey(events, old, new, **names(columns), delay=memo["delay_us"], slots=slots, **more)
+    places = sources.absolute(old), sources.absolute(new)
+    ruleset.rekey(events, *places, **names(columns), delay=memo["delay_us"], slots=slots, **more)
     _remember(new, {**memo, "slots": slots})
     return memo["slots"], slots
 
