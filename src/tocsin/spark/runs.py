@@ -425,8 +425,8 @@ def rekey(ruleset: RuleSet, spark: SparkSession, old: str, new: str, slots: int 
         more["locations"] = sources.stream(spark, memo["locations"], shape, columns)
     if ruleset.interests:
         more["history"] = memo.get("history")
-    places = sources.absolute(old), sources.absolute(new)
-    ruleset.rekey(events, *places, **names(columns), delay=memo["delay_us"], slots=slots, **more)
+    given = {**names(columns), "delay": memo["delay_us"], "slots": slots, **more}
+    ruleset.rekey(events, sources.absolute(old), sources.absolute(new), **given)
     _remember(new, {**memo, "slots": slots})
     return memo["slots"], slots
 
