@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from tocsin.cli import running, showing
-from tocsin.errors import RuleError, TocsinError, nearest
+from tocsin.cli import commands_service, commands_sites, running, showing
+from tocsin.cli.options import Engine, IdColumn, Rules, SeqColumn, TsColumn, TsUnit, TypeColumn, microseconds, rules_of
+from tocsin.errors import TocsinError
 
 if TYPE_CHECKING:
-    from tocsin.api import RuleSet
+    pass
 
 SPARK = "On Spark"
 
@@ -43,25 +42,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Engine(StrEnum):
-    """Where rules run."""
-
-    SPARK = "spark"
-    EMBEDDED = "embedded"
-
-
-class Unit(StrEnum):
-    """What a whole number in the time column counts."""
-
-    S = "s"
-    MS = "ms"
-    US = "us"
-    NS = "ns"
-
-
-Rules = Annotated[Path, typer.Argument(metavar="RULES", help="A file of rules.", show_default=False)]
 
 
 def _version(wanted: bool) -> None:
@@ -92,7 +72,7 @@ def check(rules: Rules) -> None:
 
     [bold]Example:[/bold]  tocsin check fire.tesla
     """
-    ruleset = _rules(rules)
+    ruleset = rules_of(rules)
     for rule in ruleset.rules:
         typer.echo(f"{rule.name}: {rule.emits}")
     for interest in ruleset.interests:
@@ -112,7 +92,7 @@ def explain(
 
     [bold]As a drawing:[/bold]  tocsin explain fire.tesla --svg plan.svg
     """
-    ruleset = _rules(rules)
+    ruleset = rules_of(rules)
     if svg is None:
         typer.echo(ruleset.explain())
         return
@@ -158,13 +138,11 @@ def run(
     delay: Annotated[
         str, typer.Option(help="How much later than others an event of a stream may come, such as '5 s'.")
     ] = "0 s",
-    type_column: Annotated[str, typer.Option(help="The column with the type of each event.")] = "type",
-    ts_column: Annotated[str, typer.Option(help="The column with its time.")] = "ts",
-    ts_unit: Annotated[
-        Unit | None, typer.Option(help="What whole numbers in that column count.", show_default="microseconds")
-    ] = None,
-    seq_column: Annotated[str, typer.Option(help="The column that orders events of one instant, if any.")] = "seq",
-    id_column: Annotated[str, typer.Option(help="The column with the event's own id, if any.")] = "id",
+    type_column: TypeColumn = "type",
+    ts_column: TsColumn = "ts",
+    ts_unit: TsUnit = None,
+    seq_column: SeqColumn = "seq",
+    id_column: IdColumn = "id",
     limit: Annotated[int, typer.Option(min=0, help="How many matches to show if they are not written.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     engine: Annotated[Engine, typer.Option(help="Where to run: on Spark, or in this process.")] = Engine.SPARK,
@@ -235,7 +213,7 @@ def run(
         )
     if engine is Engine.EMBEDDED and (follow or slots):
         raise typer.BadParameter("this is for --engine spark", param_hint="--follow" if follow else "--slots")
-    ruleset = _rules(rules)
+    ruleset = rules_of(rules)
     for name, value in (("--locations", locations), ("--history", history)):
         if value is not None and not ruleset.interests:
             raise typer.BadParameter(f"{rules} has no interest: this is for queries that move", param_hint=name)
@@ -278,13 +256,11 @@ def why(
         str | None, typer.Option(metavar="TIME", help="Or when the event came: 2026-07-01T12:00:00Z, or µs.")
     ] = None,
     rule: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.")] = None,
-    type_column: Annotated[str, typer.Option(help="The column with the type of each event.")] = "type",
-    ts_column: Annotated[str, typer.Option(help="The column with its time.")] = "ts",
-    ts_unit: Annotated[
-        Unit | None, typer.Option(help="What whole numbers in that column count.", show_default="microseconds")
-    ] = None,
-    seq_column: Annotated[str, typer.Option(help="The column that orders events of one instant, if any.")] = "seq",
-    id_column: Annotated[str, typer.Option(help="The column with the event's own id, if any.")] = "id",
+    type_column: TypeColumn = "type",
+    ts_column: TsColumn = "ts",
+    ts_unit: TsUnit = None,
+    seq_column: SeqColumn = "seq",
+    id_column: IdColumn = "id",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
     """Say why a rule matched at an event, or why not: what it asks, what was found, and the first thing not met.
@@ -296,8 +272,8 @@ def why(
     names: dict[str, Any] = {"type": type_column, "ts": ts_column, "seq": seq_column, "id": id_column}
     if (id is None) == (at is None):
         raise typer.BadParameter("say which: --id or --at", param_hint="--id")
-    moment = None if at is None else _microseconds(at)
-    reasons = running.reasons(_rules(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
+    moment = None if at is None else microseconds(at)
+    reasons = running.reasons(rules_of(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
     if as_json:
         typer.echo(json.dumps([reason.as_data() for reason in reasons], ensure_ascii=False))
     else:
@@ -330,12 +306,12 @@ def change(
         raise typer.BadParameter("say what to --add or --remove")
     order: dict[str, object] = {}
     if add is not None:
-        _rules(add)
+        rules_of(add)
         order["add"] = add.read_text(encoding="utf-8")
     if remove:
         order["remove"] = remove
     if at is not None:
-        order["at"] = _microseconds(at)
+        order["at"] = microseconds(at)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{time.time_ns():020}.json"
@@ -362,7 +338,7 @@ def rekey(
 
     [bold]Example:[/bold]  tocsin rekey fire.tesla --checkpoint fires/.checkpoint --to fires-8 --slots 8
     """
-    ruleset = _rules(rules)
+    ruleset = rules_of(rules)
     from tocsin.spark import runs
     from tocsin.spark.errors import plainly
 
@@ -387,85 +363,8 @@ def demo(
     demo(events, seed, master)
 
 
-class Clock(StrEnum):
-    """What time is, for a service."""
-
-    EVENTS = "events"
-    WALL = "wall"
-
-
-Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
-
-
-@app.command()
-def serve(
-    data: Folder = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 is any that is free.")] = 8321,
-    name: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A name that others call it by; may be repeated.")
-    ] = None,
-    no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Everyone on this machine may do everything.")] = False,
-    delay: Annotated[str, typer.Option(help="How much later than others an event may come.")] = "1 s",
-    clock: Annotated[
-        Clock, typer.Option(help="What time is: what events say, or what the clock on the wall says.")
-    ] = Clock.EVENTS,
-    private_callbacks: Annotated[
-        bool, typer.Option("--private-callbacks", help="Webhooks may go to addresses inside of this network.")
-    ] = False,
-    engine: Annotated[
-        Engine, typer.Option(help="Where rules run; the service detects in its own process so far.")
-    ] = Engine.EMBEDDED,
-    demo: Annotated[bool, typer.Option("--demo", help="With fires in made-up readings, live.")] = False,
-) -> None:
-    """Serve rules over HTTP: events in, matches out, and a console to look at them.
-
-    Everything is in one folder and survives a crash; without --data it is gone at the end. The first start makes a
-    token with all roles and shows it once; 'tocsin token' makes others.
-
-    [bold]Look:[/bold]  tocsin serve --demo
-
-    [bold]Keep:[/bold]  tocsin serve --data fires/ --delay "5 s"
-    """
-    if engine is not Engine.EMBEDDED:
-        raise typer.BadParameter("the service detects in its own process so far", param_hint="--engine")
-    from tocsin.api import duration_us
-    from tocsin.cli import serving
-
-    serving.serve(
-        serving.Wanted(
-            folder=data,
-            host=host,
-            port=port,
-            names=tuple(name or ()),
-            open_to_all=no_tokens,
-            delay_us=duration_us(delay),
-            clock=clock.value,
-            private_callbacks=private_callbacks,
-            demo=demo,
-        )
-    )
-
-
-@app.command()
-def token(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder of the service.")],
-    name: Annotated[str, typer.Option(help="Whom it is for.")],
-    role: Annotated[
-        list[str] | None,
-        typer.Option(help="publish, subscribe or deploy; may be repeated.", show_default="all three"),
-    ] = None,
-    events_per_s: Annotated[
-        float | None, typer.Option(min=1, help="How many events a second it may publish.", show_default=False)
-    ] = None,
-) -> None:
-    """Make a token for a service, which reads it when it starts. It is printed once, and kept nowhere.
-
-    [bold]Example:[/bold]  tocsin token --data fires/ --name sensors --role publish
-    """
-    from tocsin.cli import serving
-
-    serving.issue(data, name, role or [], events_per_s)
+app.command()(commands_service.serve)
+app.command()(commands_service.token)
 
 
 @app.command()
@@ -503,104 +402,7 @@ def simulate(
         raise typer.Exit(1)
 
 
-site = typer.Typer(no_args_is_help=True, help="Run rules over sites for real: each an application on Spark.")
-app.add_typer(site, name="site")
-
-PlanFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PLAN", help="A scenario (topology, rules, sources, sinks) with hosting.", show_default=False
-    ),
-]
-StrategyName = Annotated[
-    str | None, typer.Option("--strategy", metavar="NAME", help="As in simulate.", show_default="the plan's first")
-]
-
-
-SiteEngine = Annotated[Engine, typer.Option("--engine", help="An application on Spark, or a process without it.")]
-
-
-@site.command("up")
-def site_up(
-    plan: PlanFile,
-    strategy: StrategyName = None,
-    engine: SiteEngine = Engine.SPARK,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run left in the folder.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Start them and return.")] = False,
-    check: Annotated[
-        bool, typer.Option(help="Compare what each sink got with the same rules over all events in one place.")
-    ] = True,
-) -> None:
-    """Start every site of a plan on this machine, and watch them until all events are through.
-
-    Ctrl-C stops them; started again, they go on from there.
-
-    [bold]Example:[/bold]  tocsin site up examples/sites/five.yaml
-    """
-    from tocsin.cli import sites
-
-    if not sites.up(plan, strategy, engine.value, fresh=fresh, detach=detach, check=check):
-        raise typer.Exit(1)
-
-
-@site.command("run")
-def site_run(
-    plan: PlanFile,
-    name: Annotated[str, typer.Option("--site", metavar="NAME", help="A site, or one of its replicas: town#1.")],
-    strategy: StrategyName = None,
-    engine: SiteEngine = Engine.SPARK,
-) -> None:
-    """Run one site of a plan, here, until it is stopped.
-
-    [bold]Example:[/bold]  tocsin site run examples/sites/five.yaml --site town
-    """
-    from tocsin.cli import sites
-
-    sites.run(plan, strategy, name, engine.value)
-
-
-@site.command("down")
-def site_down(plan: PlanFile) -> None:
-    """Stop the sites of a plan on this machine."""
-    from tocsin.cli import sites
-
-    sites.down(plan)
-
-
-@site.command("status")
-def site_status(
-    plan: PlanFile,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:
-    """Show how the sites of a plan are, who leads, and what their links carry."""
-    from tocsin.cli import sites
-
-    sites.status(plan, as_json=as_json)
-
-
-@site.command("hold")
-def site_hold(
-    plan: PlanFile,
-    here: Annotated[str, typer.Argument(metavar="FROM", help="The site that sends.", show_default=False)],
-    there: Annotated[str, typer.Argument(metavar="TO", help="The site that receives.", show_default=False)],
-    release: Annotated[bool, typer.Option("--release", help="Let it be read again.")] = False,
-) -> None:
-    """Hold a link back: what one site sends stays in the channel and is not read, until it is released."""
-    from tocsin.cli import sites
-
-    sites.hold(plan, here, there, held=not release)
-
-
-@site.command("forget")
-def site_forget(
-    plan: PlanFile,
-    name: Annotated[str, typer.Argument(metavar="REPLICA", help="Such as town#1.", show_default=False)],
-    back: Annotated[bool, typer.Option("--back", help="It will be started again after all.")] = False,
-) -> None:
-    """Tell all sites that a replica has failed for ever, so that nobody waits for it or keeps anything for it."""
-    from tocsin.cli import sites
-
-    sites.forget(plan, name, back=back)
+app.add_typer(commands_sites.site, name="site")
 
 
 @app.command()
@@ -633,28 +435,6 @@ def study(
 
     if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out, trace=trace):
         raise typer.Exit(1)
-
-
-def _microseconds(text: str) -> int:
-    """An event time as a person writes it."""
-    if text.lstrip("-").isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is no time; write 2026-07-01T12:00:00Z", param_hint="--at") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def _rules(path: Path) -> RuleSet:
-    import tocsin
-
-    if not path.is_file():
-        beside = [file.name for file in path.parent.iterdir() if file.is_file()] if path.parent.is_dir() else []
-        raise RuleError(f"there is no file {path}", hint=nearest(path.name, beside))
-    with running.named(path):
-        return tocsin.rules(path)
 
 
 def main() -> None:
