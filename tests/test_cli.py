@@ -249,7 +249,7 @@ def test_ctrl_c_ends_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "_rules", interrupted)
+    monkeypatch.setattr(commands, "rules_of", interrupted)
     result = tocsin("check", "fire.tesla")
     assert result.exit_code == 130
     assert result.output == ""

@@ -25,6 +25,7 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQueryListener
 
 from tocsin.errors import TocsinError
+from tocsin.prometheus import metric
 from tocsin.spark.streaming import OBSERVED
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
@@ -96,24 +97,22 @@ class Counters:
 
     def _lines(self) -> Iterator[str]:
         none: dict[str, float] = {}
-        yield from _metric("batches_total", "counter", "Micro-batches that ended.", self.batches)
-        yield from _metric(
-            "input_rows_total", "counter", "Rows that came in, events and control rows.", self.input_rows
-        )
-        yield from _metric("routed_events_total", "counter", "Events sent to slots, each time counted.", self.routed)
-        yield from _metric("late_events_total", "counter", "Events that came after the watermark.", self.late)
-        yield from _metric(
+        yield from metric("batches_total", "counter", "Micro-batches that ended.", self.batches)
+        yield from metric("input_rows_total", "counter", "Rows that came in, events and control rows.", self.input_rows)
+        yield from metric("routed_events_total", "counter", "Events sent to slots, each time counted.", self.routed)
+        yield from metric("late_events_total", "counter", "Events that came after the watermark.", self.late)
+        yield from metric(
             "dead_letters_total", "counter", "Events that could not be used, late ones too.", self.letters
         )
-        yield from _metric("matches_total", "counter", "Composite events found.", dict(self.by_rule), "rule")
-        yield from _metric("state_bytes", "gauge", "Bytes of state.", self.state_bytes, "slot")
+        yield from metric("matches_total", "counter", "Composite events found.", dict(self.by_rule), "rule")
+        yield from metric("state_bytes", "gauge", "Bytes of state.", self.state_bytes, "slot")
         seconds = {stage: ms / 1000 for stage, ms in self.stage_ms.items()}
-        yield from _metric("stage_seconds_total", "counter", "Time for each stage of the batches.", seconds, "stage")
-        yield from _metric("slot_seconds_total", "counter", "Time that slots were at work.", dict(self.slot_s), "slot")
-        yield from _metric("batch_seconds", "gauge", "Time of the last batch.", self.batch_ms / 1000)
+        yield from metric("stage_seconds_total", "counter", "Time for each stage of the batches.", seconds, "stage")
+        yield from metric("slot_seconds_total", "counter", "Time that slots were at work.", dict(self.slot_s), "slot")
+        yield from metric("batch_seconds", "gauge", "Time of the last batch.", self.batch_ms / 1000)
         lag = self.lag_s()
-        yield from _metric("watermark_lag_seconds", "gauge", "Clock minus watermark.", none if lag is None else lag)
-        yield from _metric("query_active", "gauge", "Whether the query runs.", int(self.active))
+        yield from metric("watermark_lag_seconds", "gauge", "Clock minus watermark.", none if lag is None else lag)
+        yield from metric("query_active", "gauge", "Whether the query runs.", int(self.active))
 
 
 class Listener(StreamingQueryListener):  # type: ignore[misc]
@@ -193,13 +192,3 @@ def _served(counters: Counters, port: int) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _metric(name: str, kind: str, help: str, values: float | dict[Any, Any], label: str = "") -> Iterator[str]:
-    yield f"# HELP tocsin_{name} {help}\n# TYPE tocsin_{name} {kind}\n"
-    if not isinstance(values, dict):
-        yield f"tocsin_{name} {values}\n"
-        return
-    for key, value in sorted(values.items()):
-        escaped = str(key).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        yield f'tocsin_{name}{{{label}="{escaped}"}} {value}\n'
