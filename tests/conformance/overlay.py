@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,6 +28,17 @@ ALL = {**STRATEGIES, **{f"{name} eager": replace(STRATEGIES[name], eager=True) f
 TALLYING = {name: strategy(name) for name in ("ST+tally", "MT+tally", "MTpp+tally")}
 BY_NAME = {**ALL, **TALLYING}
 DECLARED = {type.name: type for type in TYPES}
+
+
+def swept(seeds: range, checked: Callable[[random.Random, int], Counter[str]]) -> Counter[str]:
+    """What was sent in the cases of all seeds; the seed of one that fails is told."""
+    sent: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            sent += checked(random.Random(seed), seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return sent
 
 
 def table(events: Sequence[Event]) -> pa.Table:

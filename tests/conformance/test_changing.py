@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.changing import KINDS_OF_CHANGE, check_changes
-from tests.conformance.overlay import ALL, sequences
+from tests.conformance.overlay import ALL, sequences, swept
 from tests.strategies import Case, cases
 
 SMALL = cases(events_max=24)
@@ -37,16 +37,12 @@ def test_sequences_while_sites_change_in_a_long_sweep(strategy: str) -> None:
 
 
 def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
-    sent: Counter[str] = Counter()
-    for seed in seeds:
-        chance = random.Random(seed)
+    def checked(chance: random.Random, seed: int) -> Counter[str]:
         rules, events = sequences(chance)
         rules = [replace(rule, consuming=chance.choice([(), (rule.roles[-1].role,)])) for rule in rules]
-        try:
-            sent += check_changes(rules, events, strategy, seed)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-    return sent
+        return check_changes(rules, events, strategy, seed)
+
+    return swept(seeds, checked)
 
 
 @pytest.mark.slow

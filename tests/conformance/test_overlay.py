@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.changing import check_changes
-from tests.conformance.overlay import ALL, TALLYING, aggregates, check, sequences
+from tests.conformance.overlay import ALL, TALLYING, aggregates, check, sequences, swept
 from tests.strategies import Case, cases
 
 SMALL = cases(events_max=24)
@@ -41,14 +41,7 @@ def test_a_change_of_masters_while_messages_are_delayed() -> None:
 
 
 def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
-    sent: Counter[str] = Counter()
-    for seed in seeds:
-        rules, events = sequences(random.Random(seed))
-        try:
-            sent += check(rules, events, strategy, seed)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-    return sent
+    return swept(seeds, lambda chance, seed: check(*sequences(chance), strategy, seed))
 
 
 @pytest.mark.parametrize("strategy", TALLYING)
@@ -64,16 +57,12 @@ def test_aggregates_on_the_way_are_those_of_one_place_in_a_long_sweep(strategy: 
 
 
 def aggregates_checked(strategy: str, seeds: range) -> Counter[str]:
-    sent: Counter[str] = Counter()
-    for seed in seeds:
-        rules, events = aggregates(random.Random(seed))
-        try:
-            sent += check(rules, events, strategy, seed)
-            if seed % 3 == 0:
-                sent += check_changes(rules, events, strategy, seed)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-    return sent
+    def checked(chance: random.Random, seed: int) -> Counter[str]:
+        rules, events = aggregates(chance)
+        sent = check(rules, events, strategy, seed)
+        return sent + check_changes(rules, events, strategy, seed) if seed % 3 == 0 else sent
+
+    return swept(seeds, checked)
 
 
 @pytest.mark.slow
