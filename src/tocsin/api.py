@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tocsin.engine import output
-from tocsin.engine.detector import Detector
+from tocsin.engine.detector import Detector, identifies
 from tocsin.engine.evidence import Evidence
+from tocsin.engine.machine import Ahead, at_its_turn
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
 from tocsin.engine.reasons import Reason
@@ -128,13 +132,21 @@ class RuleSet:
         if self.interests:
             detector = self._moving(columns, 2**60, history)
             detector.push(events, locations)
+            found = detector.finish()
+            if select is not None:
+                found = found.select(list(output.checked(select, found.column_names)))
         else:
             self._check_at_rest(locations, history)
             detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
-            detector.push(events)
-        found = detector.finish()
-        if select is not None:
-            found = found.select(list(output.checked(select, found.column_names)))
+            if select is not None:
+                select = tuple(select)
+                detector.select, detector.nameless = select, not identifies(self._plan, select)
+            with _second_core() as detector.ahead:
+                detector.push(events)
+                found = detector.finish()
+            if select is not None:
+                names = output.schema(detector.plan, times=False, select=None).names
+                found = found.select(list(output.checked(select, ["seq", *names])))
         dead = detector.dead_letters()
         if dead.num_rows:
             first = f"{dead['reason'][0].as_py()}: {dead['event'][0].as_py()}"
@@ -338,6 +350,16 @@ class RuleSet:
     def explain_svg(self) -> str:
         """The shared operator graph, as a picture."""
         return picture(self._plan)
+
+
+@contextmanager
+def _second_core() -> Iterator[Ahead]:
+    """Lets a core that is free sift the events that come next."""
+    if len(os.sched_getaffinity(0)) < 2:
+        yield at_its_turn
+        return
+    with ThreadPoolExecutor(1) as threads:
+        yield lambda work: threads.submit(work).result
 
 
 def _is_frames(events: object) -> TypeGuard[Frames]:

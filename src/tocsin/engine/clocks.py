@@ -14,8 +14,8 @@ import numpy as np
 
 from tocsin.engine import kernels
 from tocsin.engine.found import Composites
-from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
+from tocsin.engine.sieve import Passed
 from tocsin.engine.tables import FOREVER
 from tocsin.errors import StateError
 from tocsin.events.types import EventType

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
-from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
 from tocsin.engine.requests import LOOKS_MAX, ranks_of
+from tocsin.engine.sieve import Passed
 from tocsin.errors import StateError
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import output, snapshots
-from tocsin.engine.machine import Instant, Machine
+from tocsin.engine.machine import Ahead, Instant, Machine, at_its_turn
 from tocsin.engine.resuming import Change, numbers, resume, settings
 from tocsin.engine.state import State, extract, load
+from tocsin.engine.texts import Lexicon
 from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.batches import (
     DEFINED,
@@ -61,6 +62,8 @@ class Detector:
         """Whether events need no identity; see `identifies`."""
         self.settled = False
         """Whether batches are identified and in canonical order; see `Intake`."""
+        self.ahead: Ahead = at_its_turn
+        """How the next events are sifted; see `Machine`."""
         self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
         self._check_order(self._plan, ordered)
         self._since: dict[str, int] = {}
@@ -92,7 +95,7 @@ class Detector:
     def _machine(self) -> Machine:
         """What runs; not made before it is needed, as the first events may tell more about their types."""
         machine = Machine(self._plan, self._since, ordered=self._ordered)
-        machine.intake.nameless, machine.intake.settled = self.nameless, self.settled
+        machine.intake.nameless, machine.intake.settled, machine.ahead = self.nameless, self.settled, self.ahead
         return machine
 
     # ---- what goes in and comes out
@@ -362,7 +365,8 @@ class Detector:
             still |= self._plan.columns.keys() | self._plan.defined.keys()
             numbers = {type: number for type, number in numbers.items() if type in still}
         exact = {name: dict(type.attributes) for name, type in given.types.items()}
-        self._knowing = key, Known(numbers, exact, given.shared, given.seen)
+        find = Lexicon(numbers, UNNEEDED, np.int32).find_all
+        self._knowing = key, Known(numbers, exact, given.shared, given.seen, find=find)
         return self._knowing[1]
 
     def _learn(self, seen: Seen) -> None:

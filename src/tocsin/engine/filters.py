@@ -69,6 +69,9 @@ class FilterIndex:
         self._sizes: dict[int, int] = {}
         self.most_of_a_type = 0
         """The largest number of filters that one event can pass."""
+        self.has_programs = False
+        """Whether some filter is more than comparisons with constants."""
+        self._tested: set[tuple[int, int]] = set()
 
     def add(self, type: int, filter: int, tests: list[AxisTest], residual: int) -> None:
         """Adds the filter of that number, the next free one, to a type's."""
@@ -80,9 +83,15 @@ class FilterIndex:
         block.tests.append(tests)
         block.axes = None
         self._residual.append(residual)
+        self._tested.update((type, test[0]) for test in tests)
+        self.has_programs |= residual != kernels.NONE
         self._sizes[type] = self._sizes.get(type, 0) + 1
         self.most_of_a_type = max(self.most_of_a_type, self._sizes[type])
         self._tables = None
+
+    def ask_for(self, slots: Array) -> bool:
+        """Whether filters look at an attribute that each type keeps in one of these slots."""
+        return self.has_programs or any((type, slot) in self._tested for type, slot in enumerate(slots.tolist()))
 
     def tables(self, types: int) -> Filters:
         """The index as the kernels read it, for that many types."""

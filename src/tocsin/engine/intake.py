@@ -1,5 +1,5 @@
-"""From a batch to rows: loads the columns that rules read, keeps the events that pass some filter, says who they are
-and puts equals in order.
+"""From a batch to rows: of the events that pass some filter it loads the columns that rules read, says who they are and
+puts equals in order.
 
 What comes out is the store's new rows and the pairs (filter, row), in canonical order.
 """
@@ -14,47 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine import kernels
+from tocsin.engine.columns import View, hexadecimal, words_of
 from tocsin.engine.kernels import Array
+from tocsin.engine.sieve import Passed, Sieve
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
-from tocsin.engine.texts import Texts
+from tocsin.engine.texts import Texts, text_buffers
 from tocsin.events import ids
+from tocsin.events.batches import whole
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
-
-NO_RANKS: Array = np.zeros(1, np.int64)
-
-
-@dataclass(slots=True)
-class Passed:
-    """Events that passed filters: pairs (filter, row) in canonical order."""
-
-    filters: Array
-    rows: Array
-
-
-def words_of(column: pa.Array, kind: Kind, texts: Texts | None) -> tuple[Array, Array]:
-    """A column as 64-bit words, and whether there is a value. Doubles that are not finite are no values."""
-    size = len(column)
-    if column.null_count:
-        present = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-    else:
-        present = np.ones(size, np.uint8)
-    if kind == Kind.STRING:
-        assert texts is not None
-        return texts.encode(column), present
-    if kind == Kind.DOUBLE:
-        doubles = (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False) + 0.0
-        finite = np.isfinite(doubles)
-        if not finite.all():
-            present &= finite
-        return doubles.view(np.int64), present
-    if kind == Kind.BOOL:
-        return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64), present
-    if kind == Kind.TIMESTAMP:
-        column = column.cast(pa.int64())
-    filled = column.fill_null(0) if column.null_count else column
-    return filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False), present
 
 
 def load(batch: pa.Table, tables: Tables, texts: Texts, store: Store) -> tuple[int, dict[str, tuple[Array, Array]]]:
@@ -66,6 +35,7 @@ def load(batch: pa.Table, tables: Tables, texts: Texts, store: Store) -> tuple[i
     store.seq[base : base + size] = batch["seq"].to_numpy()
     store.type[base : base + size] = types
     store.given[base : base + size] = kernels.NONE
+    store.size = base + size
     columns: dict[str, tuple[Array, Array]] = {}
     for name in batch.column_names:
         if ":" not in name:
@@ -76,13 +46,6 @@ def load(batch: pa.Table, tables: Tables, texts: Texts, store: Store) -> tuple[i
             columns[name] = words_of(whole(batch[name]), Kind(kind), texts)
             kernels.load_column(store.words, store.present, base, *columns[name], types, slots)
     return base, columns
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def identities(
@@ -109,45 +72,67 @@ def identities(
     return first, second
 
 
-class Intake:
+@dataclass(slots=True)
+class Sifted:
+    """The events of a batch that passed some filter, and at which of its rows they were."""
+
+    events: pa.Table
+    passed: Passed | None
+    """Pairs (filter, place); None where filters ask for ids, which are not known before an event is taken in."""
+    origin: Array
+    content: tuple[Array, Array] | None = None
+    """The identities of the events, if they have no ids."""
+
+
+class Intake(Sieve):
     """Takes in batches and composite events. `ordered`: an instant may be spread over several batches."""
 
     def __init__(self, tables: Tables, texts: Texts, store: Store, *, ordered: bool = False) -> None:
-        self._tables, self._texts, self._store = tables, texts, store
-        self._scratch = kernels.Scratch()
+        super().__init__(tables, texts, store)
         self.tail = Tail() if ordered else None
         self.nameless = False
         """Whether nobody will ask who an event is: then only equals are identified, for their order."""
         self.settled = False
         """Whether batches are in canonical order already, with identities in which occurrences are counted."""
 
-    def environment(self, lists: kernels.Lists | None) -> Array:
-        """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
-        store, tables = self._store, self._tables
-        ranks = self._texts.ranks if tables.expressions.uses_ranks else NO_RANKS
-        columns = (store.ts, store.seq, store.words, store.present)
-        return kernels.environment(self._scratch, tables.code.data, *columns, ranks, lists)
+    @property
+    def can_sift_ahead(self) -> bool:
+        """Whether sifting a batch neither needs nor changes what is remembered."""
+        return not self._tables.filters.has_programs and not self._reads_ids
 
-    def batch(self, batch: pa.Table) -> tuple[Passed, list[int]]:
-        """Takes in a batch in order of (ts, seq).
+    def sift(self, batch: pa.Table) -> Sifted:
+        """The events of a batch that pass some filter."""
+        named = "id" in batch.column_names
+        if self._reads_ids and (not named or batch["id"].null_count):
+            return Sifted(batch, None, np.arange(batch.num_rows))
+        passed, origin = self.classify(self.view_of(batch))
+        if len(origin) < batch.num_rows:
+            batch = batch.take(pa.array(origin))
+        sifted = Sifted(batch, passed, origin)
+        if not named and not self.nameless:
+            sifted.content = identities(batch, self._tables.type_words, np.arange(len(origin)), {})
+        return sifted
+
+    def batch(self, sifted: Sifted) -> tuple[Passed, list[int]]:
+        """Takes in the events of a batch, in order of (ts, seq).
 
         Returns what passed, and which events came behind an equal one that canonically follows them.
         """
-        given = whole(batch["id"]) if "id" in batch.column_names else None
-        if self._reads_ids and (given is None or given.null_count):
+        batch, passed, origin = sifted.events, sifted.passed, sifted.origin
+        if passed is None:
             return self._identified_first(batch)
-        store = self._store
-        base, columns = load(batch, self._tables, self._texts, store)
+        given = whole(batch["id"]) if "id" in batch.column_names else None
+        base, columns = load(batch, self._tables, self._texts, self._store)
+        passed.rows += base
         if given is not None and self._reads_ids:
             self._load_ids(base, words_of(given, Kind.STRING, self._texts))
-        passed, source = self.classify(base, batch.num_rows)
-        store.size = base + len(source)
-        self._identify(batch, columns, given, base, source)
+        source = np.arange(len(origin))
+        self._identify(batch, columns, given, base, source, sifted.content)
         late, passed = self._settle(batch, columns, base, source, passed)
         if late:
             gone = np.isin(passed.rows, late)
             passed = Passed(passed.filters[~gone], passed.rows[~gone])
-        return passed, [int(source[row - base]) for row in late]
+        return passed, origin[source[np.array(late, np.int64) - base]].tolist()
 
     def _identified_first(self, batch: pa.Table) -> tuple[Passed, list[int]]:
         """Takes in a batch for rules that read computed ids: these must be known before filters are tried."""
@@ -160,13 +145,19 @@ class Intake:
         late, _ = self._settle(batch, columns, base, source, Passed(source[:0], source[:0]))
         store.type[late] = kernels.NONE
         rows = slice(base, base + len(needed))
-        first, second, given = store.first[rows].copy(), store.second[rows].copy(), store.given[rows].copy()
-        self._load_ids(base, self._id_words(first, second, given))
-        passed, kept = self.classify(base, len(needed))
-        rows = slice(base, base + len(kept))
-        store.first[rows], store.second[rows], store.given[rows] = first[kept], second[kept], given[kept]
-        store.size = rows.stop
+        self._load_ids(base, self._id_words(store.first[rows], store.second[rows], store.given[rows]))
+        passed, kept = self.classify(self._stored(rows))
+        store.keep(base, kept)
+        passed.rows += base
         return passed, [int(needed[source[row - base]]) for row in late]
+
+    def _stored(self, rows: slice) -> View:
+        """Rows of the store, for filters to read."""
+        store = self._store
+        view = self.view(store.type[rows], store.ts[rows], store.seq[rows])
+        for slot in range(store.width):
+            view.add_words(store.words[slot, rows], store.present[slot, rows], slice(None), slot)
+        return view
 
     def _id_words(self, first: Array, second: Array, given: Array) -> tuple[Array, Array]:
         """Ids as words, as rules read them."""
@@ -194,34 +185,16 @@ class Intake:
         base = store.reserve(size, self._tables.width)
         rows = slice(base, base + size)
         store.ts[rows], store.seq[rows], store.type[rows] = ts, seq, type
+        store.first[rows], store.second[rows], store.given[rows] = first, second, given
         for slot, (words, present) in slots.items():
             store.words[slot, rows], store.present[slot, rows] = words, present
         if self._reads_ids:
             self._load_ids(base, self._id_words(first, second, given))
-        passed, source = self.classify(base, size)
-        kept = slice(base, base + len(source))
-        store.first[kept], store.second[kept], store.given[kept] = first[source], second[source], given[source]
-        store.size = kept.stop
+        store.size = base + size
+        passed, source = self.classify(self._stored(rows))
+        store.keep(base, source)
+        passed.rows += base
         return passed, source
-
-    def classify(self, base: int, size: int) -> tuple[Passed, Array]:
-        """Keeps the loaded events that pass some filter. Returns the pairs and where each kept row was in the batch."""
-        tables, store = self._tables, self._store
-        filters = tables.filters.tables(len(tables.types))
-        env = self.environment(None)
-        source = np.empty(size, np.int64)
-        at = kept = 0
-        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        while at < size:
-            room = size - at + tables.filters.most_of_a_type
-            pair_filter, pair_row = np.empty(room, np.int64), np.empty(room, np.int64)
-            at, kept, pairs = kernels.classify(
-                filters, env.ctypes.data, store.ts, store.seq, store.words, store.words.view(np.float64), store.present,
-                store.type, base, at, size, kept, source, pair_filter, pair_row,
-            )  # fmt: skip
-            parts.append((pair_filter[:pairs], pair_row[:pairs]))
-        joined = [np.concatenate([part[k] for part in parts]) if len(parts) > 2 else parts[-1][k] for k in range(2)]
-        return Passed(joined[0], joined[1]), source[:kept]
 
     # ---- who an event is
 
@@ -241,11 +214,15 @@ class Intake:
         given: pa.Array | None,
         base: int,
         source: Array,
+        content: tuple[Array, Array] | None = None,
     ) -> None:
         """Writes the identities of the rows from `base` on, which were at `source` in the batch."""
         store, rows = self._store, slice(base, base + len(source))
         if self.nameless:
             store.first[rows], store.second[rows] = 0, 0
+            return
+        if content is not None:
+            store.first[rows], store.second[rows] = content
             return
         unnamed = np.arange(len(source))
         if given is not None:
@@ -388,24 +365,3 @@ def _id_text(store: Store, row: int) -> str:
     if store.given[row] < 0:
         return ids.hexadecimal(_identity(store, row))
     return str(store.names.texts(store.given[row : row + 1])[0])
-
-
-def hexadecimal(first: Array, second: Array) -> pa.Array:
-    """Identities as they are printed, 32 digits each."""
-    data = np.empty(32 * len(first), np.uint8)
-    kernels.hexadecimal(first, second, data)
-    offsets = np.arange(0, 32 * len(first) + 1, 32, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(first), pa.py_buffer(offsets), pa.py_buffer(data))
-
-
-def text_buffers(column: pa.Array) -> tuple[Array, Array, Array]:
-    """The offsets, the bytes, and whether there is a value, of a column of strings."""
-    column = column.cast(pa.string())
-    buffers = column.buffers()
-    offsets = np.frombuffer(buffers[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None and buffers[2].size else np.zeros(1, np.uint8)
-    if column.null_count:
-        present = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-    else:
-        present = np.ones(len(column), np.uint8)
-    return offsets, data, present

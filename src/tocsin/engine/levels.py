@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
 from tocsin.engine.requests import ranks_of
+from tocsin.engine.sieve import Passed
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine

@@ -8,8 +8,9 @@ when its instant is closed, so that composites of one instant are seen in canoni
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,9 +22,10 @@ from tocsin.engine.buffers import Buffers
 from tocsin.engine.clocks import Clocks
 from tocsin.engine.contexts import Context
 from tocsin.engine.found import Composites, Found, Moments, Roles, joined, moments_of, some, taken, together
-from tocsin.engine.intake import Intake, Passed
+from tocsin.engine.intake import Intake, Sifted
 from tocsin.engine.kernels import Array
 from tocsin.engine.requests import Requests, consumed, ranks_of
+from tocsin.engine.sieve import Passed
 from tocsin.engine.store import Store
 from tocsin.engine.tables import FOREVER, Loaded, Tables
 from tocsin.engine.texts import Texts
@@ -42,6 +44,14 @@ CHUNK = 1 << 18
 
 Instant = tuple[int, int]
 """(ts, seq)."""
+
+Ahead = Callable[[Callable[[], Sifted]], Callable[[], Sifted]]
+"""Begins some work, and says how to get what comes of it."""
+
+
+def at_its_turn(work: Callable[[], Sifted]) -> Callable[[], Sifted]:
+    """Does the work when it is asked for."""
+    return work
 
 
 class Consumed(NamedTuple):
@@ -73,6 +83,8 @@ class Machine:
         self.requests = Requests()
         self.intake = Intake(self.tables, self.texts, self.store, ordered=ordered)
         self.pending: dict[str, Composites] = {}
+        self.ahead: Ahead = at_its_turn
+        """How the events that come next are sifted, while those before them are still at work."""
         self.journal: Journal | None = None
         """Kept only where the state is written down piece by piece."""
         self.emits: dict[str, EventType] = {}
@@ -125,28 +137,34 @@ class Machine:
 
         Yields matches piece by piece, each valid until the next, with the events that were late among their equals.
         """
-        at, size = 0, batch.num_rows
-        ts, seq = (batch[name].to_numpy() for name in ("ts", "seq")) if size else (np.zeros(0), np.zeros(0))
-        while True:
-            end = min(at + CHUNK, size)
-            while 0 < end < size and ts[end] == ts[end - 1] and seq[end] == seq[end - 1]:
-                end += 1
-            bound = closed if end == size else (int(ts[end]), int(seq[end]))
-            found, late = self._step(batch.slice(at, end - at) if (at, end) != (0, size) else batch, bound)
+        if not batch.num_rows:
+            yield self._step(None, closed)
+            self._age(closed[0])
+            return
+        sift = self.intake.sift
+        starts = _starts(batch)
+        pieces = [batch.slice(at, end - at) for at, end in pairwise(starts)] if len(starts) > 2 else [batch]
+        ahead = self.ahead if self.intake.can_sift_ahead else at_its_turn
+        sifted = ahead(partial(sift, pieces[0]))
+        for number, (at, end) in enumerate(pairwise(starts)):
+            now = sifted()
+            if end < batch.num_rows:
+                bound = (batch["ts"][end].as_py(), batch["seq"][end].as_py())
+                sifted = ahead(partial(sift, pieces[number + 1]))
+            else:
+                bound = closed
+            found, late = self._step(now, bound)
             yield found, [at + row for row in late]
             self._age(bound[0])
-            at = end
-            if at == size:
-                return
 
-    def _step(self, batch: pa.Table, bound: Instant) -> tuple[Found, list[int]]:
+    def _step(self, sifted: Sifted | None, bound: Instant) -> tuple[Found, list[int]]:
         jobs: dict[int, list[tuple[Loaded, int, int]]] = defaultdict(list)
         anchors: list[Array] = []
         late: list[int] = []
         found: list[Found] = []
         entered: list[Passed] = []
-        if batch.num_rows:
-            passed, late = self.intake.batch(batch)
+        if sifted is not None:
+            passed, late = self.intake.batch(sifted)
             self._enter(passed, jobs, anchors)
             entered.append(passed)
         for level in range(self.levels):
@@ -422,3 +440,15 @@ class Machine:
             for k, (_, kind) in enumerate(self.emits[name].attributes):
                 if kind == Kind.STRING:
                     yield held.words[k][held.known[k] != 0]
+
+
+def _starts(batch: pa.Table) -> list[int]:
+    """Where a batch is cut so that an instant stays together, and its end."""
+    ts, seq = batch["ts"].to_numpy(), batch["seq"].to_numpy()
+    starts, size = [0], batch.num_rows
+    while starts[-1] < size:
+        end = min(starts[-1] + CHUNK, size)
+        while end < size and ts[end] == ts[end - 1] and seq[end] == seq[end - 1]:
+            end += 1
+        starts.append(end)
+    return starts

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tocsin.engine.columns import hexadecimal
 from tocsin.engine.found import Found, moments_of, some
-from tocsin.engine.intake import hexadecimal
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Machine
 from tocsin.errors import EventError, nearest
@@ -121,14 +121,16 @@ def _parts(found: Found, plans: list[RulePlan], which: Array, machine: Machine, 
     there = None if (counts == places).all() else np.arange(places) < counts[:, None]
     rows = found.parts.reshape(-1) if there is None else found.parts[there]
     starts = np.cumsum(role_counts) - role_counts
+    names, types = ([part[k] for mine in roles for part in mine] for k in range(2))
+    turns = len(plans) == 1 and found.roles is None
     if found.roles is None:
         labels = np.repeat(starts[which] - offsets[:-1], counts) + np.arange(len(rows))
     else:
         numbers = found.roles.numbers
         labels = np.repeat(starts[which], counts) + (numbers.reshape(-1) if there is None else numbers[there])
     children = {
-        "role": _labels([role for mine in roles for role, _ in mine], labels),
-        "type": _labels([shown_type(type) for mine in roles for _, type in mine], labels),
+        "role": _labels(names, labels, turns),
+        "type": _labels([shown_type(type) for type in types], labels, turns),
         "ts": _times(machine.store.ts[rows], ts_type),
         "id": ids_of(machine, rows),
     }
@@ -136,9 +138,17 @@ def _parts(found: Found, plans: list[RulePlan], which: Array, machine: Machine, 
     return pa.ListArray.from_arrays(pa.array(offsets), structs)
 
 
-def _labels(texts: list[str], numbers: Array) -> pa.Array:
+def _labels(texts: list[str], numbers: Array, turns: bool = False) -> pa.Array:
+    """The texts of these numbers; `turns`: each has its turn, over and over."""
     if len(texts) == 1:
         return pa.repeat(pa.scalar(texts[0], pa.string()), len(numbers))
+    if turns:
+        data = [text.encode() for text in texts]
+        rounds = len(numbers) // len(texts)
+        offsets = np.zeros(len(numbers) + 1, np.int32)
+        np.cumsum(np.tile(np.array([len(text) for text in data], np.int32), rounds), out=offsets[1:])
+        buffers = [pa.py_buffer(offsets), pa.py_buffer(b"".join(data) * rounds)]
+        return pa.StringArray.from_buffers(len(numbers), *buffers)
     return pa.array(texts, pa.string()).take(pa.array(numbers))
 
 

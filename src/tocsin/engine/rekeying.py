@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine import snapshots
+from tocsin.engine.columns import hexadecimal
 from tocsin.engine.detector import Detector
-from tocsin.engine.intake import hexadecimal, whole
 from tocsin.engine.kernels import Array
 from tocsin.engine.snapshots import Snapshot
 from tocsin.engine.state import State
 from tocsin.engine.windows import HELD
 from tocsin.errors import StateError
-from tocsin.events.batches import concat
+from tocsin.events.batches import concat, whole
 from tocsin.events.types import EventType
 from tocsin.language import parse
 from tocsin.language.requests import Request, Statement, owned

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tocsin.engine import kernels
-from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array
 from tocsin.engine.request_tables import Arriving
+from tocsin.engine.sieve import Passed
 from tocsin.errors import StateError
 from tocsin.language.requests import Request, owned
 

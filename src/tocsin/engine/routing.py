@@ -15,11 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
-from tocsin.engine.intake import Intake, Passed, identities, load, text_buffers, whole, words_of
+from tocsin.engine.columns import words_of
+from tocsin.engine.intake import identities
 from tocsin.engine.kernels import Array
+from tocsin.engine.sieve import Passed, Sieve
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
-from tocsin.engine.texts import Texts
+from tocsin.engine.texts import Texts, text_buffers
+from tocsin.events.batches import whole
 from tocsin.events.types import Kind
 from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Filter
@@ -27,9 +30,6 @@ from tocsin.plans.layout import Forward
 
 Needed = Mapping[str, Mapping[str, Kind | None]]
 """The attributes that are needed of each type, with their kinds."""
-
-Columns = Mapping[str, tuple[Array, Array]]
-"""Columns as words, and whether there is a value."""
 
 
 class Router:
@@ -91,14 +91,14 @@ class Router:
         numbers = [self._tables.types.get(name, kernels.NONE) for name in self._types]
         types = np.array([*numbers, kernels.NONE], np.int32)[batch["type"].to_numpy()]
         local = batch.set_column(0, "type", pa.array(types))
-        passed, source, columns = self._tried(local) if self._filter_of is None else self._by_type(batch)
+        passed, source = self._tried(local) if self._filter_of is None else self._by_type(batch)
         if not len(source):
             return
         rows, slots = self._destinations(batch, passed.filters, passed.rows, source)
         kept = [name for name in batch.column_names if ":" not in name or name in self._columns]
         content = None
         if "id" not in kept and len(kept) < len(batch.column_names):
-            content = identities(local, self._tables.type_words, source, columns)
+            content = identities(local, self._tables.type_words, source, {})
         if self._texts.crowded:
             self._texts.keep([])
         thin = batch.select(kept)
@@ -110,19 +110,17 @@ class Router:
                 table = table.append_column("second", pa.array(content[1][mine]))
             yield slot, table
 
-    def _by_type(self, batch: pa.Table) -> tuple[Passed, Array, Columns]:
+    def _by_type(self, batch: pa.Table) -> tuple[Passed, Array]:
         """What passes where filters take all events of their types."""
         assert self._filter_of is not None
         filters = self._filter_of[batch["type"].to_numpy()]
         source = np.flatnonzero(filters >= 0)
-        return Passed(filters[source], np.arange(len(source))), source, {}
+        return Passed(filters[source], np.arange(len(source))), source
 
-    def _tried(self, batch: pa.Table) -> tuple[Passed, Array, Columns]:
-        """What passes the filters, where in the batch, and the words of the columns that were needed for that."""
-        store = Store()
-        _, columns = load(batch, self._tables, self._texts, store)
-        passed, source = Intake(self._tables, self._texts, store).classify(0, batch.num_rows)
-        return passed, source, columns
+    def _tried(self, batch: pa.Table) -> tuple[Passed, Array]:
+        """What passes the filters, and where in the batch."""
+        sieve = Sieve(self._tables, self._texts, Store())
+        return sieve.classify(sieve.view_of(batch))
 
     def _destinations(self, batch: pa.Table, filters: Array, rows: Array, source: Array) -> tuple[Array, Array]:
         """Pairs (row, slot), each once; rows are places in `source`."""

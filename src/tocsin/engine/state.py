@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
+from tocsin.engine.columns import words_of
 from tocsin.engine.contexts import kept_of, take_kept
 from tocsin.engine.found import Composites
-from tocsin.engine.intake import whole, words_of
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Machine
 from tocsin.engine.output import column_of
 from tocsin.engine.requests import take_used, used_of
+from tocsin.events.batches import whole
 from tocsin.language.requests import timer_owner
 
 

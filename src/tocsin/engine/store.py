@@ -63,6 +63,17 @@ class Store:
         self.born[self.size : self.size + count] = NONE
         return self.size
 
+    def keep(self, base: int, chosen: Array) -> None:
+        """Of the rows from `base` on, which are not numbered yet, keeps those at these places, which ascend."""
+        count = len(chosen)
+        if base + count < self.size:
+            origin, rows = base + chosen, slice(base, base + count)
+            for column in (self.ts, self.seq, self.type, self.first, self.second, self.given):
+                column[rows] = column[origin]
+            self.words[:, rows] = self.words[:, origin]
+            self.present[:, rows] = self.present[:, origin]
+        self.size = base + count
+
     def permute(self, rows: Array, order: Array) -> None:
         """Puts row `rows[order[i]]` where row `rows[i]` was; none of them is numbered yet."""
         origin = rows[order]

@@ -2,12 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
 
+from tocsin.engine import kernels
 from tocsin.engine.kernels import Array
+
+
+class Lexicon:
+    """Which of some known texts is it? A hash table that never changes; other texts are `missing`."""
+
+    def __init__(self, numbers: Mapping[str, int], missing: int, dtype: type[np.signedinteger] = np.int64) -> None:
+        self._names = [*numbers]
+        offsets, data, _ = text_buffers(pa.array(self._names, pa.string()))
+        size = 1 << (2 * len(numbers)).bit_length()
+        self._known = data
+        self._heads = np.zeros(size, np.uint64)
+        self._lengths, self._begins = np.full(size, -1, np.int64), np.zeros(size, np.int64)
+        self._numbers = np.zeros(size, dtype)
+        self._missing = self._numbers.dtype.type(missing)
+        codes = np.array([*numbers.values()], dtype)
+        table = self._heads, self._lengths, self._begins, self._numbers
+        kernels.enter_texts(offsets.astype(np.int64), data, codes, *table)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def find(self, column: pa.Array) -> Array:
+        """The number of each text of a column. What a null becomes has no meaning.
+
+        Linear: a text of up to eight bytes is compared as one word.
+        """
+        return self._find(column, np.zeros(0, np.int64))
+
+    def find_all(self, column: pa.Array) -> tuple[Array, set[int]]:
+        """The number of each text of a column, and which of the known numbers there are."""
+        counts = np.zeros(len(self._heads), np.int64)
+        return self._find(column, counts), set(self._numbers[counts > 0].tolist())
+
+    def _find(self, column: pa.Array, counts: Array) -> Array:
+        if pa.types.is_dictionary(column.type):
+            numbers = np.append(self._find(column.dictionary, counts), self._missing)
+            indices = column.indices.fill_null(len(column.dictionary)) if column.null_count else column.indices
+            return np.asarray(numbers[indices.to_numpy(zero_copy_only=False)])
+        offsets, data, _ = text_buffers(column)
+        out = np.empty(len(column), self._numbers.dtype)
+        table = self._heads, self._lengths, self._begins, self._known, self._numbers
+        kernels.find_texts(offsets.ctypes.data, data.ctypes.data, len(data), *table, counts, self._missing, out)
+        return out
+
+
+def text_buffers(column: pa.Array) -> tuple[Array, Array, Array]:
+    """The offsets, the bytes, and whether there is a value, of a column of strings."""
+    column = column.cast(pa.string())
+    buffers = column.buffers()
+    if not len(column):
+        return np.zeros(1, np.int32), np.zeros(1, np.uint8), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(buffers[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None and buffers[2].size else np.zeros(1, np.uint8)
+    if column.null_count:
+        present = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    else:
+        present = np.ones(len(column), np.uint8)
+    return offsets, data, present
 
 
 class Texts:
@@ -18,6 +77,9 @@ class Texts:
         self._texts: list[str | None] = []
         self._free: list[int] = []
         self._pinned: set[int] = set()
+        self._constants: Lexicon | None = None
+        self._lexicon: Lexicon | None = None
+        """The strings of some time ago."""
         self._kept = 1024
         self._ranks: Array | None = None
 
@@ -46,14 +108,38 @@ class Texts:
     def pin(self, text: str) -> int:
         """The number of a string that stays: a constant of a rule."""
         number = self.number(text)
-        self._pinned.add(number)
+        if number not in self._pinned:
+            self._pinned.add(number)
+            self._constants = None
         return number
+
+    @property
+    def constants(self) -> Lexicon:
+        """The strings that stay, by their numbers; others are -1."""
+        if self._constants is None:
+            self._constants = Lexicon({self.text(number): number for number in self._pinned}, kernels.NONE)
+        return self._constants
 
     def encode(self, column: pa.Array) -> Array:
         """A column of strings as numbers; what a null becomes has no meaning.
 
-        Linear, with a look-up for each distinct string.
+        Linear. Strings that are known for some time are found fast; of others each distinct one is looked up.
         """
+        if pa.types.is_dictionary(column.type) or not len(self._numbers):
+            return self._learned(column)
+        if self._lexicon is None or len(self._numbers) > 2 * len(self._lexicon):
+            self._lexicon = Lexicon(self._numbers, kernels.NONE)
+        numbers = self._lexicon.find(column)
+        new = numbers < 0
+        if column.null_count:
+            new &= column.is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(new)
+        if len(rows):
+            numbers[rows] = self._learned(column.take(pa.array(rows)))
+        return numbers
+
+    def _learned(self, column: pa.Array) -> Array:
+        """The numbers of strings, some of which may be new."""
         coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         if len(coded.dictionary) == 0:
             return np.zeros(len(column), np.int64)
@@ -99,4 +185,4 @@ class Texts:
                 self._texts[number] = None
                 self._free.append(number)
         self._kept = max(1024, len(self._numbers))
-        self._ranks = None
+        self._ranks = self._lexicon = None

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.chains import Attempts
-from tocsin.engine.intake import Passed
 from tocsin.engine.kernels import Array, groups, joins, layout, queries, values, windows
 from tocsin.engine.levels import Level
+from tocsin.engine.sieve import Passed
 from tocsin.errors import StateError
 from tocsin.events.types import Kind
 

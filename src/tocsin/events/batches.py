@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -64,6 +64,8 @@ class Known:
     seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     partly_named: bool = False
     """Whether some events have ids and others do not."""
+    find: Callable[[pa.Array], tuple[Array, set[int]]] | None = None
+    """A fast way to find the numbers of types, and which there are."""
 
     def kind(self, type: str, attribute: str) -> Kind | None:
         """The kind that an attribute of a type must have, if that is known."""
@@ -237,9 +239,7 @@ def _convert(
 
 def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
     """The column as that kind, with the rows that cannot be so (null in the result)."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    array = whole(column)
     target = ARROW[kind]
     if array.type == target or (kind == Kind.STRING and pa.types.is_dictionary(array.type)):
         return (array, []) if not pa.types.is_dictionary(array.type) else (array.cast(pa.string()), [])
@@ -256,6 +256,18 @@ def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
             failed.append(row)
             pieces.append(pa.nulls(1, target))
     return pa.concat_arrays(pieces) if pieces else pa.nulls(0, target), failed
+
+
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column in one piece; not copied if it is that already."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    return array
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -320,9 +332,11 @@ def _types(column: pa.ChunkedArray, known: Known, reasons: dict[int, str]) -> tu
             column = column.cast(pa.string())
         else:
             raise EventError(f"the type column must hold names of event types, it is {column.type}")
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], pa.string())
+    array = whole(column)
+    if known.find is not None and not array.null_count:
+        numbers, there = known.find(array)
+        if DEFINED not in there:
+            return {number: name for name, number in known.numbers.items() if number in there}, numbers
     coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     names = coded.dictionary.to_pylist()
     by_code = np.array([known.numbers.get(name, UNNEEDED) for name in names] or [UNNEEDED], np.int32)

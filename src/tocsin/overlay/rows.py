@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
-from tocsin.engine.intake import text_buffers, whole
+from tocsin.engine.texts import text_buffers
+from tocsin.events.batches import whole
 from tocsin.overlay.timing import Array
 
 

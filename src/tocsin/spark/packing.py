@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.engine.intake import identities, whole
-from tocsin.events.batches import Columns, Data, Known, letters, read
+from tocsin.engine.intake import identities
+from tocsin.events.batches import Columns, Data, Known, letters, read, whole
 from tocsin.events.ids import text_words
 from tocsin.spark.jobs import Job, Sent
 

@@ -24,7 +24,7 @@ with compiled_kernels():
         match_identities,
         text_identities,
     )
-    from tocsin.engine.kernels.intake import classify, fill_axis, load_column
+    from tocsin.engine.kernels.intake import classify, enter_texts, fill_axis, find_texts, load_column
     from tocsin.engine.kernels.kept import COMB_WORDS, SIZE, adopt, compact, held
     from tocsin.engine.kernels.memory import Array, Scratch, environment
     from tocsin.engine.kernels.notifications import notify
@@ -46,8 +46,10 @@ __all__ = [
     "classify",
     "compact",
     "detect",
+    "enter_texts",
     "environment",
     "fill_axis",
+    "find_texts",
     "fold_start",
     "fold_texts",
     "fold_words",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.memory import jit, small
+from tocsin.engine.kernels.memory import get_anywhere, get_byte, jit, small
 
 FIRST_SEED, SECOND_SEED = np.uint64(0x746F6373696E2D61), np.uint64(0x746F6373696E2D62)
 
@@ -26,14 +26,23 @@ def fold(first, second, word):
 
 
 @small
+def head_of(data, size, begin, length):
+    """The first eight bytes of a text, fewer filled up with zeros."""
+    if begin + 8 <= size:
+        head = get_anywhere(data + begin)
+        return head if length >= 8 else head & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1))
+    head = np.uint64(0)
+    for k in range(min(length, 8)):
+        head |= np.uint64(get_byte(data, begin + k)) << np.uint64(8 * k)
+    return head
+
+
+@small
 def text_words(data, start, end):
     """The identity of a text, `events.ids.text_words`."""
     a, b = FIRST_SEED, SECOND_SEED
     for at in range(start, end, 8):
-        word = np.uint64(0)
-        for i in range(at, min(at + 8, end)):
-            word |= np.uint64(data[i]) << np.uint64(8 * (i - at))
-        a, b = fold(a, b, word)
+        a, b = fold(a, b, head_of(data.ctypes.data, len(data), at, end - at))
     return fold(a, b, np.uint64(end - start))
 
 
@@ -92,12 +101,25 @@ def match_identities(rule_words, rules, parts, counts, first, second, out_first,
         out_first[m], out_second[m] = a, b
 
 
+@small
+def digits(word):
+    """The lower half of a word as eight hexadecimal digits, the first of them in the lowest byte."""
+    word &= np.uint64(0xFFFFFFFF)
+    word = (word >> np.uint64(16)) | (word << np.uint64(32)) & np.uint64(0x0000FFFF00000000)
+    word = (word >> np.uint64(8)) & np.uint64(0x000000FF000000FF) | (word << np.uint64(16)) & np.uint64(
+        0x00FF000000FF0000
+    )
+    high = (word >> np.uint64(4)) & np.uint64(0x000F000F000F000F)
+    word = high | (word << np.uint64(8)) & np.uint64(0x0F000F000F000F00)
+    letters = ((word + np.uint64(0x0606060606060606)) >> np.uint64(4)) & np.uint64(0x0101010101010101)
+    return word + np.uint64(0x3030303030303030) + letters * np.uint64(39)
+
+
 @jit
 def hexadecimal(first, second, out):
-    """Identities as 32 hexadecimal digits each, into a flat array of bytes."""
+    """Identities as 32 hexadecimal digits each, eight in each word."""
     for i in range(len(first)):
-        for lane in range(2):
-            word = first[i] if lane == 0 else second[i]
-            for k in range(16):
-                digit = np.int64((word >> np.uint64(60 - 4 * k)) & np.uint64(15))
-                out[32 * i + 16 * lane + k] = 48 + digit if digit < 10 else 87 + digit
+        out[4 * i] = digits(first[i] >> np.uint64(32))
+        out[4 * i + 1] = digits(first[i])
+        out[4 * i + 2] = digits(second[i] >> np.uint64(32))
+        out[4 * i + 3] = digits(second[i])

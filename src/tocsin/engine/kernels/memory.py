@@ -52,10 +52,22 @@ def _access(llvm_type: Any, numba_type: Any, *, writes: bool) -> Any:
 
 get = _access(ir.IntType(64), types.int64, writes=False)
 get_double = _access(ir.DoubleType(), types.float64, writes=False)
+get_half = _access(ir.IntType(32), types.int32, writes=False)
 get_byte = _access(ir.IntType(8), types.uint8, writes=False)
 put = _access(ir.IntType(64), types.int64, writes=True)
 put_double = _access(ir.DoubleType(), types.float64, writes=True)
 put_byte = _access(ir.IntType(8), types.uint8, writes=True)
+
+
+def _anywhere(context: Any, address: Any) -> Any:
+    def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(types.int64), load
+
+
+get_anywhere: Any = intrinsic(_anywhere)
+"""The eight bytes at an address, which need not be a multiple of eight."""
 
 
 def _mark(context: Any) -> Any:

@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine import kernels
+from tocsin.engine.columns import hexadecimal
 from tocsin.engine.detector import Detector
-from tocsin.engine.intake import hexadecimal, identities, text_buffers, whole
+from tocsin.engine.intake import identities
 from tocsin.engine.moving.following import UPDATE
 from tocsin.engine.routing import Router
+from tocsin.engine.texts import text_buffers
 from tocsin.errors import RuleError
-from tocsin.events.batches import DEFINED, Known, concat, describe
+from tocsin.events.batches import DEFINED, Known, concat, describe, whole
 from tocsin.events.ids import text_words
 from tocsin.events.types import EventType, Kind
 from tocsin.language.interests import Interest, Space, check_rules_alone
