@@ -51,7 +51,8 @@ class Engine:
 
 ENGINES = (
     Engine("Tocsin", "embedded", "detect", ALL, is_paced=True),
-    Engine("Tocsin, three columns", "embedded", "alike", FIRE),
+    Engine("Tocsin, one core", "embedded", "single", ALL),
+    Engine("Tocsin, three columns, one core", "embedded", "alike", FIRE),
     Engine("polars, joins by hand", "joins", "polars", FIRE),
     Engine("DuckDB, joins by hand", "joins", "duckdb", FIRE),
     Engine("Esper, pattern", "esper", "pattern", (*FIRE, "W2"), is_cep=True, is_paced=True),
@@ -67,8 +68,8 @@ ENGINES = (
     Engine("Flink CEP, pre-filter, parallelism 1", "flink", "filtered-1", FIRE, is_cep=True),
     Engine("Flink CEP, pre-filter, tuned for latency", "flink", "filtered-2-tuned", ("W1 last",), is_paced=True),
     Engine("Flink SQL, MATCH_RECOGNIZE", "flink", "sql-2", FIRE, is_cep=True, is_paced=True),
-    Engine("Flink, one flatMap", "flink", "flatmap-2", ("W3",), is_cep=True),
-    Engine("Flink, one flatMap, parallelism 1", "flink", "flatmap-1", ("W3",), is_cep=True),
+    Engine("Flink, one flatMap", "flink", "flatmap-2", ("W3",)),
+    Engine("Flink, one flatMap, parallelism 1", "flink", "flatmap-1", ("W3",)),
     Engine("Tocsin, Spark batch", "spark", "batch", ALL),
     Engine("Tocsin, Spark batch, three columns", "spark", "alike", ("W1 last",)),
     Engine("Tocsin, Spark streaming", "spark", "stream", FIRE, is_paced=True),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 PACED = "W1 last"
-EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns", "polars, joins by hand"
+EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns, one core", "polars, joins by hand"
 STREAM, BATCH, WINDOW = "Tocsin, Spark streaming", "Tocsin, Spark batch, three columns", "Spark SQL, window function"
 FLINK, FLINK_FILTERED = "Flink CEP", "Flink CEP, pre-filter"
 

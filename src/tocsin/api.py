@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tocsin.engine import output
 from tocsin.engine.detector import Detector, identifies
 from tocsin.engine.evidence import Evidence
-from tocsin.engine.machine import Ahead, at_its_turn
+from tocsin.engine.intake import Sifted
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
 from tocsin.engine.reasons import Reason
@@ -141,9 +141,9 @@ class RuleSet:
             if select is not None:
                 select = tuple(select)
                 detector.select, detector.nameless = select, not identifies(self._plan, select)
-            with _second_core() as detector.ahead:
-                detector.push(events)
-                found = detector.finish()
+            detector.ahead = _on_another_core
+            detector.push(events)
+            found = detector.finish()
             if select is not None:
                 names = output.schema(detector.plan, times=False, select=None).names
                 found = found.select(list(output.checked(select, ["seq", *names])))
@@ -266,7 +266,9 @@ class RuleSet:
             consuming = any(interest.consumes for interest in self.interests)
             return self._moving(columns, delay_us, HISTORY_US if history is None and consuming else history)
         self._check_at_rest(None, history)
-        return Detector(self._plan, self.types, delay_us=delay_us, ordered=ordered, columns=columns)
+        detector = Detector(self._plan, self.types, delay_us=delay_us, ordered=ordered, columns=columns)
+        detector.ahead = _on_another_core
+        return detector
 
     def _moving(self, columns: Columns, delay_us: int, history: Duration | None) -> MovingDetector:
         history_us = _or_none(history)
@@ -352,14 +354,17 @@ class RuleSet:
         return picture(self._plan)
 
 
-@contextmanager
-def _second_core() -> Iterator[Ahead]:
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "tocsin-ahead")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
+def _on_another_core(work: Callable[[], Sifted]) -> Callable[[], Sifted]:
     """Lets a core that is free sift the events that come next."""
-    if len(os.sched_getaffinity(0)) < 2:
-        yield at_its_turn
-        return
-    with ThreadPoolExecutor(1) as threads:
-        yield lambda work: threads.submit(work).result
+    return _threads().submit(work).result if len(os.sched_getaffinity(0)) > 1 else work
 
 
 def _is_frames(events: object) -> TypeGuard[Frames]:

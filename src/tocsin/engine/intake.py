@@ -218,7 +218,7 @@ class Intake(Sieve):
     ) -> None:
         """Writes the identities of the rows from `base` on, which were at `source` in the batch."""
         store, rows = self._store, slice(base, base + len(source))
-        if self.nameless:
+        if self.nameless and (given is None or self.settled):
             store.first[rows], store.second[rows] = 0, 0
             return
         if content is not None:

@@ -39,7 +39,7 @@ from tocsin.plans.plan import Plan
 MATCHES_PER_ANCHOR = 4_000_000
 """How many matches one anchor may have; a product of `each` beyond that is an error."""
 
-CHUNK = 1 << 18
+CHUNK = 1 << 17
 """How many events are taken in at once."""
 
 Instant = tuple[int, int]
@@ -144,7 +144,7 @@ class Machine:
         sift = self.intake.sift
         starts = _starts(batch)
         pieces = [batch.slice(at, end - at) for at, end in pairwise(starts)] if len(starts) > 2 else [batch]
-        ahead = self.ahead if self.intake.can_sift_ahead else at_its_turn
+        ahead = self.ahead if len(pieces) > 1 and self.intake.can_sift_ahead else at_its_turn
         sifted = ahead(partial(sift, pieces[0]))
         for number, (at, end) in enumerate(pairwise(starts)):
             now = sifted()

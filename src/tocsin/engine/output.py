@@ -142,7 +142,7 @@ def _labels(texts: list[str], numbers: Array, turns: bool = False) -> pa.Array:
     """The texts of these numbers; `turns`: each has its turn, over and over."""
     if len(texts) == 1:
         return pa.repeat(pa.scalar(texts[0], pa.string()), len(numbers))
-    if turns:
+    if turns and texts:
         data = [text.encode() for text in texts]
         rounds = len(numbers) // len(texts)
         offsets = np.zeros(len(numbers) + 1, np.int32)

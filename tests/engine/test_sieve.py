@@ -1,0 +1,109 @@
+"""Are texts found as a dictionary finds them, and is the answer the same whoever sifts, and in whatever pieces?"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tocsin
+from tocsin.engine import machine
+from tocsin.engine.columns import hexadecimal
+from tocsin.engine.texts import Lexicon, Texts
+
+WORDS = st.one_of(
+    st.sampled_from(["", "a", "abcdefgh", "abcdefgi", "abcdefghi", "abcdefghj", "ä", "\0", "a\0"]), st.text(max_size=20)
+)
+
+
+@given(known=st.lists(WORDS, unique=True, max_size=40), column=st.lists(st.none() | WORDS, max_size=40), at=st.data())
+def test_a_lexicon_is_a_dictionary(known: list[str], column: list[str | None], at: st.DataObject) -> None:
+    numbers = {text: number for number, text in enumerate(known)}
+    lexicon = Lexicon(numbers, -1, np.int32)
+    begin = at.draw(st.integers(0, len(column)))
+    array = pa.array(column, pa.string()).slice(begin)
+    expected = [numbers.get(text, -1) for text in column[begin:] if text is not None]
+    for texts in (array, array.dictionary_encode()):
+        found, there = lexicon.find_all(texts)
+        there_is = np.array([text is not None for text in column[begin:]], bool)
+        assert found[there_is].tolist() == expected
+        assert there >= set(expected) - {-1}
+        assert (lexicon.find(texts)[there_is] == found[there_is]).all()
+
+
+@given(batches=st.lists(st.lists(st.none() | WORDS, max_size=30), max_size=6), forget=st.booleans())
+def test_texts_keep_their_numbers(batches: list[list[str | None]], forget: bool) -> None:
+    texts = Texts()
+    pinned = texts.pin("abcdefghi")
+    used: dict[str, int] = {}
+    for batch in batches:
+        numbers = texts.encode(pa.array(batch, pa.string()))
+        for text, number in zip(batch, numbers.tolist(), strict=True):
+            if text is not None:
+                assert used.setdefault(text, number) == number
+                assert texts.text(number) == text
+        if forget:
+            texts.keep([])
+            used = {"abcdefghi": pinned}
+    assert texts.encode(pa.array(["abcdefghi"]))[0] == pinned
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), max_size=9))
+def test_identities_are_printed_in_hexadecimal(words: list[tuple[int, int]]) -> None:
+    first, second = (np.array([pair[k] for pair in words], np.uint64) for k in range(2))
+    assert hexadecimal(first, second).to_pylist() == [f"{one:016x}{two:016x}" for one, two in words]
+
+
+RULES = {
+    "constants": """
+        define X(k: string, v: double)
+        from   A(k = $k, s = "on") and last B(k = $k, v > 3.5, n != 2) within 1 s from A
+        where  k = $k, v = B.v
+    """,
+    "programs": """
+        define X(k: string, v: double)
+        from   A(k = $k, s < "p" or n + 1 = 3) and each B(k = $k, v > n) within 100 ms from A
+        where  k = $k, v = B.v
+    """,
+    "ids": 'define X(v: double) from A(id != "7", n > 1) and last B(v > 3.5) within 1 s from A where v = B.v',
+}
+
+
+def table(seed: int, events: int, named: bool) -> pa.Table:
+    random = np.random.default_rng(seed)
+    missing = random.random((4, events)) < 0.1
+    double = np.round(random.uniform(0, 8, events), 1)
+    double[random.random(events) < 0.05] = np.nan
+    columns = {
+        "type": pa.array(["A", "B", "C"]).take(random.integers(0, 3, events)),
+        "ts": pa.array(np.sort(random.integers(0, 20 * events, events) * 1_000), pa.int64()),
+        "k": pa.array(random.choice(["x", "yy", "a longer key"], events), mask=missing[0]),
+        "s": pa.array(random.choice(["on", "off", "out of order"], events), mask=missing[1]),
+        "n": pa.array(random.integers(0, 4, events), pa.int32(), mask=missing[2]),
+        "v": pa.array(double, mask=missing[3]),
+    }
+    if named:
+        columns["id"] = pa.array([str(number) for number in range(events)])
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize("rules", RULES)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.booleans(), offset=st.integers(0, 9))
+def test_pieces_sifted_ahead_give_the_same(rules: str, seed: int, chunk: int, named: bool, offset: int) -> None:
+    events = table(seed, 120, named).slice(offset)
+    plain = tocsin.rules(RULES[rules])
+    expected = plain.detect(events, ts_unit="us")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "CHUNK", chunk)
+        patch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+        assert plain.detect(events, ts_unit="us").equals(expected)
+        patch.setattr(os, "sched_getaffinity", lambda _: {0})
+        assert plain.detect(events, ts_unit="us").equals(expected)
+    names = ["v", "ts", "seq"]
+    assert plain.detect(events, ts_unit="us", select=names).column_names == names
+    assert plain.detect(events, ts_unit="us", select=["v"])["v"].equals(expected["v"])
