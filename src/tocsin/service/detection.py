@@ -8,11 +8,11 @@ the place of `_push`, `_pass` and `_changed`; the detector then only holds the p
 from __future__ import annotations
 
 import json
-import pickle
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from tocsin.service.records import Change, Events
 
 Row = dict[str, Any]
 
-VERSION = 1
+VERSION = 2
 HEADER = ("rule", "type", "ts", "id", "parts", "query", "range", "error", "expired")
 
 
@@ -268,10 +268,7 @@ class Detection:
 
     def snapshot(self, more: Mapping[str, Any]) -> bytes:
         """All that is remembered, with what the caller wants to remember besides."""
-        for detector in self.moving.values():
-            detector._matcher = None
-        state = self.detector.snapshot()
-        moving = pickle.dumps(self.moving)
+        parts = [self.detector.snapshot(), *(detector.snapshot() for detector in self.moving.values())]
         header = json.dumps(
             {
                 "version": VERSION,
@@ -283,11 +280,12 @@ class Detection:
                 "events": self.events_by_type,
                 "matches": self.matches_by_rule,
                 "dead": self.dead,
-                "sizes": [len(state), len(moving)],
+                "moving": list(self.moving),
+                "sizes": [len(part) for part in parts],
                 "more": more,
             }
         ).encode()
-        body = header + b"\n" + state + moving
+        body = b"".join([header, b"\n", *parts])
         return zlib.crc32(body).to_bytes(4, "little") + body
 
     @staticmethod
@@ -302,11 +300,13 @@ class Detection:
         detection = (made or Detection)(header["delay_us"])
         for one in header["deployed"]:
             detection.deployed[one["id"]] = Deployed(**{**one, "emits": tuple(one["emits"])})
-        size = header["sizes"][0]
+        ends = [0, *accumulate(header["sizes"])]
+        state, *moving = (rest[start:end] for start, end in pairwise(ends))
         rules = [one.statement() for one in detection.deployed.values() if not one.moves]
-        detection.detector = Detector.restore(rest[:size], rules, {})
-        # The file is the service's own, in a folder that only its user may write.
-        detection.moving = pickle.loads(rest[size:])
+        detection.detector = Detector.restore(state, rules, {})
+        for id, data in zip(header["moving"], moving, strict=True):
+            interest, types = detection.deployed[id].interest()
+            detection.moving[id] = MovingDetector.restore(data, [interest], {type.name: type for type in types})
         detection.kinds = {
             type: {name: Kind(kind) for name, kind in named.items()} for type, named in header["kinds"].items()
         }
