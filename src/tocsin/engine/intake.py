@@ -93,7 +93,9 @@ def identities(
     They are in the batch if it has crossed a border behind which not all columns of the events are at hand.
     """
     if "first" in batch.column_names:
-        first, second = (whole(batch[name]).to_numpy()[source] for name in ("first", "second"))
+        # Where events with ids and without wait together, those with ids have none.
+        columns_of = (whole(batch[name]).fill_null(0) for name in ("first", "second"))
+        first, second = (column.to_numpy()[source] for column in columns_of)
         return first, second
     first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
     header = (batch[name].to_numpy()[source].astype(np.int64, copy=False) for name in ("type", "ts", "seq"))
