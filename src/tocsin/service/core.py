@@ -248,6 +248,7 @@ class Service:
         self._thread.join()
         if self.failure is None:
             self._save()
+        with suppress(TocsinError):
             self.detection.close()
         for part in (self.log, self.matches, self.letters):
             part.close()

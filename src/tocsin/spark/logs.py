@@ -32,7 +32,7 @@ from tocsin.errors import StateError, TocsinError
 from tocsin.events.batches import ARROW, UNNEEDED
 from tocsin.events.scheduler import BEGINNING
 from tocsin.spark import reports
-from tocsin.spark.errors import told
+from tocsin.spark.errors import plainly, told
 from tocsin.spark.jobs import Job, Sent, send
 from tocsin.spark.packing import CONTROL, EVENTS, PARCELS_DDL, TICK, Parcel, decode, encode, rows, shortened
 from tocsin.spark.streaming import Slot, SlotProcessor
@@ -182,7 +182,7 @@ class Following:
         self._session.dataSource.register(LogSource)
         self._reading = reading
         self._found: queue.Queue[tuple[int, int, list[pa.Table]]] = queue.Queue()
-        self._kept: queue.Queue[None] = queue.Queue()
+        self._kept: queue.Queue[bool] = queue.Queue()
         self._query: Any = None
         self._checkpoint = Path()
         self._batch: int | None = None
@@ -239,7 +239,7 @@ class Following:
         """Says that what the last batch found is safe."""
         if self._batch is not None and not self._safe:
             self._safe = True
-            self._kept.put(None)
+            self._kept.put(True)
 
     def settle(self) -> None:
         """Waits until the last batch is committed."""
@@ -254,28 +254,34 @@ class Following:
         self._batch = None
 
     def stop(self) -> None:
-        """Ends the query after its batch."""
+        """Ends the query after its batch, or without it if what it found is not safe."""
         if self._query is None:
             return
-        self.settle()
-        self._query.stop()
-        self._query = None
+        if self._safe:
+            self.settle()
+        else:
+            self._kept.put(False)
+        with plainly():
+            self._query.stop()
+        self._query, self._batch, self._safe = None, None, True
 
     def _look(self) -> None:
         """Fails if the query has."""
         if self._query is None:
             return
-        if (failed := self._query.exception()) is not None:
-            raise told(failed)
-        if not self._query.isActive:
-            raise TocsinError("the query has ended")
+        with plainly():
+            if (failed := self._query.exception()) is not None:
+                raise told(failed)
+            if not self._query.isActive:
+                raise TocsinError("the query has ended")
 
     def _take(self, payloads: DataFrame, batch: int) -> None:
         """What Spark does with each batch: the state is written when this returns."""
         found = payloads.toArrow()["payload"]
         position = ended(self._checkpoint, batch)
         self._found.put((position, batch, [decode(payload.as_buffer()) for payload in found]))
-        self._kept.get()
+        if not self._kept.get():
+            raise StateError("what the batch found was not kept")
 
 
 def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
