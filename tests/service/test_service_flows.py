@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tocsin.errors import RuleError
 from tocsin.plans.graph import Buffer, Filter
 from tocsin.plans.picture import outline
 from tocsin.service import flows, looking
@@ -98,3 +99,23 @@ def test_a_query_that_moves_goes_on_after_a_restart(tmp_path: Path) -> None:
     whole = told(tmp_path / "whole", restarts=False)
     assert len([match for match in whole if match["type"] == "Jam"]) > 5
     assert told(tmp_path / "again", restarts=True) == whole
+
+
+def test_why_of_a_request_or_a_query_has_its_events_and_says_what_it_has_not(tmp_path: Path) -> None:
+    service = Service(tmp_path, OPTIONS)
+    service.deploy("request Pair on Order as o ; Paid as p within 5 min").result(300)
+    service.deploy("@info(name = 'Hot') from Temp[value > 45] select value insert into Warm;").result(300)
+    publish(service, {"type": "Order", "ts": START, "n": 1}, {"type": "Paid", "ts": START + 1, "n": 2})
+    publish(service, {"type": "Temp", "ts": START + 2 * SECOND, "value": 50.5})
+    publish(service, {"type": "Clock", "ts": START + 9 * SECOND})
+    found = {match["rule"]: match for line in service.matches.after(0, 10) if (match := json.loads(line.text))}
+    assert set(found) == {"Pair", "Hot"}
+    for name, match in found.items():
+        told = looking.why(service, str(match["number"]))
+        assert told["checks"] == []
+        assert told["note"] == f"{name} is no rule of TESLA: why and why not are answered for these"
+        with pytest.raises(RuleError, match="no rule of TESLA"):
+            looking.why_not(service, name, START, None)
+    held = [part["attributes"] for part in looking.why(service, str(found["Pair"]["number"]))["parts"]]
+    assert sorted(held, key=str) == [{"n": 1.0}, {"n": 2.0}]
+    service.close()
