@@ -40,11 +40,11 @@ where   area = Smoke.area, temp = Temp.value
 """
 SPREADING = """
 define  Spreading(first: string, then: string)
-from    Fire() as now and last Fire(area != now.area) as before within 2 min from now
+from    Fire(area=$a) as now and last Fire(area != $a) as before within 2 min from now
 where   first = before.area, then = now.area
 """
 LATE = 'request Late on Order as o ; at(Order, 30 s) as t notify "late"'
-TWICE = "from Temp[value > 40]#window.length(3) select area, count() as n group by area insert into Hot;"
+TWICE = "from Temp[value > 40]#window.length(3) select count() as hot insert into Hot;"
 
 
 def event(rng: random.Random, at_s: float) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def test_spark_finds_what_the_service_finds_in_its_own_process(tmp_path: Path, s
     here = story(tmp_path / "embedded", "embedded", 7)
     assert {match["rule"] for match in here[0]} >= {"Fire", "Spreading", "Late"}
     assert there == here
-    generations = [path.name for path in (tmp_path / "spark" / "spark").glob("[0-9]*")]
-    assert generations == ["000002"], "the state has moved once, and the old checkpoint is gone"
+    (generation,) = (tmp_path / "spark" / "spark").glob("[0-9]*")
+    assert int(generation.name) > 1, "the state has moved, and the old checkpoints are gone"
 
 
 @pytest.mark.slow
