@@ -37,6 +37,7 @@ POOL = {
     "Spread": "define Spread(area: string) from Fire() as now and last Fire() as before within 20 min from now "
     "where area = before.area",
     "Late": 'request Late on Order as o ; at(Order, 200 s) as t notify "late"',
+    "Last": "@info(name = 'Last') from Temp[value > 48]#window.length(3) select count() as hot insert into Last;",
     "Both": "request Both on Order as o & Smoke as s within 15 min",
 }
 
