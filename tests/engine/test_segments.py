@@ -351,3 +351,25 @@ def test_nothing_new_is_no_segment() -> None:
     assert not gone.put
     assert len(gone.drop) == 1
     assert len(live(gone.head)) == 1
+
+
+def test_what_a_rule_buffers_stays_although_a_window_that_counts_holds_nothing() -> None:
+    rules = tocsin.rules("define Fire() from Smoke() and last Temp(value>45) within 5 min from Smoke").rules
+    query = tocsin.rules("from Temp[value > 100]#window.length(3) select count() as n insert into Hot;").rules
+    detector = Detector((*rules, *query), {})
+    ledger = Ledger(detector)
+    stored: dict[int, bytes] = {}
+
+    def save() -> bytes:
+        changes = ledger.changes()
+        stored.update(changes.put)
+        for number in changes.drop:
+            stored.pop(number, None)
+        return changes.head
+
+    detector.push([Event("Temp", 1, {"value": 20.0})])
+    save()
+    detector.push([Event("Temp", 2, {"value": 50.0}), Event("Temp", 3, {"value": 20.0})])
+    again, _ = segments.restore(save(), stored, (*rules, *query), {})
+    again.push([Event("Smoke", 4, {})])
+    assert again.finish().num_rows == 1

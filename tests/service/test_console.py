@@ -140,6 +140,9 @@ def test_from_a_mistake_to_a_match_and_why(browser: Any, web: Running, scheme: s
 
     page.click("#tab-graph")
     expect(page.locator("#graph g.node")).to_have_count(7, timeout=20_000)
+    for column, of in enumerate(("an event type", "a filter", "a buffer")):
+        rate = page.locator(f'#graph [data-rate="{column}-0"]')
+        expect(rate, of).to_contain_text("/s", timeout=20_000)
     picture(page, f"{name}-graph")
     page.click("#tab-map")
     expect(page.locator("#map")).to_contain_text("No query moves here", timeout=20_000)

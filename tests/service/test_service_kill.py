@@ -31,9 +31,9 @@ where   area = Smoke.area, temp = Temp.value
 BATCH = 500
 
 
-def started(folder: Path, port: int) -> subprocess.Popen[bytes]:
+def started(folder: Path, port: int, engine: str) -> subprocess.Popen[bytes]:
     command = "from tocsin.cli import main; main()"
-    options = ["serve", "--data", str(folder), "--port", str(port), "--delay", "0 s"]
+    options = ["serve", "--data", str(folder), "--port", str(port), "--delay", "0 s", "--engine", engine]
     return subprocess.Popen([sys.executable, "-c", command, *options], stderr=subprocess.DEVNULL, env=os.environ)
 
 
@@ -43,29 +43,36 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("events", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, events: int) -> None:
+@pytest.mark.parametrize(
+    ("events", "engine"),
+    [
+        (10_000, "embedded"),
+        pytest.param(100_000, "embedded", marks=pytest.mark.slow),
+        pytest.param(10_000, "spark", marks=pytest.mark.slow),
+    ],
+)
+def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, events: int, engine: str) -> None:
     seed = random.randrange(1_000)
     print(f"seed {seed}, {events} events")
     table = fire_events(events, areas=20, rate=100, seed=seed)
     table = table.append_column("id", pa.array([f"e{number}" for number in range(events)]))
     port = free_port()
     token = Tokens(tmp_path / "tokens").issue("all", Role)
-    service = started(tmp_path, port)
+    service = started(tmp_path, port, engine)
     url = f"http://127.0.0.1:{port}"
     heard: list[tuple[int, str]] = []
     done = threading.Event()
     wanted = tocsin.rules(RULE).detect(table)["id"].to_pylist()
 
     def listen() -> None:
-        with Client(url, token, patience_s=120) as client:
+        with Client(url, token, patience_s=300) as client:
             for match in client.subscribe(after=0):
                 heard.append((match["number"], match["id"]))
                 if len(heard) >= len(wanted) or done.is_set():
                     return
 
     acknowledged = 0
-    with Client(url, token, patience_s=120) as client:
+    with Client(url, token, patience_s=300) as client:
         client.deploy(RULE)
         listening = threading.Thread(target=listen, daemon=True)
         listening.start()
@@ -80,11 +87,11 @@ def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, events: int) -
             if number in kills:
                 killing.join()
                 service.wait()
-                service = started(tmp_path, port)
+                service = started(tmp_path, port, engine)
                 acknowledged += client.publish(piece, key=f"batch{number}")["accepted"]
         last = table["ts"][-1].cast(pa.int64()).as_py()
         client.publish([{"type": "Clock", "ts": last + 1_000_000, "id": "clock"}])
-        until_s = time.monotonic() + 120
+        until_s = time.monotonic() + 300
         while len(heard) < len(wanted) and time.monotonic() < until_s:
             time.sleep(0.05)
         paged = [match["id"] for match in client.matches()]
@@ -101,6 +108,8 @@ def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, events: int) -
     log.close()
     assert acknowledged == events
     assert ids == Counter([*table["id"].to_pylist(), "clock"])
-    assert paged == wanted
-    assert heard == [*enumerate(wanted, 1)]
+    assert sorted(paged) == sorted(wanted)
+    if engine == "embedded":  # on Spark, matches of one moment come in the order of their ids
+        assert paged == wanted
+    assert heard == [*enumerate(paged, 1)]
     listening.join(10)

@@ -37,8 +37,15 @@ def serve(
         bool, typer.Option("--private-callbacks", help="Webhooks may go to addresses inside of this network.")
     ] = False,
     engine: Annotated[
-        Engine, typer.Option(help="Where rules run; the service detects in its own process so far.")
-    ] = Engine.EMBEDDED,
+        Engine | None,
+        typer.Option(
+            help="Where rules run: on Spark, or in this process, which answers in milliseconds.",
+            show_default="that of the folder; Spark for a new one; embedded with --demo",
+        ),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where Spark runs.", show_default="all cores of this machine")
+    ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With fires in made-up readings, live.")] = False,
 ) -> None:
     """Serve rules over HTTP: events in, matches out, and a console to look at them.
@@ -49,9 +56,9 @@ def serve(
     [bold]Look:[/bold]  tocsin serve --demo
 
     [bold]Keep:[/bold]  tocsin serve --data fires/ --delay "5 s"
+
+    [bold]Without Spark:[/bold]  tocsin serve --data fires/ --engine embedded
     """
-    if engine is not Engine.EMBEDDED:
-        raise typer.BadParameter("the service detects in its own process so far", param_hint="--engine")
     from tocsin.api import duration_us
     from tocsin.cli import serving
 
@@ -66,6 +73,8 @@ def serve(
             clock=clock.value,
             private_callbacks=private_callbacks,
             demo=demo,
+            engine=None if engine is None else engine.value,
+            master=master,
         )
     )
 

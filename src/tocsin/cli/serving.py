@@ -31,6 +31,9 @@ class Wanted:
     clock: str
     private_callbacks: bool
     demo: bool
+    engine: str | None = None
+    """If not said: that of the folder; Spark for a new one; embedded for the demo."""
+    master: str | None = None
 
 
 def serve(wanted: Wanted) -> None:
@@ -39,7 +42,7 @@ def serve(wanted: Wanted) -> None:
         from tocsin.service.web.app import create
     except ImportError as error:
         raise TocsinError(f"the service needs more packages ({error.name}): pip install 'tocsin[service]'") from None
-    from tocsin.service.core import Options, Service
+    from tocsin.service.core import Options, Service, engine_of
     from tocsin.service.demo import Demo
     from tocsin.service.tokens import Role, Tokens
     from tocsin.service.web.access import Place
@@ -60,10 +63,16 @@ def serve(wanted: Wanted) -> None:
         stack.callback(listener.close)
         tokens = None if wanted.open_to_all else Tokens(folder / "tokens")
         secret = tokens.issue("owner", Role) if tokens is not None and not len(tokens) else None
-        typer.echo("starting: reading the log, compiling kernels where that is not done yet", err=True)
-        service = Service(folder, Options(delay_us=wanted.delay_us, clock=wanted.clock))
+        engine = wanted.engine or engine_of(folder) or ("embedded" if wanted.demo else "spark")
+        if wanted.master is not None and engine != "spark":
+            raise TocsinError("--master is for --engine spark")
+        what = "starting Spark" if engine == "spark" else "compiling kernels where that is not done yet"
+        typer.echo(f"engine: {engine}; reading the log, {what}", err=True)
+        options = Options(delay_us=wanted.delay_us, clock=wanted.clock, engine=engine, master=wanted.master)
+        service = Service(folder, options)
         stack.callback(service.close)
-        _warm()
+        if engine == "embedded":
+            _warm()
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not look at it again and again
         host, port = listener.getsockname()[:2]

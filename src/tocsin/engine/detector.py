@@ -119,6 +119,20 @@ class Detector:
         if catalog is not self._plan.given:
             self._rebuild(self._plan.sources, catalog)
 
+    def know(self, catalog: Catalog) -> None:
+        """Binds the rules to what somebody else has learned of the events."""
+        if catalog != self._plan.given:
+            self._rebuild(self._plan.sources, catalog)
+
+    def begin(self, watermark: int, largest: int) -> None:
+        """Starts in the middle of a stream: time has come so far, and the rules see events behind the largest ts."""
+        self._scheduler.watermark, self._scheduler.largest = watermark, largest
+        self._since = {rule.name: largest + 1 for rule in self._plan.sources}
+
+    def note(self, ts: int) -> None:
+        """Says that there was an event of this time (µs) elsewhere; rules that are added see events behind it."""
+        self._scheduler.largest = max(self._scheduler.largest, ts)
+
     def push_batch(self, batch: pa.Table, types: Sequence[str]) -> pa.Table:
         """Takes events that are a batch already: of these types, by number, and of the kinds that the plan has."""
         reading = self._reading

@@ -56,7 +56,9 @@ def identities(
     They are in the batch if it has crossed a border behind which not all columns of the events are at hand.
     """
     if "first" in batch.column_names:
-        first, second = (whole(batch[name]).to_numpy()[source] for name in ("first", "second"))
+        # Where events with ids and without wait together, those with ids have none.
+        known = (whole(batch[name]).fill_null(0).to_numpy()[source] for name in ("first", "second"))
+        first, second = known
         return first, second
     first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
     header = (batch[name].to_numpy()[source].astype(np.int64, copy=False) for name in ("type", "ts", "seq"))

@@ -73,7 +73,7 @@ class Router:
 
     def _set_forwards(self, forwards: Mapping[int, list[tuple[str, Forward]]]) -> None:
         count = len(forwards)
-        slots = [sorted({slot for _, forward in forwards[n] for slot in forward.slots}) for n in range(count)]
+        slots = [sorted({slot for one in forwards[n] for slot in self._fixed(*one)}) for n in range(count)]
         self._slot_counts = np.array([len(mine) for mine in slots], np.int64)
         self._slot_starts = np.cumsum(self._slot_counts) - self._slot_counts
         self._slots_of = np.array([slot for mine in slots for slot in mine], np.int64)
@@ -81,9 +81,15 @@ class Router:
             for type, forward in mine:
                 for attribute in forward.keys:
                     kind = self._needed[type][attribute]
-                    assert kind is not None
+                    if kind is None:
+                        continue
                     mask = self._keyed.setdefault((attribute, kind), np.zeros(count, bool))
                     mask[number] = True
+
+    def _fixed(self, type: str, forward: Forward) -> tuple[int, ...]:
+        """The slots that events go to whatever they hold. A key that was never seen is no key, which is in slot 0."""
+        unseen = any(self._needed[type][attribute] is None for attribute in forward.keys)
+        return (*forward.slots, 0) if unseen else forward.slots
 
     def route(self, batch: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The batches for the slots that need any of these events."""

@@ -164,7 +164,8 @@ class Ledger:
     def _within_reach(self, rows: Array) -> dict[str, Array]:
         machine = self._detector._machine
         ts, held = machine.store.ts, machine.windows.rows
-        buffered = {buffer.filter.type for buffer in machine.tables.buffer_ids} if held.size else set()
+        endless = ENDLESS_US in self._horizons.values()
+        buffered = {buffer.filter.type for buffer in machine.tables.buffer_ids} if endless else set()
         found: dict[str, Array] = {}
         for type, some in by_type(self._detector._machine, rows).items():
             some = some[ts[some] > self._now - self._horizons.get(type, 0)]

@@ -37,11 +37,23 @@ journal = logging.getLogger("tocsin.service")
 
 STEP_BYTES = 4 << 20
 """How much of the log is detected in at a time, at most."""
+STEP_BYTES_FAR = 32 << 20
+"""The same where a step is dear, as on Spark."""
+ENGINE = "engine"
+"""The file that says which engine's state a folder has."""
 SNAPSHOT_BYTES = 32 << 20
 SNAPSHOT_S = 60.0
 IDLE_S = 0.05
 TICK_S = 0.1
 RULES_MAX = 10_000
+
+
+def engine_of(folder: Path) -> str | None:
+    """The engine that detects in a service's folder; None if there is no service yet."""
+    path = folder / ENGINE
+    if path.exists():
+        return path.read_text().strip()
+    return "embedded" if any(segment.stat().st_size for segment in (folder / "events").glob("*.log")) else None
 
 
 class Busy(TocsinError):
@@ -70,6 +82,10 @@ class Options:
     matches_bytes: int = 1 << 30
     segment_bytes: int = 64 << 20
     snapshot_bytes: int = SNAPSHOT_BYTES
+    engine: str = "embedded"
+    """`embedded`: in this process; `spark`: by a Structured Streaming query that reads the log."""
+    master: str | None = None
+    """Where Spark runs, if not on this machine."""
 
 
 class Service:
@@ -81,10 +97,12 @@ class Service:
         options = options or Options()
         self.folder, self.options = Path(folder), options
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if (kept := engine_of(self.folder)) is not None and kept != options.engine:
+            raise StateError(f"{self.folder} has the state of the engine '{kept}': go on with --engine {kept}")
         self.log = Log(self.folder / "events", segment_bytes=options.segment_bytes)
         self.matches = Feed(self.folder / "matches", keep_bytes=options.matches_bytes)
         self.letters = Feed(self.folder / "letters", keep_bytes=options.matches_bytes // 8)
-        self.detection = Detection(options.delay_us)
+        self.detection: Detection
         self.position = self.log.begin
         """Up to where the log has been detected in."""
         self.registry = Registry()
@@ -108,6 +126,7 @@ class Service:
         self._snapshot_position = self.position
         self._snapshot_s = time.monotonic()
         self._recover()
+        (self.folder / ENGINE).write_text(options.engine)
         self.committer = Committer(self.log, self._wake)
         self._thread = threading.Thread(target=self._run, name="tocsin-detection", daemon=True)
         self._thread.start()
@@ -229,6 +248,8 @@ class Service:
         self._thread.join()
         if self.failure is None:
             self._save()
+        with suppress(TocsinError):
+            self.detection.close()
         for part in (self.log, self.matches, self.letters):
             part.close()
 
@@ -276,15 +297,24 @@ class Service:
         done: list[tuple[str, tuple[Deployed, ...] | Exception]] = []
         at_us = 0
         position = self.position
-        for record in self.log.read(position, min(STEP_BYTES, stop - position)):
+        stepwise = self.detection.stepwise
+        step_bytes = STEP_BYTES_FAR if stepwise else STEP_BYTES
+        for record in self.log.read(position, min(step_bytes, stop - position)):
+            place = (record.position, record.end)
+            one = decode(record.payload)
+            if stepwise and waiting and not isinstance(one, Events):
+                break
             position = record.end
-            match decode(record.payload):
+            match one:
                 case Events() as events:
+                    events.place = place
                     waiting.append(events)
                     at_us = events.at_us
                 case Tick(ts):
                     found += self._take(waiting)
-                    found += self.detection.tick(ts)
+                    found += self.detection.tick(ts, place)
+                    if stepwise:
+                        break
                 case Change() as change:
                     found += self._take(waiting)
                     try:
@@ -298,6 +328,7 @@ class Service:
             self.matches.write(found, position)
         if letters:
             self.letters.write(dead, position)
+        self.detection.written()
         self.position = position
         if at_us:
             self.lag_s = max(0.0, time.time() - at_us / SECOND_US)
@@ -330,9 +361,8 @@ class Service:
         if not detection.deployed or (self._ticking is not None and not self._ticking.done()):
             return
         if options.clock == "wall":
-            timed = detection.detector.next_ts is not None or detection.plan.is_timed or bool(detection.moving)
             ts = time.time_ns() // 1_000 - options.delay_us
-            if not timed or ts <= detection.watermark:
+            if not detection.waits or ts <= detection.watermark:
                 return
         else:
             ts = detection.largest + 1
@@ -351,12 +381,20 @@ class Service:
 
     # ---- state
 
+    def _made(self, delay_us: int) -> Detection:
+        """Rules at work, none so far."""
+        if self.options.engine == "embedded":
+            return Detection(delay_us)
+        from tocsin.service.on_spark import SparkDetection
+
+        return SparkDetection(delay_us, self.folder / "spark", self.folder / "events", self.options.master)
+
     def _recover(self) -> None:
         """Goes on where the last snapshot was taken: reads the rest of the log again, telling nothing twice."""
         position = self.log.begin
         for at, path in self._states.newest_first():
             try:
-                self.detection, more = Detection.restore(path.read_bytes())
+                self.detection, more = Detection.restore(path.read_bytes(), self._made)
             except StateError as error:
                 journal.warning("%s is left out: %s", path, error)
                 continue
@@ -369,6 +407,7 @@ class Service:
         else:
             if self.log.begin:
                 raise StateError(f"{self.folder} has no state that fits its log: it was trimmed behind a snapshot")
+            self.detection = self._made(self.options.delay_us)
         for record in self.log.read(self.log.begin):
             events = decode(record.payload)
             if isinstance(events, Events):
@@ -380,7 +419,7 @@ class Service:
                 if events.key is not None:
                     self._receipts.note(events.key, events.batch.num_rows, events.rejected)
         self.position = self._snapshot_position = position
-        for end in sorted({self.matches.upto, self.letters.upto, self.log.end}):
+        for end in sorted({self.matches.upto, self.letters.upto, self.log.end, *self.detection.marks()}):
             while self.position < end:
                 self._step(end, matches=end > self.matches.upto, letters=end > self.letters.upto)
 
@@ -392,6 +431,7 @@ class Service:
 
     def _save(self) -> None:
         """Writes the state down, and lets go of the log that nobody needs any more."""
+        self.detection.settle()
         more = {"events": self.events, "rejected": self.rejected, "keys": self._receipts.all()}
         oldest = self._states.save(self.position, self.detection.snapshot(more))
         self._snapshot_position, self._snapshot_s = self.position, time.monotonic()

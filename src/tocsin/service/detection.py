@@ -1,17 +1,18 @@
-"""Detection in this process: records of the log in, rows of matches and dead letters out.
+"""Records of the log in, rows of matches and dead letters out: in this process, or by another engine (`on_spark`).
 
 Rules, requests and queries share one `Detector`; each query that moves has its own. Everything that happens here
-follows from the records and their order alone, so that it can be done again after a crash.
+follows from the records and their order alone, so that it can be done again after a crash. An engine elsewhere takes
+the place of `_push`, `_pass` and `_changed`; the detector then only holds the plan.
 """
 
 from __future__ import annotations
 
 import json
-import pickle
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,15 @@ from tocsin.service.records import Change, Events
 
 Row = dict[str, Any]
 
-VERSION = 1
+VERSION = 2
 HEADER = ("rule", "type", "ts", "id", "parts", "query", "range", "error", "expired")
 
 
 class Detection:
     """Rules at work. Used by one thread."""
+
+    stepwise = False
+    """Whether what one step finds must be on the disk before the next."""
 
     def __init__(self, delay_us: int) -> None:
         self.delay_us = delay_us
@@ -63,11 +67,45 @@ class Detection:
         """No event before this time is accepted any more."""
         return BEGINNING if self.detector.watermark is None else self.detector.watermark
 
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for time to pass."""
+        return self.detector.next_ts is not None or self.plan.is_timed or bool(self.moving)
+
+    # ---- for an engine elsewhere
+
+    def marks(self) -> set[int]:
+        """Positions of the log at which a step must end when it is read again."""
+        return set()
+
+    def written(self) -> None:
+        """What the last step found is on the disk."""
+
+    def settle(self) -> None:
+        """Waits until all that is remembered elsewhere is on the disk too."""
+
+    def close(self) -> None:
+        """Ends."""
+
+    def _push(self, batch: pa.Table, types: Sequence[str], records: Sequence[Events]) -> list[pa.Table]:
+        return [self.detector.push_batch(batch, types)]
+
+    def _pass(self, ts: int, place: tuple[int, int]) -> list[pa.Table]:
+        return [self.detector.advance(ts)]
+
+    def _skip(self, record: Events) -> None:
+        """A record is not to be used."""
+
     # ---- what records do
 
     def take(self, records: Sequence[Events]) -> list[Row]:
         """Events of several records, as if they had come in one."""
-        usable = [record for record in records if self._learned(record)]
+        usable = []
+        for record in records:
+            if self._learned(record):
+                usable.append(record)
+            else:
+                self._skip(record)
         found: list[Row] = []
         if usable:
             batch, types = joined(usable)
@@ -75,7 +113,8 @@ class Detection:
                 self.events_by_type[type] += int(count)
             self.largest = max(self.largest, int(batch["ts"].to_numpy().max()))
             outside = [type if type not in self.plan.defined else "" for type in types]
-            found += self._rows(self.detector.push_batch(batch, outside))
+            for table in self._push(batch, outside, usable):
+                found += self._rows(table)
             for record in usable if self.moving else ():
                 tables = by_type(record)
                 for id, detector in self.moving.items():
@@ -83,10 +122,10 @@ class Detection:
         self._bury()
         return found
 
-    def tick(self, ts: int) -> list[Row]:
-        """Time has reached `ts`."""
+    def tick(self, ts: int, place: tuple[int, int] = (0, 0)) -> list[Row]:
+        """Time has reached `ts`, says the record of that place."""
         self.ticked = max(self.ticked, ts)
-        found = self._rows(self.detector.advance(ts))
+        found = [row for table in self._pass(ts, place) for row in self._rows(table)]
         for id, detector in self.moving.items():
             try:
                 found += self._rows(detector.advance(ts))
@@ -229,10 +268,7 @@ class Detection:
 
     def snapshot(self, more: Mapping[str, Any]) -> bytes:
         """All that is remembered, with what the caller wants to remember besides."""
-        for detector in self.moving.values():
-            detector._matcher = None
-        state = self.detector.snapshot()
-        moving = pickle.dumps(self.moving)
+        parts = [self.detector.snapshot(), *(detector.snapshot() for detector in self.moving.values())]
         header = json.dumps(
             {
                 "version": VERSION,
@@ -244,30 +280,33 @@ class Detection:
                 "events": self.events_by_type,
                 "matches": self.matches_by_rule,
                 "dead": self.dead,
-                "sizes": [len(state), len(moving)],
+                "moving": list(self.moving),
+                "sizes": [len(part) for part in parts],
                 "more": more,
             }
         ).encode()
-        body = header + b"\n" + state + moving
+        body = b"".join([header, b"\n", *parts])
         return zlib.crc32(body).to_bytes(4, "little") + body
 
-    @classmethod
-    def restore(cls, data: bytes) -> tuple[Detection, dict[str, Any]]:
-        """What goes on where the snapshot was taken, and what was remembered besides."""
+    @staticmethod
+    def restore(data: bytes, made: Callable[[int], Detection] | None = None) -> tuple[Detection, dict[str, Any]]:
+        """What goes on where the snapshot was taken, and what was remembered besides. `made`: of which kind it is."""
         if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "little"):
             raise StateError("the snapshot is broken")
         first, _, rest = data[4:].partition(b"\n")
         header = json.loads(first)
         if header["version"] != VERSION:
             raise StateError(f"the snapshot is of version {header['version']}, this is version {VERSION}")
-        detection = cls(header["delay_us"])
+        detection = (made or Detection)(header["delay_us"])
         for one in header["deployed"]:
             detection.deployed[one["id"]] = Deployed(**{**one, "emits": tuple(one["emits"])})
-        size = header["sizes"][0]
+        ends = [0, *accumulate(header["sizes"])]
+        state, *moving = (rest[start:end] for start, end in pairwise(ends))
         rules = [one.statement() for one in detection.deployed.values() if not one.moves]
-        detection.detector = Detector.restore(rest[:size], rules, {})
-        # The file is the service's own, in a folder that only its user may write.
-        detection.moving = pickle.loads(rest[size:])
+        detection.detector = Detector.restore(state, rules, {})
+        for id, data in zip(header["moving"], moving, strict=True):
+            interest, types = detection.deployed[id].interest()
+            detection.moving[id] = MovingDetector.restore(data, [interest], {type.name: type for type in types})
         detection.kinds = {
             type: {name: Kind(kind) for name, kind in named.items()} for type, named in header["kinds"].items()
         }

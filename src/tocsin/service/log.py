@@ -211,6 +211,18 @@ class Log:
             self._starts.append(self.end)
 
 
+def records_between(folder: Path, start: int, end: int) -> Iterator[Record]:
+    """The records of a range of a log that another process has open, and that is on the disk up to there."""
+    starts = sorted(int(path.stem) for path in folder.glob("*.log"))
+    for begin, after in zip(starts, [*starts[1:], end], strict=True):
+        if after <= start or begin >= end:
+            continue
+        for record in _records(folder / f"{begin:020}.log", begin, max(begin, start), min(after, end)):
+            if record is None:
+                raise StateError(f"the log has a broken record between {start} and {end} in {folder}")
+            yield record
+
+
 def _header(payload: bytes | memoryview, number: int) -> bytes:
     return HEADER.pack(len(payload), _checksum(payload, number), number)
 

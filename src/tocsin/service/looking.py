@@ -21,8 +21,10 @@ from tocsin.language.interests import Circle, Interest, Polygon, Rectangle
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Rule
 from tocsin.plans.catalog import Catalog
+from tocsin.plans.graph import Buffer, Filter
 from tocsin.plans.picture import COLUMNS, NODES_SHOWN, outline
 from tocsin.plans.plan import plan
+from tocsin.service import flows
 from tocsin.service.core import NotFound, Service
 from tocsin.service.deployed import Deployed, Text
 from tocsin.service.detection import Detection, Row, by_type
@@ -229,19 +231,25 @@ def _plain(table: pa.Table) -> list[Row]:
 
 
 def graph(service: Service) -> dict[str, Any]:
-    """The shared operator graph with what flows through it, in events a second."""
+    """The shared operator graph with what flows through it, in events a second: what enters a buffer is what passes its
+    filter.
+    """
     plan = service.detection.plan
     drawn = outline(plan)
     events, matches = service.event_rates.per_s(), service.match_rates.per_s()
     by_emitted: dict[str, float] = {}
     for rule in plan.rules:
         by_emitted[rule.emits.name] = by_emitted.get(rule.emits.name, 0.0) + matches.get(rule.rule.name, 0.0)
+    filters = [node for node in drawn.labels[1] if isinstance(node, Filter)]
+    through = flows.passing(plan, filters, service.recent, {**events, **by_emitted})
     ids: dict[tuple[int, object], str] = {}
     nodes = []
     for column, labels in enumerate(drawn.labels):
         for row, (node, (title, detail)) in enumerate(list(labels.items())[:NODES_SHOWN]):
             ids[column, node] = f"{column}-{row}"
             rate = {0: events.get(title), 3: matches.get(title), 4: by_emitted.get(title)}.get(column)
+            if isinstance(node, Filter | Buffer):
+                rate = through.get(node if isinstance(node, Filter) else node.filter)
             shared = column in (1, 2) and node in drawn.shared
             nodes.append(
                 {"id": ids[column, node], "column": column, "title": title, "detail": detail, "shared": shared}

@@ -31,6 +31,8 @@ class Events:
     rejected: int = 0
     at_us: int = 0
     """When it came, by the clock on the wall."""
+    place: tuple[int, int] = (0, 0)
+    """Where the record starts and ends, if it stands in the log."""
 
     def encode(self) -> bytes:
         news = {type: dict(named) for type, named in self.news.items()}

@@ -24,18 +24,23 @@ class States:
 
     def save(self, position: int, data: bytes) -> int:
         """Writes a snapshot, whole or not at all, and deletes old ones. Returns the position of the oldest left."""
-        fresh = self.folder / f".{position:020}.part"
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.folder / f"{position:020}.state")
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        replace_file(self.folder / f"{position:020}.state", data)
         positions = list(self.newest_first())
         for _, path in positions[KEPT:]:
             path.unlink()
         return positions[:KEPT][-1][0]
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file to the disk, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.part")
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -15,6 +15,7 @@ def status(service: Service) -> dict[str, Any]:
     return {
         "state": "failed" if service.failure else "running",
         "failure": service.failure,
+        "engine": service.options.engine,
         "uptime_s": round(time.time() - service.started_s, 1),
         "events": service.events,
         "rejected": service.rejected,

@@ -94,7 +94,7 @@ def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
     types = json.dumps(job.types)
     for slot, part in job.router.route(batch):
         ts = part["ts"].to_numpy()
-        yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(_short(part, types)))
+        yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(shortened(part, types)))
 
 
 def _named(table: pa.Table, job: Job) -> pa.Table:
@@ -185,7 +185,7 @@ def decode(payload: bytes | pa.Buffer) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()
 
 
-def _short(batch: pa.Table, types: str) -> pa.Table:
+def shortened(batch: pa.Table, types: str) -> pa.Table:
     """A batch as it travels: without what is the same in all rows, types in one byte if there are few."""
     if not batch["seq"].to_numpy().any():
         batch = batch.drop_columns(["seq"])

@@ -27,6 +27,7 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.kernels import Array
 from tocsin.engine.routing import key_slots
 from tocsin.errors import StateError
+from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import Kind
 from tocsin.language import parse
 from tocsin.language.requests import Statement
@@ -58,7 +59,7 @@ def rekey(session: SparkSession, old: str | Path, new: str | Path, job: Job) -> 
 def seeds(layout: Layout, states: Mapping[int, bytes], job: Job, largest: int) -> list[Parcel]:
     """What the slots of the job start from, given the snapshots of another layout's slots and the largest ts."""
     return [
-        Parcel(job.labels[slot], SEED, None, largest, _seed(job, slot, state))
+        Parcel(job.labels[slot], SEED, None, largest, _seed(job, slot, state, largest))
         for slot, state in enumerate(regroup(layout, states, job))
     ]
 
@@ -144,9 +145,13 @@ def snapshot_of(head: bytes, stored: Mapping[int, bytes]) -> bytes:
     return segments.restore(head, stored, rules, {})[0].snapshot()
 
 
-def _seed(job: Job, slot: int, state: bytes | None) -> bytes:
+def _seed(job: Job, slot: int, state: bytes | None, largest: int) -> bytes:
     """What a slot starts from."""
-    detector = job.detector(slot) if state is None else Detector.restore(state, job.rules_of(slot), {})
+    if state is not None:
+        return Detector.restore(state, job.rules_of(slot), {}).snapshot()
+    detector = job.detector(slot)
+    if largest > BEGINNING:
+        detector.begin(largest - job.delay_us, largest)
     return detector.snapshot()
 
 

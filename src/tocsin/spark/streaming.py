@@ -117,9 +117,10 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
         if moved:
             tally.take(detector.advance(max(advances)))
         tally.bury(detector.dead_letters())
-        slot.largest = max(largest, *advances, BEGINNING)
+        grown, slot.largest = max(largest, *advances, BEGINNING) > slot.largest, max(largest, *advances, BEGINNING)
+        detector.note(slot.largest)
         events = any(parcel.what == EVENTS for parcel in parcels)
-        if moved or events or orders or not slot.token:
+        if moved or grown or events or orders or not slot.token:
             self._save(job, slot)
         elif not parcels:
             return

@@ -77,6 +77,7 @@ async function refresh() {
   try {
     const status = await ask("GET", "/status");
     say(status.state, status.state === "running" ? "good" : "bad");
+    by("state").title = status.failure ?? (status.engine === "spark" ? "detects on Spark" : "detects in its own process");
     by("n-events").textContent = count(status.events_per_s);
     by("n-matches").textContent = count(status.matches_per_s);
     by("n-lag").textContent = status.lag_ms < 1000 ? `${Math.round(status.lag_ms)} ms` : `${(status.lag_ms / 1000).toFixed(1)} s`;
