@@ -193,13 +193,10 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
     """How objects of a class are written: those of dataclasses by their fields, which are looked up only once."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
-        if not is_dataclass(kind):
+        if not is_dataclass(kind) or "__setstate__" not in vars(kind):  # which those with slots have
             raise KeyError(kind)
-        names = [field.name for field in fields(kind)]
-        get: Callable[[Any], tuple[Any, ...]] = lambda one: tuple(getattr(one, name) for name in names)
-        if len(names) > 1:
-            get = attrgetter(*names)
-        self[kind] = lambda one: (copyreg.__newobj__, (kind,), get(one))  # type: ignore[attr-defined]
+        get = attrgetter(*(field.name for field in fields(kind)), "__class__")  # of one alone it would make no tuple
+        self[kind] = lambda one: (copyreg.__newobj__, (kind,), get(one)[:-1])  # type: ignore[attr-defined]
         return self[kind]
 
 
