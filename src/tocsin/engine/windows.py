@@ -101,8 +101,8 @@ class Windows:
         if mine is None:
             return
         numbers, rows, bits = mine.arrivals(self._machine, entered)
-        called, starts = np.unique(numbers, return_index=True)
-        ends = np.append(starts[1:], len(numbers))[: len(starts)]
+        starts = np.flatnonzero(np.diff(numbers, prepend=kernels.NONE))
+        called, ends = numbers[starts], np.append(starts[1:], len(numbers))[: len(starts)]
         timed = mine.timed
         waiting = timed[self._states[timed, layout.S_DUE] <= fire_to] if len(timed) else timed
         late = np.setdiff1d(waiting, called)
@@ -314,7 +314,8 @@ class Windows:
     def _listed(self, loaded: LoadedWindow, window: Array, at: int) -> Array:
         """The rows that a window holds, or of the batch that is coming, whose list is at that place of its state."""
         if not loaded.plain:
-            return windows.listed(self._next, self._row, int(window[at]), int(window[at + 2]))
+            linked: Array = windows.listed(self._next, self._row, int(window[at]), int(window[at + 2]))
+            return linked
         sliding = loaded.windowed.window is not None and loaded.windowed.window.extent == Extent.LENGTH
         rows = np.zeros(int(window[layout.P_COUNT]) if sliding == (at == layout.S_HEAD) else 0, np.int64)
         if len(rows):
