@@ -125,11 +125,13 @@ def load_window(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, 
 
 
 def _plain(plan: RulePlan, windowed: Windowed) -> bool:
-    """Whether a query aggregates attributes over a number of events, and that is all."""
+    """Whether a query selects attributes, or aggregates them over a number of events, and that is all."""
     window = windowed.window
-    if window is None or window.extent not in (Extent.LENGTH, Extent.LENGTH_BATCH) or windowed.expired:
+    if any((windowed.after, windowed.group_by, windowed.having, windowed.expired, windowed.joined, windowed.chained)):
         return False
-    if windowed.after or windowed.group_by or windowed.having or not 0 < len(windowed.calls) <= layout.PLAIN_CALLS_MAX:
+    if window is None and windowed.calls:
+        return False
+    if window is not None and (window.extent.timed or not 0 < len(windowed.calls) <= layout.PLAIN_CALLS_MAX):
         return False
     return all(
         call.function != Summary.STD_DEV and (call.argument is None or _is_attribute(call.argument))

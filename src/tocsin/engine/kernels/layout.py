@@ -82,7 +82,7 @@ Q_SINCE, Q_RULE, Q_STATE, Q_EXTENT, Q_SIZE, Q_AFTER_COUNT, Q_AFTER = range(7)
 Q_KEY_COUNT, Q_KEYS, Q_CALL_COUNT, Q_CALLS, Q_OUTPUT_COUNT, Q_OUTPUTS, Q_HAVING_COUNT, Q_HAVING = range(7, 15)
 Q_CURRENT, Q_EXPIRED, Q_GROUPED, Q_RECORD, Q_KIND = range(15, 20)
 """Which rows come out, whether there are records of groups, and how long one is; whether it has a WINDOW, is a JOIN, is
-an AUTOMATON, or has a window of PLAIN values. Of such a one arguments and outputs are no programs: an argument is a
+an AUTOMATON, or is about PLAIN values. Of such a one arguments and outputs are no programs: an argument is a
 slot, and an output is a slot too, or, below 0, an aggregate."""
 WINDOW, JOIN, AUTOMATON, PLAIN = range(4)
 PLAIN_CALLS_MAX = 8

@@ -1,6 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
-"""How do the commonest queries run, by the thousand? Aggregates of attributes over the last n events, or over n at a
-time, of which only the new rows come out: no groups, no tests behind the window, no timers.
+"""How do the commonest queries run, by the thousand? Attributes of events that pass a filter, or aggregates of them
+over the last n events or over n at a time, of which only the new rows come out: no groups, no tests behind the window,
+no timers.
 
 Such a window is a ring in the common memory. An entry is the row of the store, with a bit for each aggregate that says
 whether it has a value, and, where events leave one by one, the values themselves, which are not looked up again.
@@ -46,8 +47,10 @@ from tocsin.engine.kernels.layout import (
     CALL_WORDS,
     COUNT,
     LENGTH,
+    LENGTH_BATCH,
     MAX,
     MIN,
+    NO_WINDOW,
     P_BLOCK,
     P_COUNT,
     P_CUT,
@@ -104,22 +107,22 @@ def plain_run(env, place, query, state, arrivals, at, end):
     keep_apart()
     code, counts = get(env, CODE), get(place, COUNTS)
     since, size = get(code, query + Q_SINCE), get(code, query + Q_SIZE)
-    sliding = get(code, query + Q_EXTENT) == LENGTH
-    width = entry_words(env, query)
+    extent, width = get(code, query + Q_EXTENT), entry_words(env, query)
     ts = get(env, TS)
     while at < end:
         row = arrivals[at]
         if get(ts, row) >= since:
             if get(counts, C_ROWS) >= get(place, OUT_ROOM):
                 return at, MORE_ROWS
-            if not _has_room(env, place, query, state, width, np.int64(1)):
-                return at, MORE_MEMORY
-            if sliding and get(state, P_COUNT) == size:
-                _leave(env, place, query, state, width)
-            _come(env, place, query, state, width, row)
-            if sliding or get(state, P_COUNT) == size:
+            if extent != NO_WINDOW:
+                if not _has_room(env, place, query, state, width, np.int64(1)):
+                    return at, MORE_MEMORY
+                if extent == LENGTH and get(state, P_COUNT) == size:
+                    _leave(env, place, query, state, width)
+                _come(env, place, query, state, width, row)
+            if extent != LENGTH_BATCH or get(state, P_COUNT) == size:
                 _put_out(env, place, query, state, width, row)
-                if not sliding:
+                if extent == LENGTH_BATCH:
                     _begin(env, place, query, state)
         at += 1
     return at, DONE
