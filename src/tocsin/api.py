@@ -27,6 +27,7 @@ from tocsin.language import guess, parse
 from tocsin.language.interests import Interest, check_rules_alone
 from tocsin.language.printing_interests import print_interest
 from tocsin.language.queries import Query
+from tocsin.language.reading import uncollected
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Program, Rule
 from tocsin.plans.catalog import Catalog
@@ -203,7 +204,7 @@ class RuleSet:
 
         keep = options.pop("keep", None)
         _check_none_left(options)
-        source, job = prepare(self.rules, self.types, events, columns, delay_us, slots, control, keep)
+        source, job = prepare(self._plan, events, columns, delay_us, slots, control, keep)
         rekey(source.frame.sparkSession, old, new, job)
 
     def _report(
@@ -234,7 +235,7 @@ class RuleSet:
 
         self._check_at_rest(locations, history)
         return detect(
-            self.rules, self.types, events, columns,
+            self._plan, events, columns,
             delay_us=duration_us(delay), slots=slots, control=control, keep=keep, select=select,
         )  # fmt: skip
 
@@ -347,7 +348,7 @@ class RuleSet:
         names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
         if "delay" in options:
             options["delay_us"] = duration_us(options.pop("delay"))
-        return explain_frames(self.rules, self.types, events, Columns(**names), **options)
+        return explain_frames(self._plan, events, Columns(**names), **options)
 
     def explain_svg(self) -> str:
         """The shared operator graph, as a picture."""
@@ -373,6 +374,7 @@ def _is_frames(events: object) -> TypeGuard[Frames]:
     return type(some).__module__.startswith("pyspark.")
 
 
+@uncollected()
 def rules(source: str | Path | Iterable[Statement | Interest], language: str | None = None) -> RuleSet:
     """Rules from their text or from a file (a `Path`, or a string that names a file), or from rules made by the
     builder.

@@ -14,7 +14,7 @@ from tests.conformance.hosts import HOSTS, expected, rows_of
 from tests.conformance.packs import settled
 from tests.conformance.slots import SLOTS
 from tests.conftest import GOLDEN
-from tests.strategies_queries import chains, definitions, events, filters, joins, selections, single, windows
+from tests.strategies_queries import STREAMS, chains, definitions, events, filters, joins, selections, single, windows
 from tocsin.engine import reference
 from tocsin.engine.detector import Detector
 from tocsin.errors import RuleError
@@ -89,6 +89,34 @@ def check(host: str, rules: Sequence[Statement], given: Sequence[Event], seed: i
 def test_host_gives_the_rows_of_the_reference(host: str, text: str, drawn: tuple[Event, ...], seed: int) -> None:
     program = parse(text, "siddhi")
     check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+
+
+@st.composite
+def counted(draw: st.DrawFn) -> tuple[str, list[Event]]:
+    """Aggregates over a number of events, which have a kernel of their own, and events that go round in its ring."""
+    stream = draw(st.sampled_from(sorted(STREAMS)))
+    number, kind = STREAMS[stream]
+    functions = draw(st.lists(st.sampled_from(["sum", "avg", "min", "max", "count"]), min_size=1, max_size=3))
+    items = [f"{name}({'' if name == 'count' else number}) as v{n}" for n, name in enumerate(functions)]
+    items += draw(st.sampled_from([[], ["k"], [number]]))
+    window = draw(st.sampled_from(["length", "lengthBatch"]))
+    text = f"from {stream}{draw(filters(number))}#window.{window}({draw(st.integers(1, 5))}) select {', '.join(items)}"
+    numbers = st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31)] if kind == "int" else [2**63 - 1, -(2**63)])
+    if kind == "double":
+        numbers = st.sampled_from([0.1, -0.25, 0.0, 3.5, 1e300, -1e300, 5e-324])
+    values = draw(st.lists(st.none() | numbers, max_size=30))
+    given = [{"k": "ab"[n % 2], **({} if value is None else {number: value})} for n, value in enumerate(values)]
+    return text, [Event(stream, ts, attributes) for ts, attributes in enumerate(given)]
+
+
+@pytest.mark.parametrize("host", ALL)
+@settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
+@given(case=counted(), seed=st.integers(0, 999))
+def test_host_gives_the_rows_of_the_reference_for_numbers_of_events(
+    host: str, case: tuple[str, list[Event]], seed: int
+) -> None:
+    program = parse(f"{definitions()}{case[0]} insert into O;", "siddhi")
+    check(host, program.rules, case[1], seed, {type.name: type for type in program.types})
 
 
 @pytest.mark.parametrize("host", [host for host in ALL if host != "ordered"])

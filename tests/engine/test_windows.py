@@ -73,6 +73,22 @@ def test_what_is_written_down_is_bounded_by_the_window() -> None:
     assert max(sizes[30:]) < 4 * max(sizes[:15])
 
 
+def test_what_a_window_holds_is_found_again_when_the_store_has_moved() -> None:
+    text = f"{STREAM} from S[x > 4]#window.length(300) select sum(x) as s, max(x) as m insert into O;"
+    text += "from S#window.lengthBatch(1000) select min(x) as least, count() as n insert into P;"
+    events, right = drawn(5000), made(text)
+    found = right.push(events).to_pylist()
+    detector, rows = made(text), []
+    for first in range(0, 5000, 250):
+        rows += detector.push(events[first : first + 250]).to_pylist()
+        detector._machine.trim(first)
+        if first % 1000 == 0:
+            snapshot = detector.snapshot()
+            detector = Detector.restore(snapshot, detector.plan.sources, {"S": parse(text, "siddhi").types[0]})
+    assert detector._machine.store.size < 2500
+    assert rows == found
+
+
 def test_groups_without_events_are_forgotten() -> None:
     detector = made(f"{STREAM} from S#window.length(2) select k, sum(x) as s group by k insert into O;")
     detector.push([Event("S", ts, {"x": 1, "k": f"k{ts}"}) for ts in range(5000)])

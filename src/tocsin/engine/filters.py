@@ -100,6 +100,11 @@ class FilterIndex:
             self._types = types
         return self._tables
 
+    def close(self, types: int) -> None:
+        """Builds the index for that many types, the last time, and lets go of what it was built from."""
+        self.tables(types)
+        self._blocks, self._open, self._residual = [], {}, []
+
     def _build(self, types: int) -> Filters:
         first = np.full(max(types, 1), kernels.NONE, np.int64)
         following: list[int] = []

@@ -57,7 +57,7 @@ class Level:
                     strict=True,
                 )
             )
-        order = np.argsort(number, kind="stable")
+        order = np.argsort(number.astype(np.uint16) if len(self.offsets) < 65536 else number, kind="stable")
         return number[order], row[order], bit[order]
 
     def _fan_out(self, filters: int) -> tuple[Array, Array, Array]:

@@ -33,6 +33,7 @@ from tocsin.engine.windows import Windows
 from tocsin.errors import StateError
 from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import EventType, Kind
+from tocsin.language.reading import uncollected
 from tocsin.plans.graph import RulePlan
 from tocsin.plans.plan import Plan
 
@@ -99,6 +100,7 @@ class Machine:
         self.levels = 0
         self.add(plan, plan.rules, since)
 
+    @uncollected()
     def add(self, plan: Plan, rules: Iterable[RulePlan], since: Mapping[str, int]) -> None:
         """Loads rules of the plan that are not loaded yet; the levels of the others are what they were."""
         for rule in rules:

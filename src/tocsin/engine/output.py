@@ -54,7 +54,7 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
     """The matches as a table of that schema. Looks only at the rules that have matches."""
     if not len(found.rules):
         return columns.empty_table()
-    numbers, which = np.unique(found.rules, return_inverse=True)
+    numbers, which = _distinct(found.rules)
     plans = [machine.tables.rules[number].plan for number in numbers]
     rules = [plan.rule for plan in plans]
     ts, seq = moments_of(found, machine.store)
@@ -78,6 +78,16 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
         for field in columns
     ]
     return pa.table(values, schema=columns)
+
+
+def _distinct(rules: Array) -> tuple[Array, Array]:
+    """The rules that have matches, and for each match which of these it is of."""
+    most = int(rules.max()) + 1
+    if most > len(rules):
+        return np.unique(rules, return_inverse=True)
+    there = np.zeros(most, bool)  # many matches of few rules: marking them is cheaper than sorting
+    there[rules] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[rules]
 
 
 def _expired(found: Found, plans: list[RulePlan], which: Array) -> pa.Array:

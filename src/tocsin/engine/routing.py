@@ -70,6 +70,7 @@ class Router:
         self._filter_of = np.array([*takes_all, kernels.NONE], np.int64) if plain else None
         """For each type the filter that takes all of its events, where no event need be tried."""
         self._columns = {f"{name}:{kind}" for mine in columns.values() for name, kind in mine.items()}
+        self._tables.close()
 
     def _set_forwards(self, forwards: Mapping[int, list[tuple[str, Forward]]]) -> None:
         count = len(forwards)

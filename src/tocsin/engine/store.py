@@ -24,6 +24,8 @@ class Store:
         self.size = 0
         self.width = 0
         self._capacity = 0
+        self._added = 0
+        """How many rows there was room made for the last time."""
         self.ts: Array = np.zeros(0, np.int64)
         self.seq: Array = np.zeros(0, np.int64)
         self.type: Array = np.zeros(0, np.int64)
@@ -43,7 +45,7 @@ class Store:
 
     def reserve(self, count: int, width: int) -> int:
         """Makes room for that many rows more, with no values yet; returns the number of the first."""
-        width = max(width, 1)
+        width, self._added = max(width, 1), count
         if self.size + count > self._capacity or width > self.width:
             capacity = self._capacity
             if self.size + count > capacity:
@@ -103,8 +105,9 @@ class Store:
             self.present[slot, :count] = self.present[slot, stay]
         self.size = count
         self.given[:count] = self.names.keep(self.given[:count])
-        if self._capacity > 4 * max(count, 1 << 16):
-            self._shrink(2 * max(count, 1 << 15))
+        needed = count + self._added  # else the room for each batch would be given back and made again
+        if self._capacity > 4 * max(needed, 1 << 16):
+            self._shrink(2 * max(needed, 1 << 15))
         return number
 
     def _shrink(self, capacity: int) -> None:

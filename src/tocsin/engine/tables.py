@@ -272,6 +272,11 @@ class Tables:
             self.filters.add(self.types[node.type], number, tests, residual)
         return number
 
+    def close(self) -> None:
+        """Lets go of what only more filters would need."""
+        self.filters.close(len(self.types))
+        self._filter_ids.clear()
+
     def _axis_test(self, type: str, condition: Typed) -> tuple[int, bool, int, int] | None:
         """A condition as (slot, double, relation, constant), if it compares one attribute with a constant."""
         if not isinstance(condition, Apply) or condition.operator not in layout.RELATIONS:

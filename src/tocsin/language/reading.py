@@ -29,16 +29,21 @@ def grammar(name: str) -> str:
 
 @contextmanager
 def reading(text: str) -> Iterator[None]:
-    """Lets an error say where in the text it is.
+    """Lets an error say where in the text it is."""
+    try:
+        with uncollected():
+            yield
+    except RuleError as error:
+        raise error.within(text) from None
 
-    What a parse makes is kept and has no cycles: without looking for them, thousands of rules take half the time.
-    """
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """For what makes many objects that are kept: without looking for cycles, thousands of rules take half the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         yield
-    except RuleError as error:
-        raise error.within(text) from None
     finally:
         if collecting:
             gc.enable()

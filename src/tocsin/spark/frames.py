@@ -20,15 +20,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tocsin.engine import output
 from tocsin.errors import EventError, nearest
 from tocsin.events.batches import TS_LIMIT, Columns, kind_of
-from tocsin.events.types import EventType, Kind
-from tocsin.language.requests import Statement
-from tocsin.plans.catalog import Catalog
+from tocsin.events.types import Kind
+from tocsin.language.reading import uncollected
 from tocsin.plans.explain import explain
 from tocsin.plans.layout import PLACER, forwarding, lay_out, lay_out_live
 from tocsin.plans.placing import Placer, placer
-from tocsin.plans.plan import Plan, plan
+from tocsin.plans.plan import Plan
 from tocsin.spark import reports
-from tocsin.spark.jobs import Job, send
+from tocsin.spark.jobs import Job, bound, send
 from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
 from tocsin.spark.pushdown import col, needed, needed_of_type, tests_by_type
 from tocsin.spark.slots import batch_detector
@@ -47,9 +46,9 @@ SLOTS_MAX = 32
 """How many slots there are at most if nobody says a number."""
 
 
+@uncollected()
 def detect(
-    rules: tuple[Statement, ...],
-    types: Mapping[str, EventType],
+    rules: Plan,
     events: Events,
     columns: Columns,
     *,
@@ -60,7 +59,7 @@ def detect(
     select: Iterable[str] | None = None,
 ) -> DataFrame:
     """The report of these rules over these events."""
-    source, job = prepare(rules, types, events, columns, delay_us, slots, control, keep, select)
+    source, job = prepare(rules, events, columns, delay_us, slots, control, keep, select)
     sent = send(job)
     if source.streaming:
         from tocsin.spark.streaming import detect_stream
@@ -74,8 +73,7 @@ def detect(
 
 
 def prepare(
-    rules: tuple[Statement, ...],
-    types: Mapping[str, EventType],
+    rules: Plan,
     events: Events,
     columns: Columns,
     delay_us: int,
@@ -85,8 +83,8 @@ def prepare(
     select: Iterable[str] | None = None,
 ) -> tuple[Source, Job]:
     """Checks the rules against the events, and lays them out: for these rules, or live if more types are kept."""
-    kept = None if keep is None else tuple(sorted({*_types_of(rules, types), *keep}))
-    source = Source(rules, types, events, columns, kept or ())
+    kept = None if keep is None else tuple(sorted({*_types_of(rules), *keep}))
+    source = Source(rules, events, columns, kept or ())
     if not source.streaming and (control is not None or kept is not None):
         raise EventError("control rows are for streams only: these events are no stream")
     slots = slots or default_slots(source.frame.sparkSession)
@@ -98,9 +96,10 @@ def prepare(
         else lay_out_live(source.plan, kept, slots)
     )
     sifted = source.sifted() if kept is None else ()
-    return source, Job(
-        rules, source.catalog, columns, layout, delay_us, source.times, source.tables, select, kept, sifted
+    job = Job(
+        rules.sources, source.catalog, columns, layout, delay_us, source.times, source.tables, select, kept, sifted
     )
+    return source, bound(job, source.plan)
 
 
 def _placer(session: SparkSession) -> Placer:
@@ -110,8 +109,7 @@ def _placer(session: SparkSession) -> Placer:
 
 
 def explain_frames(
-    rules: tuple[Statement, ...],
-    types: Mapping[str, EventType],
+    rules: Plan,
     events: Events,
     columns: Columns,
     *,
@@ -121,7 +119,7 @@ def explain_frames(
     keep: Iterable[str] | None = None,
 ) -> str:
     """What Spark will do, and then what each slot will."""
-    source, job = prepare(rules, types, events, columns, delay_us, slots, control, keep)
+    source, job = prepare(rules, events, columns, delay_us, slots, control, keep)
     layout = job.layout
     lines = ["Spark"]
     for kept, test in source.conditions():
@@ -140,11 +138,10 @@ def explain_frames(
     return "\n".join(lines) + "\n\n" + explain(source.plan)
 
 
-def _types_of(rules: tuple[Statement, ...], types: Mapping[str, EventType]) -> list[str]:
+def _types_of(rules: Plan) -> list[str]:
     """The types from outside that rules look at, and those that are declared."""
-    defined = {rule.emits.name for rule in rules}
-    named = {type for rule in rules for type in rule.uses}
-    return sorted((named | set(types)) - defined)
+    named = {type for rule in rules.sources for type in rule.uses}
+    return sorted((named | set(rules.given.types)) - {rule.emits.name for rule in rules.sources})
 
 
 def report_schema(job: Job) -> T.StructType:
@@ -177,8 +174,7 @@ class Source:
 
     def __init__(
         self,
-        rules: tuple[Statement, ...],
-        types: Mapping[str, EventType],
+        rules: Plan,
         events: Events,
         columns: Columns,
         types_kept: tuple[str, ...] = (),
@@ -186,7 +182,7 @@ class Source:
     ) -> None:
         self._columns, self._events, self._types_kept, self._places = columns, events, types_kept, places
         self.tables: dict[str, dict[str, str]] | None = None
-        catalog = Catalog(types=types, closed=bool(types))
+        catalog = rules.given
         if isinstance(events, DataFrame):
             _check_columns(events, columns, ("type", "ts"))
             kinds, empty = _kinds(events, columns)
@@ -201,7 +197,7 @@ class Source:
                 self.tables[name] = {attribute: f"{attribute}:{kind}" for attribute, kind in by_type[name].items()}
             self.catalog = catalog.learned({}, by_type, frozenset(), complete=True)
             frames = list(events.values())
-        self.plan: Plan = plan(rules, self.catalog)
+        self.plan = rules.bound_to(self.catalog)
         held = {frame.schema[columns.ts].dataType for frame in frames}
         if len(held) > 1:
             raise EventError(f"{columns.ts} is of several types: {', '.join(sorted(map(str, held)))}")

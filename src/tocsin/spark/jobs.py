@@ -1,26 +1,33 @@
 """What the workers are told: the rules, what is known of the events, and where rules run.
 
-A job is sent once as bytes and kept by its digest in each Python worker, with what was built from it: the router that
-cuts batches into slots, and the plan of each slot.
+A job is sent once as bytes and kept by its digest in each Python worker. What all workers need is built before: the
+router that cuts batches into slots. The rules of each slot are bytes of their own, which only those read and bind that
+run the slot.
 """
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
+import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import output
 from tocsin.engine.detector import Detector
 from tocsin.engine.routing import Router
-from tocsin.events.batches import DEFINED, Columns, Known
+from tocsin.engine.texts import Lexicon
+from tocsin.events.batches import DEFINED, UNNEEDED, Columns, Known
 from tocsin.events.types import Kind
+from tocsin.language.reading import uncollected
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.layout import Layout, forwarding, live_forwarding
@@ -37,6 +44,7 @@ class Job:
     """One detection: rules over events of a known shape, laid out over slots."""
 
     rules: tuple[Statement, ...]
+    """All of them; a worker has those of its slots only, see `rules_of`."""
     catalog: Catalog
     columns: Columns
     layout: Layout
@@ -81,7 +89,8 @@ class Job:
         numbers = {type: number for number, type in enumerate(self.types)}
         numbers |= dict.fromkeys(self.plan.defined, DEFINED)
         exact = {name: dict(type.attributes) for name, type in self.catalog.types.items()}
-        return Known(numbers, exact, self.catalog.shared, self.catalog.seen)
+        find = Lexicon(numbers, UNNEEDED, np.int32).find_all
+        return Known(numbers, exact, self.catalog.shared, self.catalog.seen, find=find)
 
     @cached_property
     def labels(self) -> list[int]:
@@ -89,9 +98,30 @@ class Job:
 
     def rules_of(self, slot: int) -> tuple[Statement, ...]:
         """The rules that run in a slot."""
-        names = self.layout.rules_of(slot)
-        return tuple(rule for rule in self.rules if rule.name in names)
+        if self._written is None:
+            names = self.layout.rules_of(slot)
+            return tuple(rule for rule in self.rules if rule.name in names)
+        mine = [pickle.loads(self._written[home]) for home in (None, slot) if home in self._written]
+        return tuple(rule for rules in mine for rule in rules)
 
+    @cached_property
+    def _written(self) -> dict[int | None, bytes] | None:
+        """In a worker, the rules by the slot that runs them, and those that run in all."""
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What workers are sent: instead of the plan, what they need of it."""
+        homes: dict[int | None, list[Statement]] = {}
+        for rule in self.rules:
+            homes.setdefault(self.layout.homes[rule.name].slot, []).append(rule)
+        written = {home: _written(rules) for home, rules in homes.items()}
+        built = {name: getattr(self, name) for name in ("types", "router", "known", "matches")}
+        return {**given(self), **built, "rules": (), "_written": written}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @uncollected()
     def detector(self, slot: int) -> Detector:
         """A new detector for a slot."""
         mine = self._plans.get(slot)
@@ -143,12 +173,43 @@ class Sent(Generic[J]):
         return job
 
 
+def given(job: Any) -> dict[str, Any]:
+    """What a job was made of, without what was built from it."""
+    return {field.name: getattr(job, field.name) for field in fields(job)}
+
+
+def bound(job: Job, rules: Plan) -> Job:
+    """The job, of which the rules are bound already."""
+    job.__dict__["plan"] = rules
+    return job
+
+
 def send(job: J) -> Sent[J]:
-    """The job as bytes, without what was built from it here."""
-    data = pickle.dumps(replace(job), protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[type-var]
+    """The job as bytes."""
+    data = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
     digest = hashlib.sha256(data).hexdigest()
     _kept[digest] = job
     return Sent(data, digest)
+
+
+class _Reducers(dict[type, Callable[[Any], Any]]):
+    """How objects of a class are written: those of dataclasses by their fields, which are looked up only once."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if not is_dataclass(kind) or "__setstate__" not in vars(kind):  # which those with slots have
+            raise KeyError(kind)
+        get = attrgetter(*(field.name for field in fields(kind)), "__class__")  # of one alone it would make no tuple
+        self[kind] = lambda one: (copyreg.__newobj__, (kind,), get(one)[:-1])  # type: ignore[attr-defined]
+        return self[kind]
+
+
+def _written(rules: list[Statement]) -> bytes:
+    """Rules as bytes."""
+    found = io.BytesIO()
+    pickler = pickle.Pickler(found, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = _Reducers()
+    pickler.dump(rules)
+    return found.getvalue()
 
 
 @lru_cache

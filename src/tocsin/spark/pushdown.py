@@ -58,18 +58,29 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 def col(name: str) -> Column:
     """A column by its name, whatever is in that."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """A name of a column in Spark's own language."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def needed(plan: Plan, columns: Columns, schema: T.StructType, kept: Iterable[str] = ()) -> Column:
     """The condition that a row must meet to be looked at. Of the types that are `kept`, all rows do."""
-    type, plain, tests = col(columns.type), {*plan.defined, *kept}, []
+    plain, tests = {*plan.defined, *kept}, []
     for name, test in tests_by_type(plan, schema).items():
         if test is None or name in plain:
             plain.add(name)
         else:
-            tests.append((type == F.lit(name)) & test)
-    return reduce(or_, [*broken(columns, schema), *([type.isin(sorted(plain))] if plain else []), *tests])
+            tests.append((col(columns.type) == F.lit(name)) & test)
+    return reduce(or_, [*broken(columns, schema), *([among(columns.type, sorted(plain))] if plain else []), *tests])
+
+
+def among(column: str, texts: Iterable[str]) -> Column:
+    """Whether a column has one of these texts. Said as one text: each value by itself is a call to Java and back."""
+    literals = ["'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'" for text in texts]
+    return F.expr(f"{quoted(column)} in ({', '.join(literals)})")
 
 
 def needed_of_type(

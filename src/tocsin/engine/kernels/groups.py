@@ -84,6 +84,7 @@ from tocsin.engine.kernels.sums import (
     add_square,
     add_value,
     clear_sum,
+    clear_wide,
     sum_double,
     sum_long,
     variance,
@@ -137,10 +138,10 @@ def clear(env, place, query, group):
             put(memory, at + 1, np.int64(NONE))
             continue
         put(memory, at, np.int64(0))
-        limbs = LIMBS_DOUBLE if double else LIMBS_LONG
-        clear_sum(memory, at + 1, limbs)
+        clear_sum(memory, at + 1)
         if function == STD_DEV:
-            clear_sum(memory, at + 3 + limbs, LIMBS_DOUBLE_SQUARES if double else LIMBS_LONG_SQUARES)
+            squares = at + 3 + (LIMBS_DOUBLE if double else LIMBS_LONG)
+            clear_wide(memory, squares, LIMBS_DOUBLE_SQUARES if double else LIMBS_LONG_SQUARES)
 
 
 @jit

@@ -81,9 +81,11 @@ Q_SINCE, Q_RULE, Q_STATE, Q_EXTENT, Q_SIZE, Q_AFTER_COUNT, Q_AFTER = range(7)
 """The number of its rule, where its words among the states stand, the window, the tests behind it."""
 Q_KEY_COUNT, Q_KEYS, Q_CALL_COUNT, Q_CALLS, Q_OUTPUT_COUNT, Q_OUTPUTS, Q_HAVING_COUNT, Q_HAVING = range(7, 15)
 Q_CURRENT, Q_EXPIRED, Q_GROUPED, Q_RECORD, Q_KIND = range(15, 20)
-"""Which rows come out, whether there are records of groups, and how long one is; whether it has a WINDOW, is a JOIN, or
-is an AUTOMATON."""
-WINDOW, JOIN, AUTOMATON = range(3)
+"""Which rows come out, whether there are records of groups, and how long one is; whether it has a WINDOW, is a JOIN, is
+an AUTOMATON, or is about PLAIN values. Of such a one arguments and outputs are no programs: an argument is a
+slot, and an output is a slot too, or, below 0, an aggregate."""
+WINDOW, JOIN, AUTOMATON, PLAIN = range(4)
+PLAIN_CALLS_MAX = 8
 J_DROPS, J_ON_COUNT, J_ON, J_SIDES = range(20, 24)
 """Of a join besides: whether groups without events are dropped, the tests of a pair, then its two sides."""
 J_LOOKS, J_OUTER = range(20, 22)
@@ -124,6 +126,10 @@ COUNT_WORDS = C_NODES + LANES
 S_HEAD, S_TAIL, S_COUNT, S_COMING, S_COMING_TAIL, S_COMING_COUNT, S_BEGUN, S_FIRST, S_NEXT = range(9)
 S_GROUPS, S_FREE, S_EMPTY, S_CHUNK, S_DUE = range(9, 14)
 STATE_WORDS = 16
+
+# Of a window of plain values: the first entry of its ring, where its aggregates stand, how many entries there are, and
+# where the ring is and how many it can have; up to which of them least and greatest values are those of all behind.
+P_HEAD, P_RECORD, P_COUNT, P_BLOCK, P_ROOM, P_CUT = 0, 1, 2, 3, 5, 12
 
 # Of an automaton, in the place of a window: the oldest and the youngest attempt that has begun, how many attempts there
 # are, free records of attempts and of entries, how many entries there have been, whether a first attempt began and

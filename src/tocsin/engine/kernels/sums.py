@@ -1,12 +1,14 @@
 # mypy: disable-error-code="no-untyped-def"
-"""How are sums kept exact while values come and go? As fixed-point numbers, in limbs of 32 bits with late carries.
+"""How are sums kept exact while values come and go? As fixed-point numbers: narrow ones, of 128 bits, as long as the
+values are of like magnitudes, else wide ones, in limbs of 32 bits with late carries.
 
+    NARROW  base  low  high          (high · 2^64 + low) · 2^base; base -1: nothing was added yet
     lo  hi  limb 0  limb 1  …        the limbs from lo to hi may be other than 0; lo > hi: the sum is 0
 
 The lowest bit of limb 0 is worth 2^exponent: 1 for integers, 2^-1074 for doubles, and the square of that for the
-sums of squares. So any value can be added and taken away again without a trace, and only limbs that values of these
-magnitudes reach are looked at. A limb is a signed word, so many values can be added before a carry has to go on. The
-sum is rounded once, when it is asked for.
+sums of squares, which are always wide. So any value can be added and taken away again without a trace, and only limbs
+that values of these magnitudes reach are looked at. A limb is a signed word, so many values can be added before a carry
+has to go on. The sum is rounded once, when it is asked for.
 
 Memory is given by its address. Its first SCRATCH words are for calculations.
 """
@@ -16,20 +18,35 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba.cpython.unsafe.numbers import leading_zeros
 
-from tocsin.engine.kernels.memory import get, jit, put, small
+from tocsin.engine.kernels.memory import get, jit, keep_apart, put, small
 
 LIMBS_LONG, LIMBS_LONG_SQUARES = 5, 8
 LIMBS_DOUBLE, LIMBS_DOUBLE_SQUARES = 70, 137
 DOUBLE_EXPONENT = -1074
 MASK = np.int64(0xFFFFFFFF)
+NARROW = -1
+"""In the place of the lowest limb."""
+_BELOW, _ABOVE = 32, 22
+"""How much lower and higher than those of the first value the digits of others can be in a narrow sum."""
+_ALMOST_FULL = np.int64(1 << 61)
 
 # Places in the scratch memory.
 _MAGNITUDE, _SECOND, _PRODUCT, SCRATCH = 0, 256, 512, 1024
 
 
 @small
-def clear_sum(memory, at, limbs):
+def clear_sum(memory, at):
+    """Makes a sum of nothing."""
+    put(memory, at, np.int64(NARROW))
+    put(memory, at + 1, np.int64(-1))
+    put(memory, at + 2, np.int64(0))
+    put(memory, at + 3, np.int64(0))
+
+
+@small
+def clear_wide(memory, at, limbs):
     put(memory, at, np.int64(limbs))
     put(memory, at + 1, np.int64(-1))
     for i in range(limbs):
@@ -73,7 +90,59 @@ def _parts(word, double):
 def add_value(memory, at, word, double, sign):
     """Adds a value, or takes it away."""
     own, digits, position = _parts(word, double)
+    if get(memory, at) == NARROW:
+        if digits == 0:
+            return
+        base = get(memory, at + 1)
+        if base < 0:
+            base = max(position - _BELOW, np.int64(0))
+            put(memory, at + 1, base)
+        if base <= position <= base + _BELOW + _ABOVE:
+            _add_narrow(memory, at, digits, np.uint64(position - base), sign * own)
+            if -_ALMOST_FULL < get(memory, at + 3) < _ALMOST_FULL:
+                return
+            widen(memory, at, LIMBS_DOUBLE if double else LIMBS_LONG)
+            return
+        widen(memory, at, LIMBS_DOUBLE if double else LIMBS_LONG)
     _add_bits(memory, at, digits, position, sign * own)
+
+
+@small
+def _add_narrow(memory, at, digits, shift, sign):
+    """Adds digits · 2^shift to a narrow sum, or takes it away."""
+    low, high = np.uint64(get(memory, at + 2)), np.uint64(get(memory, at + 3))
+    more = digits << shift
+    above = (digits >> np.uint64(1)) >> (np.uint64(63) - shift)
+    if sign > 0:
+        total = low + more
+        high += above + np.uint64(total < low)
+    else:
+        total = low - more
+        high -= above + np.uint64(total > low)
+    put(memory, at + 2, np.int64(total))
+    put(memory, at + 3, np.int64(high))
+
+
+@small
+def _narrow_magnitude(memory, at):
+    """The low and high word of the absolute value of a narrow sum, and its sign."""
+    low, high = np.uint64(get(memory, at + 2)), np.uint64(get(memory, at + 3))
+    if get(memory, at + 3) >= 0:
+        return low, high, np.int64(1)
+    return np.uint64(0) - low, ~high + np.uint64(low == 0), np.int64(-1)
+
+
+@jit
+def widen(memory, at, limbs):
+    """Makes a narrow sum wide."""
+    keep_apart()
+    base = max(get(memory, at + 1), np.int64(0))
+    low, high, sign = _narrow_magnitude(memory, at)
+    clear_wide(memory, at, limbs)
+    if low:
+        _add_bits(memory, at, low, base, sign)
+    if high:
+        _add_bits(memory, at, high, base + 64, sign)
 
 
 @jit
@@ -189,6 +258,14 @@ def _rounded(memory, at, count, exponent, rest):
 @jit
 def sum_double(memory, at, exponent):
     """The sum, rounded once."""
+    if get(memory, at) == NARROW:
+        low, high, sign = _narrow_magnitude(memory, at)
+        above = np.int64(0)
+        if high:  # 64 digits, of which the last says whether there are more behind it: enough to round once
+            above = np.int64(64) - np.int64(leading_zeros(high))
+            behind = low << np.uint64(64 - above)
+            low = (low >> np.uint64(above)) | (high << np.uint64(64 - above)) | np.uint64(behind != 0)
+        return sign * math.ldexp(np.float64(low), max(get(memory, at + 1), np.int64(0)) + above + exponent)
     _settle(memory, at)
     count, sign = _magnitude(memory, at, np.int64(_MAGNITUDE))
     return sign * _rounded(memory, np.int64(_MAGNITUDE), count, exponent + 32 * get(memory, at), False)
@@ -197,6 +274,9 @@ def sum_double(memory, at, exponent):
 @jit
 def sum_long(memory, at):
     """The sum of integers, and whether it is within 64 bits."""
+    if get(memory, at) == NARROW:
+        total = get(memory, at + 2)
+        return total, get(memory, at + 3) == (total >> 63)
     _settle(memory, at)
     low, high = get(memory, at), get(memory, at + 1)
     if low > high:
@@ -212,6 +292,8 @@ def sum_long(memory, at):
 @jit
 def variance(memory, sums, squares, number, exponent):
     """(squares − sum² / number) / number, rounded once; `exponent` is that of the sum."""
+    if get(memory, sums) == NARROW:
+        widen(memory, sums, LIMBS_LONG if exponent == 0 else LIMBS_DOUBLE)
     _settle(memory, sums)
     _settle(memory, squares)
     count, _ = _magnitude(memory, sums, np.int64(_MAGNITUDE))

@@ -16,7 +16,9 @@ from tocsin.errors import EventError
 from tocsin.events.batches import Columns
 from tocsin.events.types import EventType
 from tocsin.language.interests import Interest
+from tocsin.plans.catalog import Catalog
 from tocsin.plans.operators import is_exact, is_strong
+from tocsin.plans.plan import plan
 from tocsin.spark.frames import Events, Source, default_slots
 from tocsin.spark.moving.jobs import MovingJob
 
@@ -68,14 +70,15 @@ def prepare(
     rules = tuple(dict.fromkeys(rule for one in interests for rule in one.rules))
     strong = {type for one in interests if is_strong(one) for type in Sieve.used_by(one)}
     places = tuple(dict.fromkeys(name for one in interests for name in one.space.coordinates))
-    source = Source((*rules, *focals.rules), types, together, columns, tuple(sorted(strong)), places)
+    given = Catalog(types=types, closed=bool(types))
+    source = Source(plan((*rules, *focals.rules), given), together, columns, tuple(sorted(strong)), places)
     if source.streaming and history_us is None and any(is_exact(one) for one in interests):
         history_us = HISTORY_US
     slots = slots or default_slots(source.frame.sparkSession)
     job = MovingJob(interests, source.catalog, columns, slots, source.times, source.tables, delay_us, history_us)
     if locations is not None and columns.id in source.frame.columns and columns.id not in locations.columns:
         job = replace(job, partly_named=True)
-    return source, Source(focals.rules, types, together, columns, (), places), job
+    return source, Source(plan(focals.rules, given), together, columns, (), places), job
 
 
 def joined(events: Events, locations: DataFrame | None, interests: tuple[Interest, ...], columns: Columns) -> Events:

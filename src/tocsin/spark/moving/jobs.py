@@ -24,7 +24,7 @@ from tocsin.events.ids import hexadecimal, text_words
 from tocsin.language.interests import Interest, Shape, Space
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.regions import DEGREE_M, Region
-from tocsin.spark.jobs import labels
+from tocsin.spark.jobs import given, labels
 from tocsin.spark.slots import Tally
 
 Array = np.ndarray[Any, Any]
@@ -52,6 +52,9 @@ class MovingJob:
     """Over a table: for each slot what is to be run, in chunks."""
     letters: tuple[Letter, ...] = field(default=(), repr=False)
     """Location updates that could not be used."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return given(self)
 
     @cached_property
     def followed(self) -> Followed:
