@@ -40,15 +40,16 @@ def sailing(folder: Path, data: dict[str, Any], engine: str, **changed: Any) -> 
 
 
 def finish(ships: Fleet, limit_s: float) -> None:
-    """Waits until all events are through. A replica that ends by itself is an error."""
+    """Waits until all events are through. A replica that ends by itself is started anew, and that is said."""
     until_s = time.monotonic() + limit_s
     while not ships.finished():
-        for one in ships.seen():
-            assert one.alive, f"{one.name} has ended:\n{ships.log(one.name, 30)}"
+        ships.tend()
         assert time.monotonic() < until_s, "\n".join(
             f"{one.name} {one.state} {one.told}\n{ships.log(one.name)}" for one in ships.seen()
         )
         time.sleep(0.1)
+    if ships.anew():
+        print("ended by themselves, and were started anew:", ships.anew())
 
 
 def right(made: Plan) -> None:

@@ -170,14 +170,15 @@ def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
             if ships.finished():
                 live.update(_picture(ships, {}) if screen.is_terminal else "")
                 return True
-            for one in ships.seen():
-                if not one.alive:
-                    raise TocsinError(f"{one.name} has ended:\n{ships.log(one.name)}")
+            ships.tend()
+            if not ships.processes():
+                return False
     return False
 
 
 def _line(one: Seen) -> str:
-    return f"{one.name} {one.state}" + (f" {one.told['round']}/{one.told['rounds']}" if one.told else "")
+    ended = f" ({one.ended})" if one.ended else ""
+    return f"{one.name} {one.state}{ended}" + (f" {one.told['round']}/{one.told['rounds']}" if one.told else "")
 
 
 def _picture(ships: Fleet, before: Before) -> Group:
