@@ -28,6 +28,13 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"rounds": 1.5}, "rounds is a whole number from 1 on, not 1.5"),
     ({"beat": 2, "suspect": 3}, "suspect is at least 3 times beat"),
     ({"folder": 7}, "folder is the name of a folder, not 7"),
+    ({"live": "arriving"}, "live names for each site with sources where they come from"),
+    ({"live": {"twon": "arriving"}}, "live: there are no sources at twon."),
+    ({"live": {"hill": {"form": "arriving"}}}, "live: hill has no 'form'. Did you mean 'from'?"),
+    ({"live": {"hill": 7}}, "live: hill comes from a folder or from kafka://host:port/topic, not from 7"),
+    ({"live": {"hill": "ftp://x/y"}}, "is not the address of a Kafka topic"),
+    ({"live": {"hill": {"from": "a", "idle": 0}}}, "idle is a number from 0.1 on, not 0"),
+    ({"live": {"hill": "arriving"}}, "live: where do the sources at dam come from? All are live, or none"),
     ({"changes": [{"at": 60, "links": [["hill", "lake", 1]]}]}, "sites that come and go while events flow"),
     ({"sources": {"hill 2": {"Smoke": 1}}, "topology": {"links": [["hill 2", "town", 5]]}, "sinks": {}}, "be hosted"),
 ]

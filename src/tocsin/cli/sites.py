@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -46,9 +46,9 @@ def plan(path: Path, strategy: str | None = None) -> Plan:
         hosted = hosting(found.hosting, path.parent, found.sites)
     except TocsinError as error:
         raise TocsinError(f"{path}: {error}") from None
+    events, where = (found.events.slice(0, 0), []) if hosted.live else (found.events, found.where.to_pylist())
     return Plan(
-        found.sites, chosen, found.types, found.rules, found.events, found.where.to_pylist(),
-        found.warm_up_s + found.seconds, hosted,
+        found.sites, chosen, found.types, found.rules, events, where, found.warm_up_s + found.seconds, hosted
     )  # fmt: skip
 
 
@@ -122,27 +122,25 @@ def status(path: Path, *, as_json: bool) -> None:
 
 def hold(path: Path, here: str, there: str, *, held: bool) -> None:
     """Makes the channels from one site to another unreadable, or readable again."""
-    from tocsin.spark.sites.channels import Folders
+    from tocsin.spark.sites.application import operating
 
     found = plan(path)
-    if found.hosting.topics is not None:
-        raise TocsinError("only channels that are folders can be held")
     if (here, there) not in found.sites.delays_us:
         raise TocsinError(f"there is no link from {here} to {there}")
-    for sender in found.replicas(here):
-        for receiver in found.replicas(there):
-            Folders(found.hosting.folder / "channels").hold(sender, receiver, held=held)
+    with operating(found) as operator:
+        for sender in found.replicas(here):
+            for receiver in found.replicas(there):
+                operator.hold(sender, receiver, held=held)
 
 
 def forget(path: Path, name: str, *, back: bool) -> None:
     """Tells all sites that a replica will not come back, so that nobody keeps anything for it; or that it will."""
     from tocsin.overlay.codec import encode
     from tocsin.overlay.replicas.messages import Gone
-    from tocsin.spark.sites.channels import OPERATOR, Folders, Parcel, packed, placed
+    from tocsin.spark.sites.application import operating
+    from tocsin.spark.sites.channels import OPERATOR, Parcel, packed, placed
 
     found = plan(path)
-    if found.hosting.topics is not None:
-        raise TocsinError("a replica can be forgotten where channels are folders")
     if name not in found.names:
         raise TocsinError(f"there is no replica {name}. {nearest(name, found.names) or ''}".rstrip())
     if len(found.replicas(name.partition("#")[0])) < 2:
@@ -150,7 +148,8 @@ def forget(path: Path, name: str, *, back: bool) -> None:
     said = packed([encode(Gone(name, back=back))])
     place = placed(time.time_ns() // 1000, 0)
     others = [Parcel(OPERATOR, other, place, said) for other in found.names if other != name]
-    Folders(found.hosting.folder / "channels").post(others)
+    with operating(found) as operator:
+        operator.post(others)
 
 
 def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
@@ -176,9 +175,14 @@ def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
     return False
 
 
+def _rounds(told: dict[str, Any]) -> str:
+    """How far a replica is; there is no end where sources are live."""
+    return f"{told['round']:,}" + ("" if told["rounds"] is None else f"/{told['rounds']:,}")
+
+
 def _line(one: Seen) -> str:
     ended = f" ({one.ended})" if one.ended else ""
-    return f"{one.name} {one.state}{ended}" + (f" {one.told['round']}/{one.told['rounds']}" if one.told else "")
+    return f"{one.name} {one.state}{ended}" + (f" {_rounds(one.told)}" if one.told else "")
 
 
 def _picture(ships: Fleet, before: Before) -> Group:
@@ -204,7 +208,7 @@ def _picture(ships: Fleet, before: Before) -> Group:
         role = "" if alone else ", leads" if told["leading"] else ", follows"
         sinks = ", ".join(f"{sink} {count:,}" for sink, count in sorted(told["notified"].items()))
         sites.add_row(
-            one.name, one.state + role, f"{told['round']:,}/{told['rounds']:,}", f"{told['traffic']:,}", rates[0],
+            one.name, one.state + role, _rounds(told), f"{told['traffic']:,}", rates[0],
             f"{size / 1e3:,.0f}", rates[1], ", ".join(told["full"] or told["waits_for"]), told["lost"] or sinks,
         )  # fmt: skip
         for there, sent in sorted(told["sent_bytes"].items()):

@@ -20,6 +20,11 @@ from tocsin.spark.sites.plans import SECOND_US, Plan
 class Feeding:
     """The batches of one site."""
 
+    lost = -1
+    """Batches up to here cannot be had any more."""
+    refused = 0
+    """What of the sources was no event."""
+
     def __init__(self, plan: Plan, site: str) -> None:
         self.plan, self.site = plan, site
         rounds = plan.hosting.settings.rounds
@@ -48,6 +53,9 @@ class Feeding:
         ts = self._events["ts"].to_numpy()
         first, last = np.searchsorted(ts, [upto - self._epoch_us, upto])
         return (Publication(self._events.slice(first, last - first), upto),)
+
+    def taken(self, number: int) -> None:
+        """A replica has committed batches up to here; it may ask again all the same."""
 
     def due(self, number: int, began_us: int, now_us: int) -> bool:
         """Whether a batch can be handed over, if the first events were at `began_us`."""

@@ -58,7 +58,8 @@ class Seen:
             return "lost"
         if not self.told["ready"]:
             return "rejoining"
-        return "finished" if self.told["round"] >= self.told["rounds"] else "running"
+        rounds = self.told["rounds"]
+        return "running" if rounds is None or self.told["round"] < rounds else "finished"
 
 
 class Fleet:
@@ -230,7 +231,8 @@ def fingerprint(plan: Plan) -> str:
     text = repr(
         (sorted(sites.delays_us.items()), sorted((name, sorted(types)) for name, types in sites.sources.items()),
          sorted((sink, str(wanted)) for sink, wanted in sites.sinks.items()), rules, plan.strategy.name,
-         plan.events.num_rows, plan.seconds, plan.hosting.epoch_s, settings.rounds, plan.names)
+         plan.events.num_rows, plan.seconds, plan.hosting.epoch_s, settings.rounds, plan.names,
+         sorted((site, str(one.origin), one.late_us) for site, one in plan.hosting.live.items()))
     )  # fmt: skip
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

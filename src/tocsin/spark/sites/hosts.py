@@ -26,10 +26,12 @@ from tocsin.overlay.metering import COUNTED, Meter
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.replicas.ends import FEED
 from tocsin.overlay.replicas.machines import SINK, Inputs, Outputs, Own
-from tocsin.overlay.replicas.messages import Bundle, Delivered, Notice
+from tocsin.overlay.replicas.messages import Bundle, Delivered, Gap, Notice
 from tocsin.overlay.replicas.replica import Replica, group_of
+from tocsin.spark.sites.arrivals import Arrivals
 from tocsin.spark.sites.channels import OPERATOR, Channels, Parcel, Place, packed, placed, unpacked, written
 from tocsin.spark.sites.feeding import Feeding
+from tocsin.spark.sites.live import LiveFeeding
 from tocsin.spark.sites.plans import SECOND_US, Plan
 
 FORMAT = 1
@@ -55,13 +57,16 @@ class Remembered(Own):
 
 
 class Host:
-    """One replica of a site. `started_us`: the time at which it is started."""
+    """One replica of a site. `started_us`: the time at which it is started; `arrivals`: what a live source brings."""
 
-    def __init__(self, plan: Plan, name: str, channels: Channels, started_us: int) -> None:
+    def __init__(
+        self, plan: Plan, name: str, channels: Channels, started_us: int, arrivals: Arrivals | None = None
+    ) -> None:
         self.plan, self.name, self.channels = plan, name, channels
         self.site = group_of(name)
         self.folder = plan.hosting.folder / "sites" / name
-        self.feeding = Feeding(plan, self.site)
+        live = bool(plan.hosting.live)
+        self.feeding = LiveFeeding(plan, name, arrivals) if live else Feeding(plan, self.site)
         self.steps = 0
         """How many steps are committed."""
         self.positions: dict[str, Place] = {}
@@ -153,6 +158,8 @@ class Host:
             if number == self.feeding.first and self.began_us is None:
                 self.began_us = now_us
             if not self.feeding.due(number, self.began_us or 0, now_us):
+                if number <= self.feeding.lost:
+                    replica.receive(FEED + self.site, Gap((FEED + self.site, self.site), self.feeding.lost), now_us)
                 return
             bundle = Bundle((FEED + self.site, self.site), number, self.feeding.parts(number))
             replica.receive(FEED + self.site, bundle, now_us)
@@ -225,6 +232,8 @@ class Host:
         fresh.rename(committed)
         self.steps, self._letters, self._notices = self.steps + 1, {}, []
         self._deliver(committed)
+        if replica.ready:
+            self.feeding.taken(replica.incoming[FEED + self.site].upto)
 
     def _deliver(self, committed: Path) -> None:
         outbox = decode((committed / "outbox").read_bytes())
@@ -261,6 +270,7 @@ class Host:
             "sent_bytes": dict(self.sent_bytes),
             "event_bytes": dict(self.event_bytes),
             "notified": dict(self.notified),
+            "refused": self.feeding.refused,
             "queued": max((len(queue.kept) for queue in replica.outgoing.values()), default=0),
             "full": self._unheard() if replica.sending.full else [],
             "lost": str(replica.lost) if replica.lost else None,

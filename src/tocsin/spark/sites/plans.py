@@ -9,6 +9,9 @@ hosting:
   rounds: 1                    # between two batches of the sources
   beat: 0.5                    # seconds between heartbeats; a leader that is silent for `suspect` is thought dead
   suspect: 5
+  live:                        # sources that others write to, instead of events by chance: then of every site with some
+    hill: arriving/hill        # a folder into which files of events are put, or kafka://host:port/topic
+    lake: {from: "kafka://host:port/lake", late: 5, idle: 30}
 """
 
 from __future__ import annotations
@@ -33,10 +36,21 @@ from tocsin.spark import kafka
 
 SECOND_US = 1_000_000
 FOLDER = "folder"
-KEYS = ("folder", "channels", "replicas", "epoch", "speed", "rounds", "beat", "suspect")
+KEYS = ("folder", "channels", "replicas", "epoch", "speed", "rounds", "beat", "suspect", "live")
+LIVE_KEYS = ("from", "late", "idle")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 SILENT_BEATS = 3
 """A leader that has said nothing for fewer heartbeats than this may only be slow."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A source that others write to: a folder into which files are put, or a topic. `late_us`: how much older than the
+    latest an event may be; `idle_us`: after how long in silence its time goes on with the clock, if ever."""
+
+    origin: Path | kafka.Topic
+    late_us: int = 0
+    idle_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,13 @@ class Hosting:
     epoch_s: float = 5.0
     speed: float = 0.0
     settings: Settings = field(default_factory=lambda: settings(1, 0.5, 5.0))
+    live: Mapping[str, Live] = field(default_factory=dict)
+    """By site; empty if events are drawn by chance."""
+
+    @property
+    def kafka(self) -> bool:
+        """Whether a broker is needed."""
+        return self.topics is not None or any(isinstance(one.origin, kafka.Topic) for one in self.live.values())
 
     def count(self, site: str) -> int:
         """How many replicas a site has."""
@@ -130,7 +151,33 @@ def hosting(data: object, folder: Path, sites: Sites) -> Hosting:
         _number(data, "epoch", 5.0, 0.001),
         _number(data, "speed", 0.0),
         settings(_whole("rounds", data.get("rounds", 1)), beat_s, suspect_s),
+        _live(data.get("live", {}), folder, sites),
     )
+
+
+def _live(data: object, folder: Path, sites: Sites) -> dict[str, Live]:
+    if not isinstance(data, Mapping):
+        raise TocsinError("live names for each site with sources where they come from: a folder, or a Kafka topic")
+    found = {}
+    for site, given in data.items():
+        if site not in sites.sources:
+            raise TocsinError(f"live: there are no sources at {site}. {nearest(str(site), sites.sources)}")
+        options = given if isinstance(given, Mapping) else {"from": given}
+        for name in options:
+            if name not in LIVE_KEYS:
+                raise TocsinError(f"live: {site} has no '{name}'. {nearest(str(name), LIVE_KEYS)}")
+        origin = options.get("from")
+        if not isinstance(origin, str):
+            raise TocsinError(f"live: {site} comes from a folder or from kafka://host:port/topic, not from {origin!r}")
+        idle_us = round(_number(options, "idle", 0.0, 0.1) * SECOND_US) if "idle" in options else None
+        found[str(site)] = Live(
+            kafka.topic(origin) if "://" in origin else (folder / origin).resolve(),
+            round(_number(options, "late", 0.0) * SECOND_US),
+            idle_us,
+        )
+    if found and (left := sorted(sites.sources.keys() - found.keys())):
+        raise TocsinError(f"live: where do the sources at {left[0]} come from? All are live, or none")
+    return found
 
 
 def _topics(channels: object) -> kafka.Topic | None:
