@@ -35,7 +35,19 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"live": {"hill": "ftp://x/y"}}, "is not the address of a Kafka topic"),
     ({"live": {"hill": {"from": "a", "idle": 0}}}, "idle is a number from 0.1 on, not 0"),
     ({"live": {"hill": "arriving"}}, "live: where do the sources at dam come from? All are live, or none"),
-    ({"changes": [{"at": 60, "links": [["hill", "lake", 1]]}]}, "sites that come and go while events flow"),
+    (
+        {"changes": [{"at": 60, "leave": ["fort"]}, {"at": 80, "links": [["fort", "dam", 1]]}]},
+        "fort leaves and comes back: a site that has left for good cannot",
+    ),
+    ({"changes": [{"at": at, "sinks": {"town": []}} for at in range(1, 18)]}, "there are 17 changes"),
+    ({"changes": [{"at": 60, "leave": ["dam", "fort"]}]}, "fort cannot leave: none of its neighbours stays"),
+    (
+        {
+            "changes": [{"at": 60, "sinks": {"town": []}}],
+            "live": dict.fromkeys(("dam", "fort", "hill", "lake"), "arriving"),
+        },
+        "live sources have no plan of what comes",
+    ),
     ({"sources": {"hill 2": {"Smoke": 1}}, "topology": {"links": [["hill 2", "town", 5]]}, "sinks": {}}, "be hosted"),
 ]
 

@@ -30,25 +30,30 @@ def plan(path: Path, strategy: str | None = None) -> Plan:
     """The plan in a file: a scenario, and how it is hosted."""
     from tocsin.overlay.strategies import strategy as named
     from tocsin.simulation import scenarios
+    from tocsin.simulation.changes import announced
     from tocsin.simulation.planning import best, predicted
-    from tocsin.spark.sites.plans import Plan, hosting
+    from tocsin.spark.sites.plans import SECOND_US, Plan, Turn, checked, everything, hosting
 
     found = scenarios.read(path)
-    if found.changes:
-        raise TocsinError(f"{path}: sites that come and go while events flow are for the simulator")
     chosen = found.strategies[0] if found.strategies else None
     if strategy == scenarios.AUTO or (strategy is None and chosen is None):
         chosen = named(best(predicted(found.sites, found.rates, found.types, found.rules, found.values)).strategy)
     elif strategy is not None:
         chosen = named(strategy)
     assert chosen is not None
+    turns, before = [], found.sites
     try:
-        hosted = hosting(found.hosting, path.parent, found.sites)
+        for number, (at_s, after) in enumerate(found.changes, 1):
+            at_us = round(at_s * SECOND_US)
+            turns.append(Turn(at_us, after, announced(number, at_us, before, after, chosen)))
+            before = after
+        hosted = hosting(found.hosting, path.parent, everything([found.sites, *(turn.sites for turn in turns)]))
+        checked(turns, found.sites, hosted)
     except TocsinError as error:
         raise TocsinError(f"{path}: {error}") from None
     events, where = (found.events.slice(0, 0), []) if hosted.live else (found.events, found.where.to_pylist())
     return Plan(
-        found.sites, chosen, found.types, found.rules, events, where, found.warm_up_s + found.seconds, hosted
+        found.sites, chosen, found.types, found.rules, events, where, found.warm_up_s + found.seconds, hosted, turns,
     )  # fmt: skip
 
 
@@ -230,11 +235,13 @@ def _rates(before: Before, name: str, now_s: float, messages: int, size: int) ->
 
 def _judged(ships: Fleet) -> dict[str, bool]:
     """Whether each sink got exactly what the rules over all events at one place find, once each and in order."""
-    from tocsin.simulation.properties import right
+    from tocsin.simulation.checking import due
     from tocsin.spark.sites.hosts import received
 
     made = ships.plan
-    plain = {sink: wanted for sink, wanted in made.sites.sinks.items() if not any(one.constraints for one in wanted)}
-    composite = {sink: w for sink, w in plain.items() if not any(one.type in made.types for one in w)}
-    due = right(made.rules, made.types, composite, made.events, round(made.seconds * 1_000_000))
-    return {sink: [row["id"] for row in received(ships.folder, sink)] == ids for sink, ids in due.items()}
+    changes = [(turn.at_us / 1e6, turn.sites) for turn in made.turns]
+    expected = due(made.begins, made.types, made.rules, made.events, round(made.seconds * 1e6), changes)
+    return {
+        sink: [row["id"] for row in received(ships.folder, sink) if row.get("rule")] == ids
+        for sink, ids in expected.items()
+    }

@@ -225,12 +225,16 @@ def command(plan: Path, strategy: str, engine: str) -> list[str]:
 
 def fingerprint(plan: Plan) -> str:
     """The same for plans that can go on from each other's steps."""
-    sites = plan.sites
+    states = [(turn.at_us, turn.sites) for turn in plan.turns]
+    described = [
+        (at_us, sorted(sites.delays_us.items()), sorted((name, sorted(types)) for name, types in sites.sources.items()),
+         sorted((sink, str(wanted)) for sink, wanted in sites.sinks.items()))
+        for at_us, sites in [(0, plan.begins), *states]
+    ]  # fmt: skip
     rules = [print_rule(rule) for rule in plan.rules]
     settings = plan.hosting.settings
     text = repr(
-        (sorted(sites.delays_us.items()), sorted((name, sorted(types)) for name, types in sites.sources.items()),
-         sorted((sink, str(wanted)) for sink, wanted in sites.sinks.items()), rules, plan.strategy.name,
+        (described, rules, plan.strategy.name,
          plan.events.num_rows, plan.seconds, plan.hosting.epoch_s, settings.rounds, plan.names,
          sorted((site, str(one.origin), one.late_us) for site, one in plan.hosting.live.items()))
     )  # fmt: skip

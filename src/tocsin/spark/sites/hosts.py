@@ -114,8 +114,9 @@ class Host:
             self._deliver(committed)
 
     def _processor(self) -> Processor:
-        plan = self.plan
-        return Processor(self.site, plan.sites.links(self.site), plan.strategy, plan.types, plan.rules)
+        plan, joins = self.plan, self.plan.comes(self.site)
+        links = {} if joins else plan.begins.links(self.site)
+        return Processor(self.site, links, plan.strategy, plan.types, plan.rules, joins=joins)
 
     def _committed(self) -> Path | None:
         """The last step."""

@@ -65,7 +65,7 @@ class LiveFeeding:
     def __init__(self, plan: Plan, name: str, arrivals: Arrivals | None) -> None:
         self.plan, self.name, self.arrivals = plan, name, arrivals
         self.site = group_of(name)
-        self._commands = deploying(plan.sites, plan.strategy, plan.hosting.settings.rounds)
+        self._commands = deploying(plan.begins, plan.strategy, plan.hosting.settings.rounds)
         self.first = len(self._commands)
         """The first batch of events."""
         self.folder = plan.hosting.folder / "feeds" / self.site

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ import pyarrow as pa
 
 from tocsin.errors import TocsinError, nearest
 from tocsin.events.types import EventType
-from tocsin.language.rules import Rule
+from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.replicas.machines import SINK
 from tocsin.overlay.replicas.replica import Place, named
 from tocsin.overlay.replicas.sending import Settings
-from tocsin.overlay.sites import Sites, place
+from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import Strategy
+from tocsin.overlay.versions import CHANGES_KEPT, Change
 from tocsin.spark import kafka
 
 SECOND_US = 1_000_000
@@ -79,10 +81,20 @@ class Hosting:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All that a site needs. `events`: of all sources, in order of time, and `where` they happen; over `seconds`."""
+class Turn:
+    """What is different from an event time on (µs): how the sites are then, and what each processor is told."""
 
+    at_us: int
     sites: Sites
+    told: Mapping[str, Change]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a site needs. `begins`: how the sites are at first; `events`: of all sources, in order of time, and
+    `where` they happen; over `seconds`."""
+
+    begins: Sites
     strategy: Strategy
     types: Mapping[str, EventType]
     rules: Sequence[Rule]
@@ -90,6 +102,22 @@ class Plan:
     where: Sequence[str]
     seconds: float
     hosting: Hosting
+    turns: Sequence[Turn] = ()
+
+    @cached_property
+    def sites(self) -> Sites:
+        """All that there will ever be: each runs from the beginning, and does nothing until its time has come."""
+        return everything([self.begins, *(turn.sites for turn in self.turns)])
+
+    @property
+    def reach(self) -> int:
+        """The most links of any shortest way, at any time."""
+        return max(sites.reach for sites in (self.begins, *(turn.sites for turn in self.turns)))
+
+    def comes(self, site: str) -> int:
+        """With which change a site comes; 0: it is there from the beginning."""
+        states = (self.begins, *(turn.sites for turn in self.turns))
+        return next(number for number, sites in enumerate(states) if site in sites.processors)
 
     def replicas(self, site: str) -> tuple[str, ...]:
         return named(site, self.hosting.count(site))
@@ -110,6 +138,33 @@ class Plan:
         at = self.place(name.partition("#")[0])
         groups = (at.replicas, *(at.neighbours[there] for there in sorted(at.neighbours)))
         return tuple(one for replicas in groups for one in replicas if one != name)
+
+
+def everything(states: Sequence[Sites]) -> Sites:
+    """The links, sources and sinks that there are at any time."""
+    delays_us, sources, sinks = dict[Link, int](), dict[str, frozenset[str]](), dict[str, tuple[Pattern, ...]]()
+    for sites in states:
+        delays_us |= sites.delays_us
+        for name, types in sites.sources.items():
+            sources[name] = sources.get(name, frozenset()) | types
+        for sink, wanted in sites.sinks.items():
+            sinks[sink] = tuple(dict.fromkeys((*sinks.get(sink, ()), *wanted)))
+    return Sites(delays_us, sources, sinks)
+
+
+def checked(turns: Sequence[Turn], begins: Sites, hosted: Hosting) -> None:
+    """Fails if changes cannot be hosted."""
+    if turns and hosted.live:
+        raise TocsinError("changes are at times of events that are drawn: live sources have no plan of what comes")
+    if len(turns) > CHANGES_KEPT:
+        raise TocsinError(f"there are {len(turns)} changes: sites that run for real take {CHANGES_KEPT} at most")
+    left: set[str] = set()
+    before = begins
+    for turn in turns:
+        left |= set(before.processors) - set(turn.sites.processors)
+        if back := sorted(left & set(turn.sites.processors)):
+            raise TocsinError(f"{back[0]} leaves and comes back: a site that has left for good cannot")
+        before = turn.sites
 
 
 def settings(rounds: int, beat_s: float, suspect_s: float) -> Settings:
