@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.spark.sites import RULES, THREE, Machines, expected, got, read_plan
+
+from tocsin.spark.sites import pieces
 
 DAY_US = 24 * 3600 * 1_000_000
 LONG: dict[str, Any] = {"rules": RULES.replace("5 min", "20 s"), "seconds": 200, "epoch": 5}
@@ -38,7 +41,8 @@ def held_bytes(machines: Machines) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def test_what_lies_on_the_disk_does_not_grow(tmp_path: Path) -> None:
+def test_what_lies_on_the_disk_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "SMALL_BYTES", 4_000)
     machines = Machines(read_plan(tmp_path, THREE, **LONG))
     used = []
     while not machines.finished():

@@ -1,6 +1,7 @@
 """What does a site do? It makes steps, and commits each as one folder.
 
-    step N:  parcels, sources, time ─► replica ─► steps/N/state   what the replica remembers, how far channels are read
+    step N:  parcels, sources, time ─► replica ─► pieces          what its processor remembers, piece by piece
+                                              ├─► steps/N/state   what else it remembers, how far channels are read
                                               ╰─► steps/N/outbox  what it has to say to others and to sinks
     renamed into place ─► outbox delivered ─► channels pruned ─► steps before N removed
 
@@ -20,40 +21,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tocsin.errors import StateError
 from tocsin.events.files import records
 from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.metering import COUNTED, Meter
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.replicas.ends import FEED
-from tocsin.overlay.replicas.machines import SINK, Inputs, Outputs, Own
+from tocsin.overlay.replicas.machines import SINK
 from tocsin.overlay.replicas.messages import Bundle, Delivered, Gap, Notice
 from tocsin.overlay.replicas.replica import Replica, group_of
 from tocsin.spark.sites.arrivals import Arrivals
 from tocsin.spark.sites.channels import OPERATOR, Channels, Parcel, Place, packed, placed, unpacked, written
 from tocsin.spark.sites.feeding import Feeding
 from tocsin.spark.sites.live import LiveFeeding
+from tocsin.spark.sites.pieces import Pieces
 from tocsin.spark.sites.plans import SECOND_US, Plan
 
-FORMAT = 1
-
-
-class Remembered(Own):
-    """A processor whose state is written down again only when it has changed."""
-
-    _taken: bytes | None = None
-
-    def step(self, inputs: Inputs) -> Outputs:
-        self._taken = None
-        return super().step(inputs)
-
-    def snapshot(self) -> bytes:
-        if self._taken is None:
-            self._taken = super().snapshot()
-        return self._taken
-
-    def load(self, data: bytes) -> None:
-        self._taken = None
-        super().load(data)
+FORMAT = 2
 
 
 class Host:
@@ -94,6 +78,8 @@ class Host:
         state: dict[str, Any] = {}
         if committed is not None:
             state = decode((committed / "state").read_bytes())
+            if state["format"] != FORMAT:
+                raise StateError(f"{committed} is of format {state['format']}, and only {FORMAT} can be read")
             self.steps, self.positions, self.began_us = state["steps"], state["positions"], state["began_us"]
             self.meter.messages, self.meter.links = Counter(state["messages"]), Counter(state["links"])
             self.meter.bytes = state["bytes"]
@@ -103,8 +89,9 @@ class Host:
         self.life = max(state.get("life", 0) + 1, started_us // SECOND_US)
         kept = state.get("replica")
         new = committed is None and not self.channels.known(self.name)
+        self.machine = Pieces(self._processor, self.folder / "pieces")
         self.replica = Replica(
-            self.name, self.plan.place(self.site), Remembered(self._processor), self.plan.hosting.settings,
+            self.name, self.plan.place(self.site), self.machine, self.plan.hosting.settings,
             incarnation=self.life, begins=new or kept is not None,
         )  # fmt: skip
         if kept is not None:
@@ -215,9 +202,11 @@ class Host:
         if not self._letters and not self._notices and seen == self._seeing:
             return  # nothing has happened
         self._seeing = seen
+        with self.machine.referring():
+            kept = replica.snapshot() if replica.ready else None
         state = {
             "format": FORMAT, "steps": self.steps + 1, "life": self.life, "positions": self.positions,
-            "began_us": self.began_us, "replica": replica.snapshot() if replica.ready else None,
+            "began_us": self.began_us, "replica": kept,
             "messages": dict(self.meter.messages), "links": dict(self.meter.links), "bytes": self.meter.bytes,
             "sent_bytes": dict(self.sent_bytes), "event_bytes": dict(self.event_bytes),
             "notified": dict(self.notified), "counted": self._counted,
@@ -234,6 +223,7 @@ class Host:
         self.steps, self._letters, self._notices = self.steps + 1, {}, []
         self._deliver(committed)
         if replica.ready:
+            self.machine.clean()
             self.feeding.taken(replica.incoming[FEED + self.site].upto)
 
     def _deliver(self, committed: Path) -> None:
@@ -272,6 +262,7 @@ class Host:
             "event_bytes": dict(self.event_bytes),
             "notified": dict(self.notified),
             "refused": self.feeding.refused,
+            "written_bytes": self.machine.written_bytes,
             "queued": max((len(queue.kept) for queue in replica.outgoing.values()), default=0),
             "full": self._unheard() if replica.sending.full else [],
             "lost": str(replica.lost) if replica.lost else None,
