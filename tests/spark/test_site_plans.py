@@ -114,3 +114,9 @@ def test_the_example_can_be_hosted() -> None:
     made = plan(Path(__file__).parents[2] / "examples" / "sites" / "five.yaml")
     assert len(made.names) == 5
     assert all(expected(made).values())
+
+
+def test_the_live_example_can_be_hosted() -> None:
+    made = plan(Path(__file__).parents[2] / "examples" / "sites" / "live.yaml")
+    assert sorted(made.hosting.live) == ["dam", "hill"]
+    assert not made.events.num_rows
