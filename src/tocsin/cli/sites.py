@@ -211,6 +211,7 @@ def _picture(ships: Fleet, before: Before) -> Group:
         rates = _rates(before, one.name, told["now_us"] / 1e6, told["traffic"], size)
         alone = len(ships.plan.replicas(told["site"])) == 1
         role = "" if alone else ", leads" if told["leading"] else ", follows"
+        role += f", {told['refused']:,} refused" if told["refused"] else ""
         sinks = ", ".join(f"{sink} {count:,}" for sink, count in sorted(told["notified"].items()))
         sites.add_row(
             one.name, one.state + role, _rounds(told), f"{told['traffic']:,}", rates[0],
