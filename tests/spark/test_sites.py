@@ -92,7 +92,7 @@ def test_replicas_that_are_killed(tmp_path: Path, engine: str) -> None:
 @pytest.mark.long
 @ENGINES
 def test_replicas_that_are_killed_thirty_times(tmp_path: Path, engine: str) -> None:
-    drill(tmp_path, engine, 30, 1200 if engine == "spark" else 600, seed=5)
+    drill(tmp_path, engine, 30, 1200 if engine == "spark" else 400, seed=5)
 
 
 def held(folder: Path, engine: str, seconds: float) -> None:
