@@ -50,8 +50,8 @@ class Arrivals(Protocol):
         """What came after a position; None is before all."""
 
 
-class Rows:
-    """Tables as a source has them, turned into events of its types. `site` begins the ids of events that have none."""
+class Reader:
+    """Turns tables as a source has them into events of its types. `site` begins the ids of events that have none."""
 
     def __init__(self, site: str, types: Mapping[str, EventType], published: frozenset[str]) -> None:
         self.site, self.published = site, sorted(published)
@@ -96,8 +96,8 @@ def _told(bad: Sequence[BadLine]) -> list[Letter]:
 class FolderArrivals:
     """A folder into which files of events are put, each renamed into place when it is whole."""
 
-    def __init__(self, folder: Path, rows: Rows) -> None:
-        self.folder, self.rows = folder, rows
+    def __init__(self, folder: Path, reader: Reader) -> None:
+        self.folder, self.reader = folder, reader
 
     def look(self, position: Any) -> Arrived:
         there = sorted(path.name for path in self.folder.glob("[!._]*") if path.is_file())
@@ -110,14 +110,14 @@ class FolderArrivals:
             taken.append(name)
             if sum(one.num_rows for one in tables) >= ROWS_MAX:
                 break
-        return self.rows.arrived(tables, dead, tuple(taken))
+        return self.reader.arrived(tables, dead, tuple(taken))
 
     def _file(self, name: str) -> tuple[pa.Table, list[Letter]]:
-        tables, dead, before = [self.rows.schema.empty_table()], list[Letter](), 0
+        tables, dead, before = [self.reader.schema.empty_table()], list[Letter](), 0
         try:
-            for table, bad, _ in open_events(self.folder / name, declared=self.rows.declared).chunks():
-                ids = [f"{self.rows.site}/{name}:{before + row}" for row in range(table.num_rows)]
-                events, refused = self.rows.events(table, ids)
+            for table, bad, _ in open_events(self.folder / name, declared=self.reader.declared).chunks():
+                ids = [f"{self.reader.site}/{name}:{before + row}" for row in range(table.num_rows)]
+                events, refused = self.reader.events(table, ids)
                 tables.append(events)
                 dead += [*_told(bad), *refused]
                 before += table.num_rows
@@ -129,8 +129,8 @@ class FolderArrivals:
 class TopicArrivals:
     """A Kafka topic whose records are events as JSON."""
 
-    def __init__(self, broker: Broker, topic: Topic, rows: Rows) -> None:
-        self.topic, self.rows = topic, rows
+    def __init__(self, broker: Broker, topic: Topic, reader: Reader) -> None:
+        self.topic, self.reader = topic, reader
         self.consumer = broker.consumer({**CONSUMER, "max.poll.records": str(ROWS_MAX), "auto.offset.reset": "none"})
         self.partitions = {number: broker.partition(topic.name, number) for number in broker.numbers(topic.name)}
         broker.assign(self.consumer, self.partitions.values())
@@ -148,13 +148,13 @@ class TopicArrivals:
             upto[str(number)] = offset + 1
             if (value := record.value()) is not None:
                 values.append(bytes(value).replace(b"\n", b" "))
-                ids.append(f"{self.rows.site}/{number}:{offset}")
+                ids.append(f"{self.reader.site}/{number}:{offset}")
         tables = []
         if values:
             events, dead = self._events(values, ids)
             tables = [events]
         self._next = upto
-        return self.rows.arrived(tables, dead, upto)
+        return self.reader.arrived(tables, dead, upto)
 
     def _seek(self, begin: Mapping[str, int]) -> None:
         first = self.broker.beginnings(self.consumer, self.partitions.values())
@@ -182,9 +182,9 @@ class TopicArrivals:
 
     def _checked(self, table: pa.Table, ids: Sequence[str]) -> tuple[pa.Table, list[Letter]]:
         try:
-            return self.rows.events(table, ids)
+            return self.reader.events(table, ids)
         except EventError as error:
-            return self.rows.schema.empty_table(), [(str(error), None, None, text) for text in ids]
+            return self.reader.schema.empty_table(), [(str(error), None, None, text) for text in ids]
 
     def _parsed(self, values: Sequence[bytes]) -> tuple[pa.Table, list[BadLine]]:
         format, counts = Ndjson(), Counts()
@@ -192,7 +192,9 @@ class TopicArrivals:
         bad = tally(block, format, counts)
         if bad is not None and not counts:
             return pa.table({}), [bad]
-        return parse(block, format, {name: self.rows.declared.get(name) or decide(one) for name, one in counts.items()})
+        return parse(
+            block, format, {name: self.reader.declared.get(name) or decide(one) for name, one in counts.items()}
+        )
 
 
 def opened(plan: Plan, site: str, broker: Callable[[Sequence[str]], Broker] | None) -> Arrivals | None:
@@ -200,8 +202,8 @@ def opened(plan: Plan, site: str, broker: Callable[[Sequence[str]], Broker] | No
     live = plan.hosting.live.get(site)
     if live is None:
         return None
-    rows = Rows(site, plan.types, plan.sites.sources[site])
+    reader = Reader(site, plan.types, plan.sites.sources[site])
     if isinstance(live.origin, Path):
-        return FolderArrivals(live.origin, rows)
+        return FolderArrivals(live.origin, reader)
     assert broker is not None
-    return TopicArrivals(broker(live.origin.servers), live.origin, rows)
+    return TopicArrivals(broker(live.origin.servers), live.origin, reader)

@@ -72,6 +72,7 @@ class LiveFeeding:
         self._epoch_us = round(plan.hosting.epoch_s * SECOND_US)
         self._read: dict[int, Cut] = {}
         """The last that was read."""
+        self._taken = -1
         self.refused = 0
         """Dead letters."""
 
@@ -112,8 +113,9 @@ class LiveFeeding:
     def taken(self, number: int) -> None:
         """This replica has committed batches up to here. What no other needs is removed, but the last, on which the
         next depends."""
-        if self.arrivals is None or number < self.first:
+        if self.arrivals is None or number < self.first or number == self._taken:
             return
+        self._taken = number
         marks = self.folder / "taken"
         marks.mkdir(parents=True, exist_ok=True)
         written(marks / self.name, str(number).encode())
