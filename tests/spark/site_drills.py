@@ -7,7 +7,7 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +95,8 @@ class Drill:
     leaders: int = 0
     """How many of the killed led."""
     forgot: int = 0
+    meanwhile: Callable[[], None] = lambda: None
+    """What else happens while one waits."""
 
     def run(self, kills: int) -> None:
         chance = random.Random(self.seed)
@@ -144,6 +146,7 @@ class Drill:
             assert time.monotonic() < until_s, f"waited for {what}\n" + "\n".join(
                 f"{one.name} {one.state} {one.told}\n{self.ships.log(one.name)}" for one in self.ships.seen()
             )
+            self.meanwhile()
             time.sleep(0.02)
 
     def __str__(self) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.spark.kafka import STAND_IN, broker, connector, session
 from tests.spark.site_drills import sailing
-from tests.spark.sites import THREE, got
+from tests.spark.site_writers import BRIEF, LATE_S, Writers
+from tests.spark.sites import THREE, got, read_plan
 from tests.spark.test_kafka_detection import produce
-from tests.spark.test_site_live import BRIEF, LATE_S, Writers, read_plan
 
 from tocsin.errors import TocsinError
 from tocsin.spark import kafka
