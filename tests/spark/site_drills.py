@@ -7,7 +7,7 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,15 +40,16 @@ def sailing(folder: Path, data: dict[str, Any], engine: str, **changed: Any) -> 
 
 
 def finish(ships: Fleet, limit_s: float) -> None:
-    """Waits until all events are through. A replica that ends by itself is an error."""
+    """Waits until all events are through. A replica that ends by itself is started anew, and that is said."""
     until_s = time.monotonic() + limit_s
     while not ships.finished():
-        for one in ships.seen():
-            assert one.alive, f"{one.name} has ended:\n{ships.log(one.name, 30)}"
+        ships.tend()
         assert time.monotonic() < until_s, "\n".join(
             f"{one.name} {one.state} {one.told}\n{ships.log(one.name)}" for one in ships.seen()
         )
         time.sleep(0.1)
+    if ships.anew():
+        print("ended by themselves, and were started anew:", ships.anew())
 
 
 def right(made: Plan) -> None:
@@ -94,6 +95,8 @@ class Drill:
     leaders: int = 0
     """How many of the killed led."""
     forgot: int = 0
+    meanwhile: Callable[[], None] = lambda: None
+    """What else happens while one waits."""
 
     def run(self, kills: int) -> None:
         chance = random.Random(self.seed)
@@ -116,7 +119,8 @@ class Drill:
         ships.start([name])
         if led:
             self.leaders += 1
-            self._until(lambda: (self._leads(site) or name) != name, f"a leader of {site}")
+            # What it said before was removed with its start: it may be elected itself, once it is back.
+            self._until(lambda: self._leads(site) is not None, f"a leader of {site}")
             self.leaderless_s.append(time.monotonic() - killed_s)
         self._until(lambda: self._rejoined(name, before), f"{name} to rejoin", 240)
         self.rejoined_s.append(time.monotonic() - killed_s)
@@ -142,6 +146,7 @@ class Drill:
             assert time.monotonic() < until_s, f"waited for {what}\n" + "\n".join(
                 f"{one.name} {one.state} {one.told}\n{self.ships.log(one.name)}" for one in self.ships.seen()
             )
+            self.meanwhile()
             time.sleep(0.02)
 
     def __str__(self) -> str:

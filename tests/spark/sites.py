@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 import yaml
 
 from tocsin.cli.sites import plan
+from tocsin.overlay.replicas.replica import group_of
 from tocsin.simulation.properties import right
+from tocsin.spark.sites.arrivals import opened
 from tocsin.spark.sites.channels import Folders
 from tocsin.spark.sites.hosts import Host, received
 from tocsin.spark.sites.plans import Plan
@@ -102,7 +105,8 @@ class Machines:
         self.crashes = 0
 
     def start(self, name: str) -> None:
-        self.hosts[name] = Host(self.plan, name, self.channels, self.now_us)
+        arrivals = opened(self.plan, group_of(name), None)
+        self.hosts[name] = Host(self.plan, name, self.channels, self.now_us, arrivals)
 
     def crash(self, name: str, *, wiped: bool = False) -> None:
         self.hosts.pop(name, None)
@@ -121,6 +125,13 @@ class Machines:
         except Crash:
             self.crash(name)
 
+    def run_for(self, turns: int, every_us: int) -> None:
+        """So many steps of everybody."""
+        for _ in range(turns):
+            self.now_us += every_us
+            for name in self.plan.names:
+                self.step(name)
+
     def recovered(self) -> bool:
         """Whether all replicas have a state, and all that send to one know its life."""
         for name in self.plan.names:
@@ -135,7 +146,7 @@ class Machines:
 
     def finished(self) -> bool:
         hosts = [self.hosts.get(name) for name in self.plan.names]
-        return all(host is not None and host.replica.round >= host.feeding.rounds for host in hosts)
+        return all(host is not None and host.replica.round >= (host.feeding.rounds or inf) for host in hosts)
 
     def run(
         self, *, steps: int, crash: Callable[[str], int | None] = lambda name: None, every_us: int = 50_000

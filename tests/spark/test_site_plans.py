@@ -28,7 +28,26 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"rounds": 1.5}, "rounds is a whole number from 1 on, not 1.5"),
     ({"beat": 2, "suspect": 3}, "suspect is at least 3 times beat"),
     ({"folder": 7}, "folder is the name of a folder, not 7"),
-    ({"changes": [{"at": 60, "links": [["hill", "lake", 1]]}]}, "sites that come and go while events flow"),
+    ({"live": "arriving"}, "live names for each site with sources where they come from"),
+    ({"live": {"twon": "arriving"}}, "live: there are no sources at twon."),
+    ({"live": {"hill": {"form": "arriving"}}}, "live: hill has no 'form'. Did you mean 'from'?"),
+    ({"live": {"hill": 7}}, "live: hill comes from a folder or from kafka://host:port/topic, not from 7"),
+    ({"live": {"hill": "ftp://x/y"}}, "is not the address of a Kafka topic"),
+    ({"live": {"hill": {"from": "a", "idle": 0}}}, "idle is a number from 0.1 on, not 0"),
+    ({"live": {"hill": "arriving"}}, "live: where do the sources at dam come from? All are live, or none"),
+    (
+        {"changes": [{"at": 60, "leave": ["fort"]}, {"at": 80, "links": [["fort", "dam", 1]]}]},
+        "fort leaves and comes back: a site that has left for good cannot",
+    ),
+    ({"changes": [{"at": at, "sinks": {"town": []}} for at in range(1, 18)]}, "there are 17 changes"),
+    ({"changes": [{"at": 60, "leave": ["dam", "fort"]}]}, "fort cannot leave: none of its neighbours stays"),
+    (
+        {
+            "changes": [{"at": 60, "sinks": {"town": []}}],
+            "live": dict.fromkeys(("dam", "fort", "hill", "lake"), "arriving"),
+        },
+        "live sources have no plan of what comes",
+    ),
     ({"sources": {"hill 2": {"Smoke": 1}}, "topology": {"links": [["hill 2", "town", 5]]}, "sinks": {}}, "be hosted"),
 ]
 
@@ -95,3 +114,9 @@ def test_the_example_can_be_hosted() -> None:
     made = plan(Path(__file__).parents[2] / "examples" / "sites" / "five.yaml")
     assert len(made.names) == 5
     assert all(expected(made).values())
+
+
+def test_the_live_example_can_be_hosted() -> None:
+    made = plan(Path(__file__).parents[2] / "examples" / "sites" / "live.yaml")
+    assert sorted(made.hosting.live) == ["dam", "hill"]
+    assert not made.events.num_rows

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.spark.kafka import STAND_IN, broker, connector
 from tests.spark.site_drills import Drill, finish, right, sailing, simulated, traffic
-from tests.spark.sites import FIVE, RULES, THREE, got, written_plan
+from tests.spark.site_writers import BRIEF, SOURCES, Writers
+from tests.spark.sites import FIVE, RULES, THREE, got, read_plan, written_plan
 from typer.testing import CliRunner
 
 from tocsin.cli import app
@@ -92,7 +93,36 @@ def test_replicas_that_are_killed(tmp_path: Path, engine: str) -> None:
 @pytest.mark.long
 @ENGINES
 def test_replicas_that_are_killed_thirty_times(tmp_path: Path, engine: str) -> None:
-    drill(tmp_path, engine, 30, 600, seed=5)
+    """Events come for as long as that takes: sources are live."""
+    kills = 30
+    drawn = read_plan(tmp_path / "drawn", THREE, **{**BRIEF, "seconds": 600})
+    writers = Writers(tmp_path / "arriving", drawn, seed=5)
+    total = len(writers.waiting)
+    with sailing(tmp_path, THREE, engine, replicas=2, live=SOURCES, **{**BRIEF, "epoch": 1}) as ships:
+        happened = Drill(ships, seed=5)
+        written_s = time.monotonic()
+
+        def meanwhile() -> None:
+            """Some events each second, as many with each kill."""
+            nonlocal written_s
+            left = len(writers.waiting) - total * (kills - 1 - len(happened.rejoined_s)) // kills
+            if left > 0 and time.monotonic() - written_s > 1:
+                written_s = time.monotonic()
+                writers.write(min(left, 8))
+
+        happened.meanwhile = meanwhile
+        happened.run(kills)
+        writers.write(len(writers.waiting))
+        writers.end()
+        until_s = time.monotonic() + 120
+        while got(ships.plan) != writers.due and time.monotonic() < until_s:
+            time.sleep(0.5)
+    found = got(ships.plan)
+    counts = ", ".join(f"{sink} {len(ids)}" for sink, ids in found.items())
+    print(f"{happened}; {total} events, matches at sinks: {counts}")
+    assert found == writers.due
+    assert all(found.values())
+    assert not (ships.folder / "letters").exists()
 
 
 def held(folder: Path, engine: str, seconds: float) -> None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -30,25 +30,30 @@ def plan(path: Path, strategy: str | None = None) -> Plan:
     """The plan in a file: a scenario, and how it is hosted."""
     from tocsin.overlay.strategies import strategy as named
     from tocsin.simulation import scenarios
+    from tocsin.simulation.changes import announced
     from tocsin.simulation.planning import best, predicted
-    from tocsin.spark.sites.plans import Plan, hosting
+    from tocsin.spark.sites.plans import SECOND_US, Plan, Turn, checked, everything, hosting
 
     found = scenarios.read(path)
-    if found.changes:
-        raise TocsinError(f"{path}: sites that come and go while events flow are for the simulator")
     chosen = found.strategies[0] if found.strategies else None
     if strategy == scenarios.AUTO or (strategy is None and chosen is None):
         chosen = named(best(predicted(found.sites, found.rates, found.types, found.rules, found.values)).strategy)
     elif strategy is not None:
         chosen = named(strategy)
     assert chosen is not None
+    turns, before = [], found.sites
     try:
-        hosted = hosting(found.hosting, path.parent, found.sites)
+        for number, (at_s, after) in enumerate(found.changes, 1):
+            at_us = round(at_s * SECOND_US)
+            turns.append(Turn(at_us, after, announced(number, at_us, before, after, chosen)))
+            before = after
+        hosted = hosting(found.hosting, path.parent, everything([found.sites, *(turn.sites for turn in turns)]))
+        checked(turns, found.sites, hosted)
     except TocsinError as error:
         raise TocsinError(f"{path}: {error}") from None
+    events, where = (found.events.slice(0, 0), []) if hosted.live else (found.events, found.where.to_pylist())
     return Plan(
-        found.sites, chosen, found.types, found.rules, found.events, found.where.to_pylist(),
-        found.warm_up_s + found.seconds, hosted,
+        found.sites, chosen, found.types, found.rules, events, where, found.warm_up_s + found.seconds, hosted, turns,
     )  # fmt: skip
 
 
@@ -122,27 +127,25 @@ def status(path: Path, *, as_json: bool) -> None:
 
 def hold(path: Path, here: str, there: str, *, held: bool) -> None:
     """Makes the channels from one site to another unreadable, or readable again."""
-    from tocsin.spark.sites.channels import Folders
+    from tocsin.spark.sites.application import operating
 
     found = plan(path)
-    if found.hosting.topics is not None:
-        raise TocsinError("only channels that are folders can be held")
     if (here, there) not in found.sites.delays_us:
         raise TocsinError(f"there is no link from {here} to {there}")
-    for sender in found.replicas(here):
-        for receiver in found.replicas(there):
-            Folders(found.hosting.folder / "channels").hold(sender, receiver, held=held)
+    with operating(found) as operator:
+        for sender in found.replicas(here):
+            for receiver in found.replicas(there):
+                operator.hold(sender, receiver, held=held)
 
 
 def forget(path: Path, name: str, *, back: bool) -> None:
     """Tells all sites that a replica will not come back, so that nobody keeps anything for it; or that it will."""
     from tocsin.overlay.codec import encode
     from tocsin.overlay.replicas.messages import Gone
-    from tocsin.spark.sites.channels import OPERATOR, Folders, Parcel, packed, placed
+    from tocsin.spark.sites.application import operating
+    from tocsin.spark.sites.channels import OPERATOR, Parcel, packed, placed
 
     found = plan(path)
-    if found.hosting.topics is not None:
-        raise TocsinError("a replica can be forgotten where channels are folders")
     if name not in found.names:
         raise TocsinError(f"there is no replica {name}. {nearest(name, found.names) or ''}".rstrip())
     if len(found.replicas(name.partition("#")[0])) < 2:
@@ -150,7 +153,8 @@ def forget(path: Path, name: str, *, back: bool) -> None:
     said = packed([encode(Gone(name, back=back))])
     place = placed(time.time_ns() // 1000, 0)
     others = [Parcel(OPERATOR, other, place, said) for other in found.names if other != name]
-    Folders(found.hosting.folder / "channels").post(others)
+    with operating(found) as operator:
+        operator.post(others)
 
 
 def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
@@ -170,14 +174,20 @@ def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
             if ships.finished():
                 live.update(_picture(ships, {}) if screen.is_terminal else "")
                 return True
-            for one in ships.seen():
-                if not one.alive:
-                    raise TocsinError(f"{one.name} has ended:\n{ships.log(one.name)}")
+            ships.tend()
+            if not ships.processes():
+                return False
     return False
 
 
+def _rounds(told: dict[str, Any]) -> str:
+    """How far a replica is; there is no end where sources are live."""
+    return f"{told['round']:,}" + ("" if told["rounds"] is None else f"/{told['rounds']:,}")
+
+
 def _line(one: Seen) -> str:
-    return f"{one.name} {one.state}" + (f" {one.told['round']}/{one.told['rounds']}" if one.told else "")
+    ended = f" ({one.ended})" if one.ended else ""
+    return f"{one.name} {one.state}{ended}" + (f" {_rounds(one.told)}" if one.told else "")
 
 
 def _picture(ships: Fleet, before: Before) -> Group:
@@ -201,9 +211,10 @@ def _picture(ships: Fleet, before: Before) -> Group:
         rates = _rates(before, one.name, told["now_us"] / 1e6, told["traffic"], size)
         alone = len(ships.plan.replicas(told["site"])) == 1
         role = "" if alone else ", leads" if told["leading"] else ", follows"
+        role += f", {told['refused']:,} refused" if told["refused"] else ""
         sinks = ", ".join(f"{sink} {count:,}" for sink, count in sorted(told["notified"].items()))
         sites.add_row(
-            one.name, one.state + role, f"{told['round']:,}/{told['rounds']:,}", f"{told['traffic']:,}", rates[0],
+            one.name, one.state + role, _rounds(told), f"{told['traffic']:,}", rates[0],
             f"{size / 1e3:,.0f}", rates[1], ", ".join(told["full"] or told["waits_for"]), told["lost"] or sinks,
         )  # fmt: skip
         for there, sent in sorted(told["sent_bytes"].items()):
@@ -225,11 +236,13 @@ def _rates(before: Before, name: str, now_s: float, messages: int, size: int) ->
 
 def _judged(ships: Fleet) -> dict[str, bool]:
     """Whether each sink got exactly what the rules over all events at one place find, once each and in order."""
-    from tocsin.simulation.properties import right
+    from tocsin.simulation.checking import due
     from tocsin.spark.sites.hosts import received
 
     made = ships.plan
-    plain = {sink: wanted for sink, wanted in made.sites.sinks.items() if not any(one.constraints for one in wanted)}
-    composite = {sink: w for sink, w in plain.items() if not any(one.type in made.types for one in w)}
-    due = right(made.rules, made.types, composite, made.events, round(made.seconds * 1_000_000))
-    return {sink: [row["id"] for row in received(ships.folder, sink)] == ids for sink, ids in due.items()}
+    changes = [(turn.at_us / 1e6, turn.sites) for turn in made.turns]
+    expected = due(made.begins, made.types, made.rules, made.events, round(made.seconds * 1e6), changes)
+    return {
+        sink: [row["id"] for row in received(ships.folder, sink) if row.get("rule")] == ids
+        for sink, ids in expected.items()
+    }

@@ -81,5 +81,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "root": Processor.root,
     "advertise": Processor.advertise,
     "subscribe": Processor.subscribe,
+    "change": Processor.change,
 }
 """What hosts may ask of a processor."""

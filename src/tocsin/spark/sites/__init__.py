@@ -10,6 +10,7 @@ step: what came in, the time and the site's sources go into the replica, and wha
 committed as one folder, renamed into place. Only what is committed is delivered, and delivering it twice changes
 nothing. So a crash between any two moments is no more than a pause, and a batch that Spark replays repeats nothing.
 
-`plans` says who is where, `channels` and `topics` carry parcels, `feeding` cuts sources into batches, `application` is
-the query, `fleet` starts and watches the sites of one machine.
+`plans` says who is where, `channels` and `topics` (through `broker`) carry parcels, `feeding` cuts sources into
+batches, `live` those that others write to (`arrivals`), `pieces` writes down what a processor remembers, `application`
+is the query, `fleet` starts and watches the sites of one machine.
 """

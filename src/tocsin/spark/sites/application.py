@@ -17,21 +17,24 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.errors import TocsinError
+from tocsin.overlay.replicas.replica import group_of
 from tocsin.spark import kafka
 from tocsin.spark.errors import told
 from tocsin.spark.sessions import session
-from tocsin.spark.sites.channels import Channels, Folders
+from tocsin.spark.sites.arrivals import Arrivals, opened
+from tocsin.spark.sites.broker import Broker
+from tocsin.spark.sites.channels import OPERATOR, Channels, Folders
 from tocsin.spark.sites.hosts import Host
 from tocsin.spark.sites.plans import SECOND_US, Plan
-from tocsin.spark.sites.topics import Topics
+from tocsin.spark.sites.topics import Operator, Topics
 
 SETTINGS = {
     "spark.driver.memory": "512m",
@@ -58,7 +61,7 @@ def run(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
     folder = plan.hosting.folder / "sites" / name
     with _alone(folder, name):
         spark = session("local[1]", _settings(plan, name))
-        patience_s = GIVE_UP_S if plan.hosting.topics is None else BROKER_S
+        patience_s = BROKER_S if plan.hosting.kafka else GIVE_UP_S
         tried, since_s = 0, time.monotonic()
         try:
             while not stopped(0):
@@ -84,7 +87,7 @@ def _settings(plan: Plan, name: str) -> dict[str, str]:
     aside.mkdir(parents=True)
     chosen = {**SETTINGS, "spark.local.dir": str(aside)}
     chosen["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={aside}"
-    if plan.hosting.topics is not None:
+    if plan.hosting.kafka:
         chosen["spark.driver.extraClassPath"] = ":".join(kafka.jars())
     return chosen
 
@@ -93,8 +96,8 @@ def _followed(spark: SparkSession, plan: Plan, name: str, stopped: Callable[[flo
     """One query, until it is stopped or fails."""
     checkpoint = str(plan.hosting.folder / "sites" / name / "checkpoint")
     try:
-        with _channels(spark, plan, name) as channels:
-            host = Host(plan, name, channels, round(time.time() * SECOND_US))
+        with _joined(spark, plan, name) as (channels, arrivals):
+            host = Host(plan, name, channels, round(time.time() * SECOND_US), arrivals)
 
             def batch(frame: DataFrame, number: int) -> None:
                 ((tick_us,),) = frame.selectExpr("max(unix_micros(timestamp))").collect()
@@ -129,24 +132,44 @@ def _stepped(host: Host, tick_us: int, for_s: float, stopped: Callable[[float], 
 
 def run_embedded(plan: Plan, name: str, stopped: Callable[[float], bool]) -> None:
     """Runs a replica in this process, without Spark, until it is told to stop. Channels are folders."""
-    if plan.hosting.topics is not None:
-        raise TocsinError("topics are read and written by Spark's connector: channels of an embedded site are folders")
+    if plan.hosting.kafka:
+        raise TocsinError("topics are read and written by Spark's connector: an embedded site has folders")
     with _alone(plan.hosting.folder / "sites" / name, name):
         now_us = round(time.time() * SECOND_US)
-        host = Host(plan, name, Folders(plan.hosting.folder / "channels"), now_us)
+        host = Host(plan, name, Folders(plan.hosting.folder / "channels"), now_us, opened(plan, group_of(name), None))
         _stepped(host, now_us, math.inf, stopped)
 
 
 @contextmanager
-def _channels(spark: SparkSession, plan: Plan, name: str) -> Iterator[Channels]:
+def _joined(spark: SparkSession, plan: Plan, name: str) -> Iterator[tuple[Channels, Arrivals | None]]:
+    """What a replica hears and reads."""
+    with ExitStack() as held:
+
+        def broker(servers: Sequence[str]) -> Broker:
+            found = Broker(spark, servers)
+            held.callback(found.close)
+            return found
+
+        arrivals = opened(plan, group_of(name), broker)
+        if plan.hosting.topics is None:
+            yield Folders(plan.hosting.folder / "channels"), arrivals
+        else:
+            yield Topics(broker(plan.hosting.topics.servers), plan, name), arrivals
+
+
+@contextmanager
+def operating(plan: Plan) -> Iterator[Folders | Operator]:
+    """What the operator of a plan's sites speaks through."""
     if plan.hosting.topics is None:
         yield Folders(plan.hosting.folder / "channels")
         return
-    topics = Topics(spark, plan, name)
+    spark = session("local[1]", _settings(plan, OPERATOR))
+    broker = Broker(spark, plan.hosting.topics.servers)
     try:
-        yield topics
+        yield Operator(broker, plan.hosting.topics)
     finally:
-        topics.close()
+        broker.close()
+        spark.stop()
 
 
 def _batches(folder: Path) -> int:

@@ -1,13 +1,14 @@
 """How are the sites of a plan started, watched and stopped on one machine? As processes, each in a session of its own.
 
 run/plan.json        which plan this folder belongs to
-run/processes/NAME   the process of a replica
+run/processes/NAME   the process of a replica, and when it began: numbers are given again
 run/logs/NAME.log    what it said
 run/sites/NAME       what it remembers, and how it is doing (status.json)
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,25 @@ from tocsin.errors import TocsinError
 from tocsin.language import print_rule
 from tocsin.overlay.replicas.replica import group_of
 from tocsin.spark.sites.application import status
-from tocsin.spark.sites.channels import Folders
+from tocsin.spark.sites.channels import Folders, written
 from tocsin.spark.sites.plans import Plan
 
 STOP_S = 30.0
 QUIET_S = 15.0
 """A replica that has said nothing for so long is thought to be stuck, or its machine to be slow."""
+ANEW_MAX = 3
+ANEW_S = 300.0
+"""How often an application that ends by itself is started anew within a while."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A replica as one sees it from outside. `told`: what it last said of itself."""
+    """A replica as one sees it from outside. `told`: what it last said of itself; `ended`: how its process ended."""
 
     name: str
     alive: bool
     told: dict[str, Any]
+    ended: str = ""
 
     @property
     def state(self) -> str:
@@ -53,7 +58,8 @@ class Seen:
             return "lost"
         if not self.told["ready"]:
             return "rejoining"
-        return "finished" if self.told["round"] >= self.told["rounds"] else "running"
+        rounds = self.told["rounds"]
+        return "running" if rounds is None or self.told["round"] < rounds else "finished"
 
 
 class Fleet:
@@ -62,8 +68,10 @@ class Fleet:
     def __init__(self, plan: Plan, command: Sequence[str]) -> None:
         self.plan, self.command = plan, tuple(command)
         self.folder = plan.hosting.folder
-        self._children: list[subprocess.Popen[bytes]] = []
-        """Those that were started here, which have to be waited for when they end."""
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        """By replica those that were started here, which have to be waited for when they end."""
+        self._anew_s: dict[str, list[float]] = {}
+        """By replica when it was started anew."""
 
     # ---- the folder
 
@@ -95,64 +103,99 @@ class Fleet:
                 process = subprocess.Popen(
                     [*self.command, name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
-            self._children.append(process)
-            (self.folder / "processes" / name).write_text(str(process.pid), encoding="utf-8")
+            self._children[name] = process
+            written(self.folder / "processes" / name, f"{process.pid} {_born(process.pid)}".encode())
 
     def processes(self) -> dict[str, int]:
         """By replica the process that runs it."""
-        self._children = [child for child in self._children if child.poll() is None]
+        self._poll()
+        return {name: pid for name, (pid, born) in self._written().items() if _born(pid) == born}
+
+    def _poll(self) -> None:
+        for child in self._children.values():
+            child.poll()
+
+    def _written(self) -> dict[str, tuple[int, str]]:
+        """By replica its process, and when that began."""
         found = {}
-        for path in sorted((self.folder / "processes").glob("*")):
-            pid = int(path.read_text(encoding="utf-8") or 0)
-            if pid and _runs(pid, path.name):
-                found[path.name] = pid
+        for path in sorted((self.folder / "processes").glob("[!.]*")):
+            with contextlib.suppress(FileNotFoundError):  # stopped by another just now
+                pid, born = path.read_text(encoding="utf-8").split()
+                found[path.name] = (int(pid), born)
         return found
+
+    def tend(self) -> None:
+        """Starts those anew that have ended by themselves; one that ends again and again is an error."""
+        meant = self._written()
+        for one in self.seen():
+            if one.alive or one.name not in meant:
+                continue
+            how = f"{one.name} has ended{f' ({one.ended})' if one.ended else ''}"
+            now_s = time.monotonic()
+            recent = [then_s for then_s in self._anew_s.get(one.name, []) if now_s - then_s < ANEW_S]
+            if len(recent) == ANEW_MAX:
+                raise TocsinError(f"{how}, for the {ANEW_MAX + 1}th time in a while:\n{self.log(one.name, 30)}")
+            self._anew_s[one.name] = [*recent, now_s]
+            with (self.folder / "logs" / f"{one.name}.log").open("a", encoding="utf-8") as log:
+                log.write(f"{how}; it is started anew\n")
+            self.start([one.name])
+
+    def anew(self) -> dict[str, int]:
+        """How often replicas were started anew of late, where they were."""
+        return {name: len(times_s) for name, times_s in self._anew_s.items()}
 
     def stop(self, names: Iterable[str] | None = None) -> list[str]:
         """Asks replicas to end, and ends those that do not; answers who ran."""
-        running = {name: pid for name, pid in self.processes().items() if names is None or name in names}
-        for pid in running.values():
-            os.kill(pid, signal.SIGTERM)
-        until_s = time.monotonic() + STOP_S
-        while time.monotonic() < until_s and any(_runs(pid, name) for name, pid in running.items()):
-            time.sleep(0.05)
-        for name, pid in running.items():
-            if _runs(pid, name):
-                self._end(name, pid)
-            (self.folder / "processes" / name).unlink(missing_ok=True)
-        self._reap(running.values())
-        return sorted(running)
+        return self._end(names, signal.SIGTERM)
 
     def kill(self, name: str) -> bool:
         """Ends a replica with SIGKILL, its JVM too, as if its machine had failed; false if it did not run."""
-        pid = self.processes().get(name)
-        if pid is None:
-            return False
-        self._end(name, pid)
-        self._reap([pid])
-        (self.folder / "processes" / name).unlink(missing_ok=True)
-        return True
+        return bool(self._end([name], None))
 
-    def _reap(self, ended: Iterable[int]) -> None:
-        pids = set(ended)
-        for child in [child for child in self._children if child.pid in pids]:
-            child.wait(STOP_S)
+    def _end(self, names: Iterable[str] | None, asked: signal.Signals | None) -> list[str]:
+        running = {name: pid for name, pid in self.processes().items() if names is None or name in names}
+        known = {pid: _born(pid) for pid in running.values()}
+        for name, pid in running.items():
+            # First of all, so that whoever tends them sees that it is meant.
+            (self.folder / "processes" / name).unlink(missing_ok=True)
+            if asked is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, asked)
+        if asked is not None:
+            self._wait(known)
+        for pid in running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        self._wait(known)
+        for name in running.keys() & self._children.keys():
+            self._children.pop(name).wait(STOP_S)
+        return sorted(running)
 
-    def _end(self, name: str, pid: int) -> None:
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+    def _wait(self, known: Mapping[int, str | None]) -> None:
+        """Until processes have ended, though not for ever."""
         until_s = time.monotonic() + STOP_S
-        while time.monotonic() < until_s and _runs(pid, name):
-            time.sleep(0.01)
+        while time.monotonic() < until_s and any(_born(pid) == born for pid, born in known.items()):
+            self._poll()
+            time.sleep(0.02)
 
     # ---- looking
 
     def seen(self) -> list[Seen]:
         """All replicas as they are now."""
         running = self.processes()
-        return [Seen(name, name in running, status(self.folder, name) or {}) for name in self.plan.names]
+        return [
+            Seen(name, name in running, status(self.folder, name) or {}, "" if name in running else self._ended(name))
+            for name in self.plan.names
+        ]
+
+    def _ended(self, name: str) -> str:
+        """How the process of a replica ended, if that is known here."""
+        child = self._children.get(name)
+        if child is None or child.returncode is None:
+            return ""
+        if child.returncode < 0:
+            return signal.Signals(-child.returncode).name
+        return f"exit status {child.returncode}"
 
     def finished(self) -> bool:
         """Whether every site has got through all that its sources have."""
@@ -182,21 +225,30 @@ def command(plan: Path, strategy: str, engine: str) -> list[str]:
 
 def fingerprint(plan: Plan) -> str:
     """The same for plans that can go on from each other's steps."""
-    sites = plan.sites
+    states = [(turn.at_us, turn.sites) for turn in plan.turns]
+    described = [
+        (at_us, sorted(sites.delays_us.items()), sorted((name, sorted(types)) for name, types in sites.sources.items()),
+         sorted((sink, str(wanted)) for sink, wanted in sites.sinks.items()))
+        for at_us, sites in [(0, plan.begins), *states]
+    ]  # fmt: skip
     rules = [print_rule(rule) for rule in plan.rules]
     settings = plan.hosting.settings
     text = repr(
-        (sorted(sites.delays_us.items()), sorted((name, sorted(types)) for name, types in sites.sources.items()),
-         sorted((sink, str(wanted)) for sink, wanted in sites.sinks.items()), rules, plan.strategy.name,
-         plan.events.num_rows, plan.seconds, plan.hosting.epoch_s, settings.rounds, plan.names)
+        (described, rules, plan.strategy.name,
+         plan.events.num_rows, plan.seconds, plan.hosting.epoch_s, settings.rounds, plan.names,
+         sorted((site, str(one.origin), one.late_us) for site, one in plan.hosting.live.items()))
     )  # fmt: skip
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _runs(pid: int, name: str) -> bool:
-    """Whether a process is the one that was started for a replica: numbers are given again."""
+def _born(pid: int) -> str | None:
+    """When a process began, in ticks since the machine did; None if it has ended.
+
+    That is the same from fork to end. What it was called with is not: while a program is being loaded there is none.
+    """
     try:
-        said = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        said = Path("/proc", str(pid), "stat").read_text(encoding="utf-8")
     except OSError:
-        return False
-    return name.encode() in said  # one that has ended and was not waited for yet has said nothing
+        return None
+    state, *numbers = said.rpartition(")")[2].split()
+    return None if state in ("Z", "X") else numbers[18]

@@ -1,6 +1,7 @@
 """What does a site do? It makes steps, and commits each as one folder.
 
-    step N:  parcels, sources, time ─► replica ─► steps/N/state   what the replica remembers, how far channels are read
+    step N:  parcels, sources, time ─► replica ─► pieces          what its processor remembers, piece by piece
+                                              ├─► steps/N/state   what else it remembers, how far channels are read
                                               ╰─► steps/N/outbox  what it has to say to others and to sinks
     renamed into place ─► outbox delivered ─► channels pruned ─► steps before N removed
 
@@ -20,48 +21,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tocsin.errors import StateError
 from tocsin.events.files import records
 from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.metering import COUNTED, Meter
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.replicas.ends import FEED
-from tocsin.overlay.replicas.machines import SINK, Inputs, Outputs, Own
-from tocsin.overlay.replicas.messages import Bundle, Delivered, Notice
+from tocsin.overlay.replicas.machines import SINK
+from tocsin.overlay.replicas.messages import Bundle, Delivered, Gap, Notice
 from tocsin.overlay.replicas.replica import Replica, group_of
+from tocsin.spark.sites.arrivals import Arrivals
 from tocsin.spark.sites.channels import OPERATOR, Channels, Parcel, Place, packed, placed, unpacked, written
 from tocsin.spark.sites.feeding import Feeding
+from tocsin.spark.sites.live import LiveFeeding
+from tocsin.spark.sites.pieces import Pieces
 from tocsin.spark.sites.plans import SECOND_US, Plan
 
-FORMAT = 1
-
-
-class Remembered(Own):
-    """A processor whose state is written down again only when it has changed."""
-
-    _taken: bytes | None = None
-
-    def step(self, inputs: Inputs) -> Outputs:
-        self._taken = None
-        return super().step(inputs)
-
-    def snapshot(self) -> bytes:
-        if self._taken is None:
-            self._taken = super().snapshot()
-        return self._taken
-
-    def load(self, data: bytes) -> None:
-        self._taken = None
-        super().load(data)
+FORMAT = 2
 
 
 class Host:
-    """One replica of a site. `started_us`: the time at which it is started."""
+    """One replica of a site. `started_us`: the time at which it is started; `arrivals`: what a live source brings."""
 
-    def __init__(self, plan: Plan, name: str, channels: Channels, started_us: int) -> None:
+    def __init__(
+        self, plan: Plan, name: str, channels: Channels, started_us: int, arrivals: Arrivals | None = None
+    ) -> None:
         self.plan, self.name, self.channels = plan, name, channels
         self.site = group_of(name)
         self.folder = plan.hosting.folder / "sites" / name
-        self.feeding = Feeding(plan, self.site)
+        live = bool(plan.hosting.live)
+        self.feeding = LiveFeeding(plan, name, arrivals) if live else Feeding(plan, self.site)
         self.steps = 0
         """How many steps are committed."""
         self.positions: dict[str, Place] = {}
@@ -89,6 +78,8 @@ class Host:
         state: dict[str, Any] = {}
         if committed is not None:
             state = decode((committed / "state").read_bytes())
+            if state["format"] != FORMAT:
+                raise StateError(f"{committed} is of format {state['format']}, and only {FORMAT} can be read")
             self.steps, self.positions, self.began_us = state["steps"], state["positions"], state["began_us"]
             self.meter.messages, self.meter.links = Counter(state["messages"]), Counter(state["links"])
             self.meter.bytes = state["bytes"]
@@ -98,8 +89,9 @@ class Host:
         self.life = max(state.get("life", 0) + 1, started_us // SECOND_US)
         kept = state.get("replica")
         new = committed is None and not self.channels.known(self.name)
+        self.machine = Pieces(self._processor, self.folder / "pieces")
         self.replica = Replica(
-            self.name, self.plan.place(self.site), Remembered(self._processor), self.plan.hosting.settings,
+            self.name, self.plan.place(self.site), self.machine, self.plan.hosting.settings,
             incarnation=self.life, begins=new or kept is not None,
         )  # fmt: skip
         if kept is not None:
@@ -109,8 +101,9 @@ class Host:
             self._deliver(committed)
 
     def _processor(self) -> Processor:
-        plan = self.plan
-        return Processor(self.site, plan.sites.links(self.site), plan.strategy, plan.types, plan.rules)
+        plan, joins = self.plan, self.plan.comes(self.site)
+        links = {} if joins else plan.begins.links(self.site)
+        return Processor(self.site, links, plan.strategy, plan.types, plan.rules, joins=joins)
 
     def _committed(self) -> Path | None:
         """The last step."""
@@ -153,6 +146,8 @@ class Host:
             if number == self.feeding.first and self.began_us is None:
                 self.began_us = now_us
             if not self.feeding.due(number, self.began_us or 0, now_us):
+                if number <= self.feeding.lost:
+                    replica.receive(FEED + self.site, Gap((FEED + self.site, self.site), self.feeding.lost), now_us)
                 return
             bundle = Bundle((FEED + self.site, self.site), number, self.feeding.parts(number))
             replica.receive(FEED + self.site, bundle, now_us)
@@ -207,9 +202,11 @@ class Host:
         if not self._letters and not self._notices and seen == self._seeing:
             return  # nothing has happened
         self._seeing = seen
+        with self.machine.referring():
+            kept = replica.snapshot() if replica.ready else None
         state = {
             "format": FORMAT, "steps": self.steps + 1, "life": self.life, "positions": self.positions,
-            "began_us": self.began_us, "replica": replica.snapshot() if replica.ready else None,
+            "began_us": self.began_us, "replica": kept,
             "messages": dict(self.meter.messages), "links": dict(self.meter.links), "bytes": self.meter.bytes,
             "sent_bytes": dict(self.sent_bytes), "event_bytes": dict(self.event_bytes),
             "notified": dict(self.notified), "counted": self._counted,
@@ -225,6 +222,9 @@ class Host:
         fresh.rename(committed)
         self.steps, self._letters, self._notices = self.steps + 1, {}, []
         self._deliver(committed)
+        if replica.ready:
+            self.machine.clean()
+            self.feeding.taken(replica.incoming[FEED + self.site].upto)
 
     def _deliver(self, committed: Path) -> None:
         outbox = decode((committed / "outbox").read_bytes())
@@ -261,6 +261,8 @@ class Host:
             "sent_bytes": dict(self.sent_bytes),
             "event_bytes": dict(self.event_bytes),
             "notified": dict(self.notified),
+            "refused": self.feeding.refused,
+            "written_bytes": self.machine.written_bytes,
             "queued": max((len(queue.kept) for queue in replica.outgoing.values()), default=0),
             "full": self._unheard() if replica.sending.full else [],
             "lost": str(replica.lost) if replica.lost else None,

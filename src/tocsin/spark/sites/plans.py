@@ -9,6 +9,9 @@ hosting:
   rounds: 1                    # between two batches of the sources
   beat: 0.5                    # seconds between heartbeats; a leader that is silent for `suspect` is thought dead
   suspect: 5
+  live:                        # sources that others write to, instead of events by chance: then of every site with some
+    hill: arriving/hill        # a folder into which files of events are put, or kafka://host:port/topic
+    lake: {from: "kafka://host:port/lake", late: 5, idle: 30}
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +27,32 @@ import pyarrow as pa
 
 from tocsin.errors import TocsinError, nearest
 from tocsin.events.types import EventType
-from tocsin.language.rules import Rule
+from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.replicas.machines import SINK
 from tocsin.overlay.replicas.replica import Place, named
 from tocsin.overlay.replicas.sending import Settings
-from tocsin.overlay.sites import Sites, place
+from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import Strategy
+from tocsin.overlay.versions import CHANGES_KEPT, Change
 from tocsin.spark import kafka
 
 SECOND_US = 1_000_000
 FOLDER = "folder"
-KEYS = ("folder", "channels", "replicas", "epoch", "speed", "rounds", "beat", "suspect")
+KEYS = ("folder", "channels", "replicas", "epoch", "speed", "rounds", "beat", "suspect", "live")
+LIVE_KEYS = ("from", "late", "idle")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 SILENT_BEATS = 3
 """A leader that has said nothing for fewer heartbeats than this may only be slow."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A source that others write to: a folder into which files are put, or a topic. `late_us`: how much older than the
+    latest an event may be; `idle_us`: after how long in silence its time goes on with the clock, if ever."""
+
+    origin: Path | kafka.Topic
+    late_us: int = 0
+    idle_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,13 @@ class Hosting:
     epoch_s: float = 5.0
     speed: float = 0.0
     settings: Settings = field(default_factory=lambda: settings(1, 0.5, 5.0))
+    live: Mapping[str, Live] = field(default_factory=dict)
+    """By site; empty if events are drawn by chance."""
+
+    @property
+    def kafka(self) -> bool:
+        """Whether a broker is needed."""
+        return self.topics is not None or any(isinstance(one.origin, kafka.Topic) for one in self.live.values())
 
     def count(self, site: str) -> int:
         """How many replicas a site has."""
@@ -58,10 +81,20 @@ class Hosting:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All that a site needs. `events`: of all sources, in order of time, and `where` they happen; over `seconds`."""
+class Turn:
+    """What is different from an event time on (µs): how the sites are then, and what each processor is told."""
 
+    at_us: int
     sites: Sites
+    told: Mapping[str, Change]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a site needs. `begins`: how the sites are at first; `events`: of all sources, in order of time, and
+    `where` they happen; over `seconds`."""
+
+    begins: Sites
     strategy: Strategy
     types: Mapping[str, EventType]
     rules: Sequence[Rule]
@@ -69,6 +102,22 @@ class Plan:
     where: Sequence[str]
     seconds: float
     hosting: Hosting
+    turns: Sequence[Turn] = ()
+
+    @cached_property
+    def sites(self) -> Sites:
+        """All that there will ever be: each runs from the beginning, and does nothing until its time has come."""
+        return everything([self.begins, *(turn.sites for turn in self.turns)])
+
+    @property
+    def reach(self) -> int:
+        """The most links of any shortest way, at any time."""
+        return max(sites.reach for sites in (self.begins, *(turn.sites for turn in self.turns)))
+
+    def comes(self, site: str) -> int:
+        """With which change a site comes; 0: it is there from the beginning."""
+        states = (self.begins, *(turn.sites for turn in self.turns))
+        return next(number for number, sites in enumerate(states) if site in sites.processors)
 
     def replicas(self, site: str) -> tuple[str, ...]:
         return named(site, self.hosting.count(site))
@@ -89,6 +138,33 @@ class Plan:
         at = self.place(name.partition("#")[0])
         groups = (at.replicas, *(at.neighbours[there] for there in sorted(at.neighbours)))
         return tuple(one for replicas in groups for one in replicas if one != name)
+
+
+def everything(states: Sequence[Sites]) -> Sites:
+    """The links, sources and sinks that there are at any time."""
+    delays_us, sources, sinks = dict[Link, int](), dict[str, frozenset[str]](), dict[str, tuple[Pattern, ...]]()
+    for sites in states:
+        delays_us |= sites.delays_us
+        for name, types in sites.sources.items():
+            sources[name] = sources.get(name, frozenset()) | types
+        for sink, wanted in sites.sinks.items():
+            sinks[sink] = tuple(dict.fromkeys((*sinks.get(sink, ()), *wanted)))
+    return Sites(delays_us, sources, sinks)
+
+
+def checked(turns: Sequence[Turn], begins: Sites, hosted: Hosting) -> None:
+    """Fails if changes cannot be hosted."""
+    if turns and hosted.live:
+        raise TocsinError("changes are at times of events that are drawn: live sources have no plan of what comes")
+    if len(turns) > CHANGES_KEPT:
+        raise TocsinError(f"there are {len(turns)} changes: sites that run for real take {CHANGES_KEPT} at most")
+    left: set[str] = set()
+    before = begins
+    for turn in turns:
+        left |= set(before.processors) - set(turn.sites.processors)
+        if back := sorted(left & set(turn.sites.processors)):
+            raise TocsinError(f"{back[0]} leaves and comes back: a site that has left for good cannot")
+        before = turn.sites
 
 
 def settings(rounds: int, beat_s: float, suspect_s: float) -> Settings:
@@ -130,7 +206,33 @@ def hosting(data: object, folder: Path, sites: Sites) -> Hosting:
         _number(data, "epoch", 5.0, 0.001),
         _number(data, "speed", 0.0),
         settings(_whole("rounds", data.get("rounds", 1)), beat_s, suspect_s),
+        _live(data.get("live", {}), folder, sites),
     )
+
+
+def _live(data: object, folder: Path, sites: Sites) -> dict[str, Live]:
+    if not isinstance(data, Mapping):
+        raise TocsinError("live names for each site with sources where they come from: a folder, or a Kafka topic")
+    found = {}
+    for site, given in data.items():
+        if site not in sites.sources:
+            raise TocsinError(f"live: there are no sources at {site}. {nearest(str(site), sites.sources)}")
+        options = given if isinstance(given, Mapping) else {"from": given}
+        for name in options:
+            if name not in LIVE_KEYS:
+                raise TocsinError(f"live: {site} has no '{name}'. {nearest(str(name), LIVE_KEYS)}")
+        origin = options.get("from")
+        if not isinstance(origin, str):
+            raise TocsinError(f"live: {site} comes from a folder or from kafka://host:port/topic, not from {origin!r}")
+        idle_us = round(_number(options, "idle", 0.0, 0.1) * SECOND_US) if "idle" in options else None
+        found[str(site)] = Live(
+            kafka.topic(origin) if "://" in origin else (folder / origin).resolve(),
+            round(_number(options, "late", 0.0) * SECOND_US),
+            idle_us,
+        )
+    if found and (left := sorted(sites.sources.keys() - found.keys())):
+        raise TocsinError(f"live: where do the sources at {left[0]} come from? All are live, or none")
+    return found
 
 
 def _topics(channels: object) -> kafka.Topic | None:
