@@ -25,3 +25,19 @@ def test_it_may_begin_anywhere(begin_us: int) -> None:
         evaluator = Evaluator(PROGRAM.rules, TYPES, 60_000_000, ordered=ordered, wanted=frozenset({"Two"}))
         assert evaluator.detect(rows, rows, begin_us, begin_us + 5_000_000).num_rows == 1
     assert passing(PROGRAM.rules[0].anchor, rows, TYPES).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "test"),
+    [
+        ("long", [2**53 + 2, 2**53 + 1, None], "x > 9007199254740992.0"),
+        ("double", [2.0**53 + 2, 2.0**53, None], "x > 9007199254740993"),
+    ],
+)
+def test_numbers_that_doubles_cannot_hold(kind: str, values: list[float | None], test: str) -> None:
+    program = parse(f"event A(x: {kind})\ndefine X() from A({test})")
+    types = {type.name: type for type in program.types}
+    columns = {"type": ["A"] * 3, "ts": [1, 2, 3], "seq": [0] * 3, "id": ["a", "b", "c"], "x": values}
+    arrow = pa.int64() if kind == "long" else pa.float64()
+    rows = Rows(pa.table(columns).set_column(4, "x", pa.array(values, arrow)))
+    assert passing(program.rules[0].anchor, rows, types).tolist() == [True, False, False]

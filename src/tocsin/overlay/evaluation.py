@@ -37,6 +37,8 @@ _COMPARED = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+EXACT = 2**53
+"""Up to here whole numbers and doubles are compared alike everywhere; Arrow refuses others."""
 _PLAIN = (Kind.STRING, Kind.INT, Kind.LONG, Kind.DOUBLE, Kind.BOOL)
 
 
@@ -78,9 +80,11 @@ def meeting(pattern: Pattern, rows: Rows, types: Types) -> Array:
 def _simple(constraint: Expression, type: EventType) -> bool:
     """Whether it compares an attribute with a constant of a kind that columns can be compared in."""
     match constraint:
-        case Comparison(_, Attribute(name), Literal(_, kind)) if name not in HEADER:
+        case Comparison(_, Attribute(name), Literal(value, kind)) if name not in HEADER:
             known = type.kind(name)
-            return known in _PLAIN and (known == kind or (known.numeric and kind.numeric))
+            if known == Kind.DOUBLE and kind.integral:
+                return abs(int(value)) <= EXACT
+            return known in _PLAIN and (known == kind or (known.integral and kind.integral))
     return False
 
 
