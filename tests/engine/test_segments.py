@@ -52,12 +52,12 @@ def content(detector: Detector) -> tuple[object, ...]:
     """All that a snapshot says; events that wait are in order only as far as they were put in order."""
     snapshot = snapshots.decode(detector.snapshot())
     state = snapshot.state
-    waiting = [] if snapshot.waiting is None else snapshot.waiting.to_pylist()
+    waiting = [] if snapshot.waiting is None else rows_of(snapshot.waiting)
     return (
         {name: value for name, value in snapshot.header.items() if name != "waiting"},
         snapshot.numbers,
-        {type: rows.to_pylist() for type, rows in state.rows.items()},
-        {type: rows.to_pylist() for type, rows in state.pending.items()},
+        {type: rows_of(rows) for type, rows in state.rows.items()},
+        {type: rows_of(rows) for type, rows in state.pending.items()},
         {owner: rows.tolist() for owner, rows in state.left.items()},
         (state.tail, state.tail_key, state.tail_last),
         sorted(str(sorted((name, value) for name, value in row.items() if value is not None)) for row in waiting),
