@@ -207,8 +207,8 @@ def test_what_was_split_is_joined_as_it_was(events: list[Event], parts: int, tex
     before = snapshots.decode(detector.snapshot())
     after = snapshots.decode(joined(split(detector.snapshot(), place(parts), parts)))
     assert after.numbers == before.numbers
-    assert {type: rows.to_pylist() for type, rows in after.state.rows.items()} == {
-        type: rows.to_pylist() for type, rows in before.state.rows.items()
+    assert {type: rows_of(rows) for type, rows in after.state.rows.items()} == {
+        type: rows_of(rows) for type, rows in before.state.rows.items()
     }
     assert {owner: rows.tolist() for owner, rows in after.state.left.items()} == {
         owner: rows.tolist() for owner, rows in before.state.left.items()
@@ -220,7 +220,7 @@ def test_what_was_split_is_joined_as_it_was(events: list[Event], parts: int, tex
 
 
 def events_in(waiting: pa.Table | None) -> list[str]:
-    return sorted(repr(sorted(row.items())) for row in ([] if waiting is None else waiting.to_pylist()))
+    return sorted(repr(sorted(row.items())) for row in ([] if waiting is None else rows_of(waiting)))
 
 
 def test_what_is_narrowed_is_less() -> None:
