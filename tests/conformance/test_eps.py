@@ -76,6 +76,19 @@ def test_two_values_of_one_event_that_a_third_makes_equal() -> None:
     assert [[part["ts"] for part in match["parts"]] for match in found] == [[3, 1]]
 
 
+def test_one_event_that_is_both_alternatives_is_accumulated_as_both() -> None:
+    text = "request R on (B as a || B as b) & A as c & A as d within 5 us mode cumulative"
+    events = read_events("A@1()\nB@1()\nA@2()")
+    found = tocsin.rules(text).detect(list(events)).to_pylist()
+    assert [[(part["role"], part["ts"]) for part in match["parts"]] for match in found] == [
+        [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
+    ]
+    right = reference.detect(parse(text).rules, events)
+    assert [[(part.role, part.ts) for part in match.parts] for match in right] == [
+        [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
+    ]
+
+
 @settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
 @given(case=request_cases(), seed=st.integers(0, 999))
 def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: int) -> None:

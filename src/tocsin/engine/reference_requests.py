@@ -154,6 +154,11 @@ def _apart(parts: Iterable[Combination]) -> bool:
     return len(facts) == len(set(facts))
 
 
+def _apart_from_each(others: Iterable[Combination], one: Combination) -> bool:
+    """Whether it shares no instance with any of the others, which may share some with each other."""
+    return all(_apart([other, one]) for other in others)
+
+
 def _precedes(left: Combination, right: Combination) -> bool:
     return latest(left) < latest(right)
 
@@ -317,9 +322,9 @@ class _Operator:
         if self.mode == Mode.CUMULATIVE:
             seen = [new]
             for other in others:
-                chosen[other] = [one for one in self.kept[other] if _apart([*seen, one])]
+                chosen[other] = [one for one in self.kept[other] if _apart_from_each(seen, one)]
                 seen += chosen[other]
-            chosen[place] = [one for one in self.kept[place] if one is new or _apart([*seen[1:], one])]
+            chosen[place] = [one for one in self.kept[place] if one is new or _apart_from_each(seen[1:], one)]
             made = [_joined(one for ones in chosen.values() for one in ones)]
         elif self.mode == Mode.CONTINUOUS:
             chosen = {other: [one for one in self.kept[other] if _apart([new, one])] for other in others}
