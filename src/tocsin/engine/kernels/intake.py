@@ -191,9 +191,12 @@ def same_bytes(data, begin, other, at, length):
 
 
 @small
-def place_of(head, length, mask):
-    """Where in a hash table of texts the search begins."""
-    return np.int64((((head ^ np.uint64(length)) * SPREAD) >> np.uint64(32)) & np.uint64(mask))
+def place_of(data, size, begin, length, head, mask):
+    """Where in a hash table of texts the search begins. Names that count begin alike, so all bytes matter."""
+    mixed = (head ^ np.uint64(length)) * SPREAD
+    for at in range(8, length, 8):
+        mixed = (mixed ^ (mixed >> np.uint64(29)) ^ head_of(data, size, begin + at, length - at)) * SPREAD
+    return np.int64((mixed >> np.uint64(32)) & np.uint64(mask))
 
 
 @jit
@@ -208,7 +211,7 @@ def find_texts(offsets, data, size, heads, lengths, begins, known, numbers, coun
         begin = np.int64(get_half(offsets, i))
         length = np.int64(get_half(offsets, i + 1)) - begin
         head = head_of(data, size, begin, length)
-        at = place_of(head, length, mask)
+        at = place_of(data, size, begin, length, head, mask)
         found = missing
         while lengths[at] >= 0:
             alike = heads[at] == head and lengths[at] == length
@@ -225,12 +228,11 @@ def find_texts(offsets, data, size, heads, lengths, begins, known, numbers, coun
 def enter_texts(offsets, known, codes, heads, lengths, begins, numbers):
     """Fills an empty hash table with texts that differ, and their numbers."""
     mask = len(heads) - 1
+    data, size = known.ctypes.data, len(known)
     for i in range(len(codes)):
         begin, length = offsets[i], offsets[i + 1] - offsets[i]
-        head = np.uint64(0)
-        for k in range(min(length, 8)):
-            head |= np.uint64(known[begin + k]) << np.uint64(8 * k)
-        at = place_of(head, length, mask)
+        head = head_of(data, size, begin, length)
+        at = place_of(data, size, begin, length, head, mask)
         while lengths[at] >= 0:
             at = (at + 1) & mask
         heads[at], lengths[at], begins[at], numbers[at] = head, length, begin, codes[i]
