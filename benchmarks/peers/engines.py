@@ -78,7 +78,7 @@ ENGINES = (
 
 
 class Process:
-    """An engine that was started."""
+    """An engine that was started. It stands still between its turns: clusters that wait use a core and more."""
 
     def __init__(self, engine: Engine, path: Path, workload: str, folder: Path) -> None:
         self.name = engine.name
@@ -93,16 +93,15 @@ class Process:
                 env=os.environ | ONE_THREAD | {"PYTHONPATH": paths},
             )  # fmt: skip
         self.version = str(self._answer("ready")["version"])
+        self._hold(held=True)
 
     def run(self, count: int) -> dict[str, Any]:
         """One turn over the first so many events."""
-        self._order(f"run {count}")
-        return self._answer("ran")
+        return self._turn(f"run {count}", "ran")
 
     def pace(self, count: int, rate: float) -> dict[str, Any]:
         """Latencies at a rate, in events/s."""
-        self._order(f"pace {count} {rate}")
-        return self._answer("paced")
+        return self._turn(f"pace {count} {rate}", "paced")
 
     def peak_mb(self) -> float:
         """The largest memory that its process and those which that one started each have had, added up."""
@@ -110,6 +109,7 @@ class Process:
 
     def stop(self) -> None:
         """Lets it end; or ends it."""
+        self._hold(held=False)
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -117,6 +117,16 @@ class Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _turn(self, order: str, answer: str) -> dict[str, Any]:
+        self._hold(held=False)
+        self._order(order)
+        told = self._answer(answer)
+        self._hold(held=True)
+        return told
+
+    def _hold(self, *, held: bool) -> None:
+        processes.hold(self._process.pid, held=held)
 
     def _order(self, text: str) -> None:
         orders: IO[str] | None = self._process.stdin

@@ -1,9 +1,13 @@
-"""What does a process use, with all that it started? As Linux tells in /proc; elsewhere nothing is known."""
+"""What does a process use, with all that it started? As Linux tells in /proc; elsewhere nothing is known, and none is
+held.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,6 +21,13 @@ def family(pid: int) -> Iterator[int]:
             continue
         for child in found:
             yield from family(int(child))
+
+
+def hold(pid: int, *, held: bool) -> None:
+    """Lets all of them stand still, or go on."""
+    for member in list(family(pid)):
+        with suppress(ProcessLookupError):
+            os.kill(member, signal.SIGSTOP if held else signal.SIGCONT)
 
 
 def peak_mb(pid: int) -> float:

@@ -23,11 +23,11 @@ from tocsin.engine.reasons import Reason
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType
+from tocsin.garbage import uncollected
 from tocsin.language import guess, parse
 from tocsin.language.interests import Interest, check_rules_alone
 from tocsin.language.printing_interests import print_interest
 from tocsin.language.queries import Query
-from tocsin.language.reading import uncollected
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Program, Rule
 from tocsin.plans.catalog import Catalog
@@ -123,10 +123,10 @@ class RuleSet:
         `keep`: rules come and go while the stream runs, and may use these types besides those used or declared now.
         """
         columns = Columns(type, ts, seq, id, ts_unit)
+        select = None if select is None else tuple(select)
         if _is_frames(events):
             from tocsin.spark import matches
 
-            select = select if select is None else tuple(select)
             found = matches(self._report(events, columns, delay, slots, control, keep, select, locations, history))
             return found if select is None else found.select(*select)
         detector: Detector | MovingDetector
@@ -134,20 +134,18 @@ class RuleSet:
             detector = self._moving(columns, 2**60, history)
             detector.push(events, locations)
             found = detector.finish()
-            if select is not None:
-                found = found.select(list(output.checked(select, found.column_names)))
+            names = found.column_names
         else:
             self._check_at_rest(locations, history)
             detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
             if select is not None:
-                select = tuple(select)
                 detector.select, detector.nameless = select, not identifies(self._plan, select)
             detector.ahead = _on_another_core
             detector.push(events)
             found = detector.finish()
-            if select is not None:
-                names = output.schema(detector.plan, times=False, select=None).names
-                found = found.select(list(output.checked(select, ["seq", *names])))
+            names = ["seq", *output.schema(detector.plan, times=False).names]
+        if select is not None:
+            found = found.select(list(output.checked(select, names)))
         dead = detector.dead_letters()
         if dead.num_rows:
             first = f"{dead['reason'][0].as_py()}: {dead['event'][0].as_py()}"
@@ -360,12 +358,14 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "tocsin-ahead")
 
 
-os.register_at_fork(after_in_child=_threads.cache_clear)
+if hasattr(os, "register_at_fork"):  # a thread does not live on in a process that was forked
+    os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def _on_another_core(work: Callable[[], Sifted]) -> Callable[[], Sifted]:
-    """Lets a core that is free sift the events that come next."""
-    return _threads().submit(work).result if len(os.sched_getaffinity(0)) > 1 else work
+    """Lets another core sift the events that come next, if there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _threads().submit(work).result if cores > 1 else work
 
 
 def _is_frames(events: object) -> TypeGuard[Frames]:

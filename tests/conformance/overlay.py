@@ -13,7 +13,7 @@ import pyarrow as pa
 from tests.conformance.hosts import rows_of
 from tests.strategies import KINDS, TYPES
 from tocsin.engine import reference
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.events.types import Event, Kind
 from tocsin.language import parse
 from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule

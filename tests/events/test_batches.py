@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tocsin.errors import EventError
-from tocsin.events.batches import ARROW, DEFINED, Columns, Known, Seen, concat, convert, kind_of, letters, read
+from tocsin.events.arrow import ARROW, concat, convert, kind_of
+from tocsin.events.batches import DEFINED, Columns, Known, Seen, read
+from tocsin.events.letters import letters
 from tocsin.events.types import Event, Kind
 
 KNOWN = Known({"A": 0, "B": 1, "P": DEFINED})

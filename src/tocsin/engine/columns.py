@@ -63,11 +63,11 @@ class View:
         """The columns as `kernels.classify` reads them."""
         return np.array(self._columns or [(0, 0, 0, 0)], np.int64)
 
-    def add_words(self, words: Array, present: Array, types: int | slice, slot: int) -> None:
-        """A column of words, with a byte for each that says whether it is there."""
+    def add_words(self, words: Array, present: Array, slot: int) -> None:
+        """A column of words that all types keep in one slot, with a byte for each that says whether it is there."""
         words, bits = np.ascontiguousarray(words), np.packbits(present != 0, bitorder="little")
         self._held += [words, bits]
-        self.column_of[types, slot] = len(self._columns)
+        self.column_of[:, slot] = len(self._columns)
         self._columns.append((words.ctypes.data, bits.ctypes.data, 0, 0))
 
     def add_column(self, column: pa.Array, kind: Kind, texts: Texts, slots: Array, *, all_texts: bool) -> None:

@@ -19,18 +19,8 @@ from tocsin.engine.resuming import Change, numbers, resume, settings
 from tocsin.engine.state import State, extract, load
 from tocsin.engine.texts import Lexicon
 from tocsin.errors import EventError, RuleError, nearest
-from tocsin.events.batches import (
-    DEFINED,
-    TS_LIMIT,
-    UNNEEDED,
-    Columns,
-    Data,
-    Known,
-    Seen,
-    describe_row,
-    letters,
-    read,
-)
+from tocsin.events.batches import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, Known, Seen, read
+from tocsin.events.letters import describe_row, letters
 from tocsin.events.scheduler import BEGINNING, Scheduler
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse

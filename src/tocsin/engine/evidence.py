@@ -19,7 +19,8 @@ from tocsin.engine.intake import identities
 from tocsin.engine.reasons import Reason, Trial
 from tocsin.engine.reference import Fact, identified
 from tocsin.errors import EventError, RuleError
-from tocsin.events.batches import ARROW, Columns, Data, read
+from tocsin.events.arrow import ARROW
+from tocsin.events.batches import Columns, Data, read
 from tocsin.events.ids import text_words
 from tocsin.events.types import Event, EventType, Kind
 from tocsin.language.queries import Query

@@ -21,7 +21,7 @@ from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts, text_buffers
 from tocsin.events import ids
-from tocsin.events.batches import whole
+from tocsin.events.arrow import whole
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 
@@ -57,8 +57,7 @@ def identities(
     """
     if "first" in batch.column_names:
         # Where events with ids and without wait together, those with ids have none.
-        known = (whole(batch[name]).fill_null(0).to_numpy()[source] for name in ("first", "second"))
-        first, second = known
+        first, second = (whole(batch[name]).fill_null(0).to_numpy()[source] for name in ("first", "second"))
         return first, second
     first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
     header = (batch[name].to_numpy()[source].astype(np.int64, copy=False) for name in ("type", "ts", "seq"))
@@ -90,12 +89,17 @@ class Intake(Sieve):
     """Takes in batches and composite events. `ordered`: an instant may be spread over several batches."""
 
     def __init__(self, tables: Tables, texts: Texts, store: Store, *, ordered: bool = False) -> None:
-        super().__init__(tables, texts, store)
+        super().__init__(tables, texts)
+        self._store = store
         self.tail = Tail() if ordered else None
         self.nameless = False
         """Whether nobody will ask who an event is: then only equals are identified, for their order."""
         self.settled = False
         """Whether batches are in canonical order already, with identities in which occurrences are counted."""
+
+    def environment(self, lists: kernels.Lists | None) -> Array:
+        """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
+        return self._environment(self._store, lists)
 
     @property
     def can_sift_ahead(self) -> bool:
@@ -158,7 +162,7 @@ class Intake(Sieve):
         store = self._store
         view = self.view(store.type[rows], store.ts[rows], store.seq[rows])
         for slot in range(store.width):
-            view.add_words(store.words[slot, rows], store.present[slot, rows], slice(None), slot)
+            view.add_words(store.words[slot, rows], store.present[slot, rows], slot)
         return view
 
     def _id_words(self, first: Array, second: Array, given: Array) -> tuple[Array, Array]:

@@ -33,7 +33,7 @@ from tocsin.engine.windows import Windows
 from tocsin.errors import StateError
 from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import EventType, Kind
-from tocsin.language.reading import uncollected
+from tocsin.garbage import uncollected
 from tocsin.plans.graph import RulePlan
 from tocsin.plans.plan import Plan
 

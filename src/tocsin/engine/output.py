@@ -13,7 +13,7 @@ from tocsin.engine.found import Found, moments_of, some
 from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Machine
 from tocsin.errors import EventError, nearest
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.events.types import Kind
 from tocsin.language.requests import shown_type
 from tocsin.language.rules import Rule

@@ -23,7 +23,7 @@ from tocsin.engine.snapshots import Snapshot
 from tocsin.engine.state import State
 from tocsin.engine.windows import HELD
 from tocsin.errors import StateError
-from tocsin.events.batches import concat, whole
+from tocsin.events.arrow import concat, whole
 from tocsin.events.types import EventType
 from tocsin.language import parse
 from tocsin.language.requests import Request, Statement, owned

@@ -19,10 +19,9 @@ from tocsin.engine.columns import words_of
 from tocsin.engine.intake import identities
 from tocsin.engine.kernels import Array
 from tocsin.engine.sieve import Passed, Sieve
-from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts, text_buffers
-from tocsin.events.batches import whole
+from tocsin.events.arrow import whole
 from tocsin.events.types import Kind
 from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Filter
@@ -126,7 +125,7 @@ class Router:
 
     def _tried(self, batch: pa.Table) -> tuple[Passed, Array]:
         """What passes the filters, and where in the batch."""
-        sieve = Sieve(self._tables, self._texts, Store())
+        sieve = Sieve(self._tables, self._texts)
         return sieve.classify(sieve.view_of(batch))
 
     def _destinations(self, batch: pa.Table, filters: Array, rows: Array, source: Array) -> tuple[Array, Array]:

@@ -26,7 +26,7 @@ from tocsin.engine.resuming import Change, numbers, resume, settings
 from tocsin.engine.snapshots import Snapshot, pack, tail_in, tail_of, unpack
 from tocsin.engine.state import State, all_kept, by_type, instant, left, table_of
 from tocsin.errors import StateError
-from tocsin.events.batches import concat
+from tocsin.events.arrow import concat
 from tocsin.events.types import EventType
 from tocsin.language.requests import Statement
 from tocsin.plans.plan import Plan

@@ -17,7 +17,7 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts
-from tocsin.events.batches import whole
+from tocsin.events.arrow import whole
 from tocsin.events.types import Kind
 
 NO_RANKS: Array = np.zeros(1, np.int64)
@@ -34,15 +34,11 @@ class Passed:
 class Sieve:
     """Tries the filters of the tables."""
 
-    def __init__(self, tables: Tables, texts: Texts, store: Store) -> None:
-        self._tables, self._texts, self._store = tables, texts, store
+    def __init__(self, tables: Tables, texts: Texts) -> None:
+        self._tables, self._texts = tables, texts
         self._scratch = kernels.Scratch()
         self._tried = Store()
         """One row, where a filter that is a program finds the event."""
-
-    def environment(self, lists: kernels.Lists | None) -> Array:
-        """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
-        return self._environment(self._store, lists)
 
     def _environment(self, store: Store, lists: kernels.Lists | None) -> Array:
         tables = self._tables

@@ -21,7 +21,7 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.machine import Machine
 from tocsin.engine.output import column_of
 from tocsin.engine.requests import take_used, used_of
-from tocsin.events.batches import whole
+from tocsin.events.arrow import whole
 from tocsin.language.requests import timer_owner
 
 

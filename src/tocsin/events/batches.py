@@ -9,7 +9,6 @@ name different kinds.
 from __future__ import annotations
 
 import builtins
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,23 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.errors import EventError, nearest
-from tocsin.events.notation import write_event
+from tocsin.events.arrow import convert, kind_of, whole
+from tocsin.events.letters import describe
 from tocsin.events.types import Event, Kind, Value
 
 Data: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table] | Iterable[Event]
 Array = np.ndarray[Any, Any]
 
-ARROW: dict[Kind, pa.DataType] = {
-    Kind.STRING: pa.string(),
-    Kind.INT: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BOOL: pa.bool_(),
-    Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
 TS_LIMIT = 2**61
 UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
-DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("event", pa.string())])
 UNNEEDED, DEFINED = -1, -2
 ARRIVAL = "\0at"
 """The column that says in which order single events came."""
@@ -91,27 +82,6 @@ class Seen:
     """Whether the columns are all that there are: single events do not show every attribute of their type."""
     reasons: Mapping[int, str] = field(default_factory=dict)
     """Of one table: why a row is not in the batch."""
-
-
-def kind_of(type: pa.DataType) -> Kind | None:
-    """The kind of attribute that an Arrow column holds; None for what an attribute cannot be.
-
-    >>> kind_of(pa.int16()), kind_of(pa.list_(pa.int16()))
-    (<Kind.INT: 'int'>, None)
-    """
-    if pa.types.is_dictionary(type):
-        type = type.value_type
-    if pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type):
-        return Kind.STRING
-    if pa.types.is_boolean(type):
-        return Kind.BOOL
-    if pa.types.is_integer(type):
-        return Kind.INT if type.bit_width < 32 or type == pa.int32() else Kind.LONG
-    if pa.types.is_floating(type) or pa.types.is_decimal(type):
-        return Kind.DOUBLE
-    if pa.types.is_timestamp(type) or pa.types.is_date(type):
-        return Kind.TIMESTAMP
-    return None
 
 
 def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
@@ -193,7 +163,7 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
             continue
         _convert(name, kind, table[name], type, kinds_by_number, numbers, known, result, shared, reasons)
     batch = pa.table(result)
-    dead = _dead(batch, kinds_by_number, table, columns, type, reasons)
+    dead = _dead(batch, table, columns, type, reasons)
     if reasons:
         keep = np.ones(size, bool)
         keep[list(reasons)] = False
@@ -235,52 +205,6 @@ def _convert(
             others = np.isin(numbers, [*elsewhere]) if target == shared[name] else ~np.isin(numbers, owners)
             array = pc.if_else(pa.array(others), pa.scalar(None, array.type), array)
         result[f"{name}:{target}"] = array
-
-
-def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
-    """The column as that kind, with the rows that cannot be so (null in the result)."""
-    array = whole(column)
-    target = ARROW[kind]
-    if array.type == target or (kind == Kind.STRING and pa.types.is_dictionary(array.type)):
-        return (array, []) if not pa.types.is_dictionary(array.type) else (array.cast(pa.string()), [])
-    try:
-        return _cast(array, target), []
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-    failed: list[int] = []
-    pieces: list[pa.Array] = []
-    for row in range(len(array)):
-        try:
-            pieces.append(_cast(array.slice(row, 1), target))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            failed.append(row)
-            pieces.append(pa.nulls(1, target))
-    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, target), failed
-
-
-def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column in one piece; not copied if it is that already."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
-    return array
-
-
-def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(target):
-        if pa.types.is_integer(array.type):
-            return array.cast(pa.int64()).cast(target)
-        if pa.types.is_floating(array.type) or pa.types.is_boolean(array.type):
-            raise pa.ArrowInvalid("not a time")
-        if pa.types.is_timestamp(array.type):
-            return array.cast(target, safe=False)
-    elif pa.types.is_timestamp(array.type) and pa.types.is_integer(target):
-        array = array.cast(pa.timestamp("us", tz="UTC"), safe=False)
-    return array.cast(target)
 
 
 def _times(column: pa.ChunkedArray, unit: str | None, reasons: dict[int, str]) -> tuple[bool, Array]:
@@ -378,7 +302,6 @@ def _where_null(array: pa.Array) -> list[int]:
 
 def _dead(
     batch: pa.Table,
-    types: Mapping[int, str],
     table: pa.Table,
     columns: Columns,
     type: str | None,
@@ -396,30 +319,6 @@ def _dead(
         }
         dead.append((reason, name, ts, describe(name, ts, attributes)))
     return dead
-
-
-def describe(
-    type: str | None, ts: int | None, attributes: Mapping[str, Value], seq: int = 0, id: str | None = None
-) -> str:
-    """An event in its notation, or as JSON where it is too broken for that."""
-    try:
-        if type is not None and ts is not None:
-            return write_event(Event(type, ts, attributes, seq, id))
-    except EventError:
-        pass
-    return json.dumps({"type": type, "ts": ts, **attributes}, default=str, ensure_ascii=False)
-
-
-def describe_row(batch: pa.Table, row: int, type: str) -> str:
-    """An event of a batch in its notation."""
-    attributes: dict[str, Any] = {}
-    for name in batch.column_names:
-        attribute, value = name.rpartition(":")[0], batch[name][row]
-        if attribute and value.is_valid:
-            time = value.type == ARROW[Kind.TIMESTAMP]
-            attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
-    id = batch["id"][row].as_py() if "id" in batch.column_names else None
-    return describe(type, batch["ts"][row].as_py(), attributes, batch["seq"][row].as_py(), id)
 
 
 def _value(value: object) -> Value:
@@ -500,18 +399,3 @@ def _together(parts: Sequence[Seen]) -> Seen:
     empty = frozenset[str]().union(*(part.empty for part in parts))
     times, rows = any(part.times for part in parts), sum(part.rows for part in parts)
     return Seen(batch, dead, {}, by_type, times, rows, empty)
-
-
-def concat(batches: Sequence[pa.Table]) -> pa.Table:
-    """Batches one after another; columns that one of them lacks are null there."""
-    if len(batches) == 1:
-        return batches[0]
-    return pa.concat_tables(batches, promote_options="default").combine_chunks()
-
-
-def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:
-    """Dead letters as a table."""
-    columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
-    return pa.table(
-        [pa.array(column, type.type) for column, type in zip(columns, DEAD_LETTERS, strict=True)], DEAD_LETTERS
-    )

@@ -24,7 +24,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
 from tocsin.events.lines import BadLine, Counts, blocks, decide, parse, tally
 from tocsin.events.types import Kind

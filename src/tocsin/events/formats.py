@@ -20,7 +20,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from tocsin.errors import EventError
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.events.notation import read_events
 from tocsin.events.types import Kind
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import EventError
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.events.formats import LONGS, WORDS, Cells, Format, Kinds, Microseconds
 from tocsin.events.types import Kind
 

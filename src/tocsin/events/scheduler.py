@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.events.batches import concat
+from tocsin.events.arrow import concat
 
 Array = np.ndarray[Any, Any]
 

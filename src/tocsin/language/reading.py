@@ -6,7 +6,6 @@ calls a method of its reader for each production as soon as it is complete, so t
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import EventType, Kind
+from tocsin.garbage import uncollected
 from tocsin.language import terms
 from tocsin.language.chains import constraints_of, expression_of
 from tocsin.language.rules import Attribute, Expression, Literal, Parameter, Pattern
@@ -35,18 +35,6 @@ def reading(text: str) -> Iterator[None]:
             yield
     except RuleError as error:
         raise error.within(text) from None
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """For what makes many objects that are kept: without looking for cycles, thousands of rules take half the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 class Declared(NamedTuple):

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tocsin.engine.detector import Detector
 from tocsin.engine.output import schema
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.events.types import HEADER, EventType, Kind
 from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Pattern, Rule
 from tocsin.overlay.rows import Rows

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.texts import text_buffers
-from tocsin.events.batches import whole
+from tocsin.events.arrow import whole
 from tocsin.overlay.timing import Array
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.overlay.evaluation import Types, meeting
 from tocsin.overlay.messages import Question, Shares, Survey
 from tocsin.overlay.rows import Rows

@@ -22,7 +22,7 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
 from tocsin.errors import RuleError, StateError, TocsinError, nearest
-from tocsin.events.batches import concat
+from tocsin.events.arrow import concat
 from tocsin.events.files import records as rows_of
 from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import Kind

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.sieve import Sieve
-from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts
 from tocsin.plans.expressions import Field, leaves
@@ -62,7 +61,7 @@ def _shares(plan: Plan, filters: list[Filter], recent: Recent) -> dict[Filter, f
         numbers[filter] = tables.filter(filter)
     batch, types = joined(records)
     codes = np.array([tables.types.get(type, kernels.NONE) for type in types], np.int32)[batch["type"].to_numpy()]
-    sieve = Sieve(tables, texts, Store())
+    sieve = Sieve(tables, texts)
     passed, _ = sieve.classify(sieve.view_of(batch.set_column(0, "type", pa.array(codes))))
     by_filter = np.bincount(passed.filters, minlength=len(filters))
     by_type = np.bincount(codes[codes >= 0], minlength=len(tables.types))

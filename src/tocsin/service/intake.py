@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.errors import EventError, RuleError
-from tocsin.events.batches import DEFINED, TS_LIMIT, Columns, Known, concat, kind_of, read
+from tocsin.events.arrow import concat, kind_of
+from tocsin.events.batches import DEFINED, TS_LIMIT, Columns, Known, read
 from tocsin.events.types import Kind
 from tocsin.service.bodies import (
     EVENTS_MAX,

@@ -31,7 +31,7 @@ import pyarrow as pa
 import yaml
 
 from tocsin.errors import TocsinError, nearest
-from tocsin.events.batches import ARROW
+from tocsin.events.arrow import ARROW
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.language.rules import Pattern, Rule

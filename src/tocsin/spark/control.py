@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from tocsin.engine import segments
 from tocsin.engine.detector import Detector
 from tocsin.errors import EventError, RuleError, nearest
-from tocsin.events.batches import letters
+from tocsin.events.letters import letters
 from tocsin.language import parse
 from tocsin.language.printing import print_rule
 from tocsin.language.requests import Statement

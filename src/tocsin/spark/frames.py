@@ -19,9 +19,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tocsin.engine import output
 from tocsin.errors import EventError, nearest
-from tocsin.events.batches import TS_LIMIT, Columns, kind_of
+from tocsin.events.arrow import kind_of
+from tocsin.events.batches import TS_LIMIT, Columns
 from tocsin.events.types import Kind
-from tocsin.language.reading import uncollected
+from tocsin.garbage import uncollected
 from tocsin.plans.explain import explain
 from tocsin.plans.layout import PLACER, forwarding, lay_out, lay_out_live
 from tocsin.plans.placing import Placer, placer

@@ -27,7 +27,7 @@ from tocsin.engine.routing import Router
 from tocsin.engine.texts import Lexicon
 from tocsin.events.batches import DEFINED, UNNEEDED, Columns, Known
 from tocsin.events.types import Kind
-from tocsin.language.reading import uncollected
+from tocsin.garbage import uncollected
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.layout import Layout, forwarding, live_forwarding

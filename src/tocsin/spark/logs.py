@@ -29,7 +29,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from tocsin.errors import StateError, TocsinError
-from tocsin.events.batches import ARROW, UNNEEDED
+from tocsin.events.arrow import ARROW
+from tocsin.events.batches import UNNEEDED
 from tocsin.events.scheduler import BEGINNING
 from tocsin.spark import reports
 from tocsin.spark.errors import plainly, told

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine.intake import identities
-from tocsin.events.batches import Columns, Data, Known, letters, read, whole
+from tocsin.events.arrow import whole
+from tocsin.events.batches import Columns, Data, Known, read
 from tocsin.events.ids import text_words
+from tocsin.events.letters import letters
 from tocsin.spark.jobs import Job, Sent
 
 PARCELS = pa.schema(

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tocsin.engine.detector import Detector, identifies
-from tocsin.events.batches import letters
+from tocsin.events.letters import letters
 from tocsin.spark.jobs import Job, Sent
 from tocsin.spark.packing import EVENTS, LETTERS, TICK, Batches, Parcel, decode, events_of
 from tocsin.spark.reports import count_by_rule, report, schema

@@ -22,9 +22,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tocsin.errors import EventError, TocsinError
-from tocsin.events.batches import Columns, kind_of, letters
+from tocsin.events.arrow import kind_of
+from tocsin.events.batches import Columns
 from tocsin.events.files import FORMATS, OPTIONAL, EventFiles, TextFiles, open_events
 from tocsin.events.formats import NULLS, WORDS
+from tocsin.events.letters import letters
 from tocsin.events.lines import NAMES
 from tocsin.events.types import EventType, Kind
 from tocsin.spark import kafka

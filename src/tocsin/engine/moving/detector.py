@@ -16,7 +16,9 @@ from tocsin.engine.moving.gathering import UPDATES, Gathered, Letter, Sieve
 from tocsin.engine.moving.matching import Matcher
 from tocsin.engine.moving.snapshots import Snapshot, decode, encode, renumbered, text_of
 from tocsin.errors import EventError, StateError, nearest
-from tocsin.events.batches import Columns, Data, Seen, concat, describe_row, letters, read
+from tocsin.events.arrow import concat
+from tocsin.events.batches import Columns, Data, Seen, read
+from tocsin.events.letters import describe_row, letters
 from tocsin.events.scheduler import Scheduler
 from tocsin.events.types import EventType
 from tocsin.language.interests import Interest

@@ -23,8 +23,10 @@ from tocsin.engine.moving.following import UPDATE
 from tocsin.engine.routing import Router
 from tocsin.engine.texts import text_buffers
 from tocsin.errors import RuleError
-from tocsin.events.batches import DEFINED, Known, concat, describe, whole
+from tocsin.events.arrow import concat, whole
+from tocsin.events.batches import DEFINED, Known
 from tocsin.events.ids import text_words
+from tocsin.events.letters import describe
 from tocsin.events.types import EventType, Kind
 from tocsin.language.interests import Interest, Space, check_rules_alone
 from tocsin.language.rules import Arithmetic, Attribute, Literal, Pattern, Rule

@@ -23,7 +23,7 @@ from tocsin.engine.moving.following import ERRORS, FOREVER, NOT_QUIET, Followed
 from tocsin.engine.moving.gathering import Gathered, Sieve
 from tocsin.engine.moving.places import Cells, cell_size
 from tocsin.engine.texts import text_buffers
-from tocsin.events.batches import whole
+from tocsin.events.arrow import whole
 from tocsin.events.ids import LANE, text_words
 from tocsin.events.types import EventType, Kind
 from tocsin.language.interests import Interest, Shape

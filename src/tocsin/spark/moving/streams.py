@@ -29,7 +29,7 @@ from tocsin.engine.moving.following import PIECE, Follower
 from tocsin.engine.moving.gathering import UPDATES, Array, Gathered, Letter
 from tocsin.engine.moving.snapshots import renumbered
 from tocsin.errors import StateError
-from tocsin.events.batches import describe, describe_row, letters
+from tocsin.events.letters import describe, describe_row, letters
 from tocsin.events.scheduler import BEGINNING
 from tocsin.language.printing import print_pattern
 from tocsin.spark import control, reports

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tocsin.engine.moving.following import FOREVER, PIECE, Follower
 from tocsin.engine.moving.gathering import UPDATES, Array, Gathered
-from tocsin.events.batches import letters
+from tocsin.events.letters import letters
 from tocsin.spark import reports
 from tocsin.spark.frames import Source
 from tocsin.spark.jobs import Sent, send

@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.errors import EventError, TocsinError
-from tocsin.events.batches import ARROW, UNNEEDED, Columns, Known, letters, read
+from tocsin.events.arrow import ARROW
+from tocsin.events.batches import UNNEEDED, Columns, Known, read
 from tocsin.events.files import open_events, records
 from tocsin.events.formats import Ndjson
+from tocsin.events.letters import letters
 from tocsin.events.lines import BadLine, Block, Counts, decide, parse, tally
 from tocsin.events.types import EventType
 from tocsin.spark.kafka import Topic

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import TocsinError
-from tocsin.events.batches import letters
 from tocsin.events.files import records
+from tocsin.events.letters import letters
 from tocsin.overlay.codec import decode, encode
 from tocsin.overlay.replicas.messages import Part, Publication
 from tocsin.overlay.replicas.replica import group_of

@@ -1,0 +1,92 @@
+"""Which kind of attribute is an Arrow column, how is it brought into another, or into one piece?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tocsin.events.types import Kind
+
+ARROW: dict[Kind, pa.DataType] = {
+    Kind.STRING: pa.string(),
+    Kind.INT: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.BOOL: pa.bool_(),
+    Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+
+
+def kind_of(type: pa.DataType) -> Kind | None:
+    """The kind of attribute that an Arrow column holds; None for what an attribute cannot be.
+
+    >>> kind_of(pa.int16()), kind_of(pa.list_(pa.int16()))
+    (<Kind.INT: 'int'>, None)
+    """
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type):
+        return Kind.STRING
+    if pa.types.is_boolean(type):
+        return Kind.BOOL
+    if pa.types.is_integer(type):
+        return Kind.INT if type.bit_width < 32 or type == pa.int32() else Kind.LONG
+    if pa.types.is_floating(type) or pa.types.is_decimal(type):
+        return Kind.DOUBLE
+    if pa.types.is_timestamp(type) or pa.types.is_date(type):
+        return Kind.TIMESTAMP
+    return None
+
+
+def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
+    """The column as that kind, with the rows that cannot be so (null in the result)."""
+    array = whole(column)
+    target = ARROW[kind]
+    if array.type == target or (kind == Kind.STRING and pa.types.is_dictionary(array.type)):
+        return (array, []) if not pa.types.is_dictionary(array.type) else (array.cast(pa.string()), [])
+    try:
+        return _cast(array, target), []
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    failed: list[int] = []
+    pieces: list[pa.Array] = []
+    for row in range(len(array)):
+        try:
+            pieces.append(_cast(array.slice(row, 1), target))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            failed.append(row)
+            pieces.append(pa.nulls(1, target))
+    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, target), failed
+
+
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column in one piece; not copied if it is that already."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    return array
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(target):
+        if pa.types.is_integer(array.type):
+            return array.cast(pa.int64()).cast(target)
+        if pa.types.is_floating(array.type) or pa.types.is_boolean(array.type):
+            raise pa.ArrowInvalid("not a time")
+        if pa.types.is_timestamp(array.type):
+            return array.cast(target, safe=False)
+    elif pa.types.is_timestamp(array.type) and pa.types.is_integer(target):
+        array = array.cast(pa.timestamp("us", tz="UTC"), safe=False)
+    return array.cast(target)
+
+
+def concat(batches: Sequence[pa.Table]) -> pa.Table:
+    """Batches one after another; columns that one of them lacks are null there."""
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_tables(batches, promote_options="default").combine_chunks()

@@ -1,0 +1,48 @@
+"""What becomes of an event that cannot be used? A dead letter: why, and the event as it can still be told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tocsin.errors import EventError
+from tocsin.events.arrow import ARROW
+from tocsin.events.notation import write_event
+from tocsin.events.types import Event, Kind, Value
+
+DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("event", pa.string())])
+
+
+def describe(
+    type: str | None, ts: int | None, attributes: Mapping[str, Value], seq: int = 0, id: str | None = None
+) -> str:
+    """An event in its notation, or as JSON where it is too broken for that."""
+    try:
+        if type is not None and ts is not None:
+            return write_event(Event(type, ts, attributes, seq, id))
+    except EventError:
+        pass
+    return json.dumps({"type": type, "ts": ts, **attributes}, default=str, ensure_ascii=False)
+
+
+def describe_row(batch: pa.Table, row: int, type: str) -> str:
+    """An event of a batch in its notation."""
+    attributes: dict[str, Any] = {}
+    for name in batch.column_names:
+        attribute, value = name.rpartition(":")[0], batch[name][row]
+        if attribute and value.is_valid:
+            time = value.type == ARROW[Kind.TIMESTAMP]
+            attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
+    id = batch["id"][row].as_py() if "id" in batch.column_names else None
+    return describe(type, batch["ts"][row].as_py(), attributes, batch["seq"][row].as_py(), id)
+
+
+def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:
+    """Dead letters as a table."""
+    columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
+    return pa.table(
+        [pa.array(column, type.type) for column, type in zip(columns, DEAD_LETTERS, strict=True)], DEAD_LETTERS
+    )
