@@ -7,13 +7,13 @@ DEV := .venv/dev
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench bench-spark bench-peers docs wheel clean
+.PHONY: help demo serve test sweeps bench bench-spark bench-peers docs wheel clean
 
 help:
 	@echo 'make demo    find fires in a million events'
 	@echo 'make serve   the service with made-up events, and a console to look at it'
-	@echo 'make test    every check and every test'
-	@echo 'make check   the same with the fast tests only'
+	@echo 'make test    every check, and the tests: real Spark, cluster, broker and browser among them'
+	@echo 'make sweeps  the same with the long sweeps (hours)'
 	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
 	@echo 'make bench-peers   beside Flink CEP, Esper, Siddhi, polars, DuckDB (PEERS="--quick --only Esper" for less)'
 	@echo 'make docs    the documentation as a site, in build/site'
@@ -26,10 +26,10 @@ demo: $(READY)
 serve: $(READY)
 	@$(BIN)/tocsin serve --demo
 
-test: $(DEV) lint
+sweeps: $(DEV) lint
 	$(BIN)/pytest -n 2 --dist loadgroup --slow --doctest-modules src tests
 
-check: $(DEV) lint
+test: $(DEV) lint
 	$(BIN)/pytest -n 2 --dist loadgroup --doctest-modules src tests
 
 .PHONY: lint
