@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tocsin.engine import output
-from tocsin.engine.detector import Detector, identifies
+from tocsin.engine.detector import Detector, Shelf, identifies
 from tocsin.engine.evidence import Evidence
 from tocsin.engine.intake import Sifted
 from tocsin.engine.moving.detector import MovingDetector
@@ -51,6 +51,7 @@ class RuleSet:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._shelf = Shelf()
         self._plan = plan(program.rules, Catalog(types=self.types, closed=bool(self.types)))
 
     @property
@@ -140,7 +141,7 @@ class RuleSet:
             detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
             if select is not None:
                 detector.select, detector.nameless = select, not identifies(self._plan, select)
-            detector.ahead = _on_another_core
+            detector.ahead, detector.shelf = _on_another_core, self._shelf
             detector.push(events)
             found = detector.finish()
             names = ["seq", *output.schema(detector.plan, times=False).names]

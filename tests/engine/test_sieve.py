@@ -107,3 +107,54 @@ def test_pieces_sifted_ahead_give_the_same(rules: str, seed: int, chunk: int, na
     names = ["v", "ts", "seq"]
     assert plain.detect(events, ts_unit="us", select=names).column_names == names
     assert plain.detect(events, ts_unit="us", select=["v"])["v"].equals(expected["v"])
+
+
+NUMBERS = st.sampled_from([-(2**63), -3, 0, 1, 2, 2**63 - 1])
+DOUBLES = st.sampled_from([-1.5, -0.0, 0.0, 1.0, 2.5, 1e308, float("inf"), float("nan")])
+RELATIONS = {
+    "<": np.less, "<=": np.less_equal, "=": np.equal, "!=": np.not_equal, ">=": np.greater_equal, ">": np.greater,
+}  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), types=st.sampled_from([1, 3, 12]), filters=st.sampled_from([1, 5, 70, 600]))
+def test_filters_pass_what_they_ask_for(data: st.DataObject, types: int, filters: int) -> None:
+    """Few and many types; filters for a part of a word, for two words, for two blocks."""
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    random = np.random.default_rng(seed)
+    numbers, doubles = data.draw(st.lists(NUMBERS, min_size=1)), data.draw(st.lists(DOUBLES, min_size=1))
+    size = 60
+    type_of = random.integers(0, types, size)
+    n, v = random.choice(np.array(numbers), size), random.choice(doubles, size)
+    there = random.random((2, size)) < 0.8
+    asked = [
+        (
+            int(random.integers(types)),
+            random.choice([*RELATIONS]),
+            int(random.choice([-3, 0, 1, 2])),
+            random.choice([*RELATIONS]),
+            float(random.choice([-1.5, 0.0, 1.0, 2.5])),
+        )
+        for _ in range(filters)
+    ]
+    text = "".join(
+        f"define X{number}() from T{type}(n {one} {whole}, v {other} {double!r})\n"
+        for number, (type, one, whole, other, double) in enumerate(asked)
+    )
+    events = pa.table(
+        {
+            "type": [f"T{type}" for type in type_of],
+            "ts": np.arange(size),
+            "n": pa.array(n, pa.int64(), mask=~there[0]),
+            "v": pa.array(v, pa.float64(), mask=~there[1]),
+        }
+    )
+    found = tocsin.rules(text).detect(events, ts_unit="us", select=["rule", "ts"])
+    pairs = set(zip(found["rule"].to_pylist(), found["ts"].to_pylist(), strict=True))
+    assert len(pairs) == found.num_rows
+    expected = set()
+    for number, (type, one, whole, other, double) in enumerate(asked):
+        holds = (type_of == type) & there.all(axis=0) & np.isfinite(v)
+        holds &= RELATIONS[one](n, whole) & RELATIONS[other](v, double)
+        expected |= {(f"X{number}", int(ts)) for ts in np.flatnonzero(holds)}
+    assert pairs == expected

@@ -16,6 +16,7 @@ from tocsin.engine import kernels
 from tocsin.engine.kernels import Array, Filters
 
 BLOCK = 512
+LARGEST, LARGEST_DOUBLE = np.iinfo(np.int64).max, int(np.array(np.inf).view(np.int64))
 
 AxisTest = tuple[int, bool, int, int]
 """(slot, whether it holds doubles, relation, constant)."""
@@ -27,6 +28,13 @@ class _Axis:
     double: bool
     constants: Array
     bits: Array
+
+    @property
+    def searched(self) -> Array:
+        """The constants, filled up to a power of two with the largest value."""
+        table = np.full(1 << (len(self.constants) - 1).bit_length(), LARGEST_DOUBLE if self.double else LARGEST)
+        table[: len(self.constants)] = self.constants
+        return table
 
 
 @dataclass(slots=True)
@@ -66,9 +74,6 @@ class FilterIndex:
         self._residual: list[int] = []
         self._tables: Filters | None = None
         self._types = 0
-        self._sizes: dict[int, int] = {}
-        self.most_of_a_type = 0
-        """The largest number of filters that one event can pass."""
         self.has_programs = False
         """Whether some filter is more than comparisons with constants."""
         self._tested: set[tuple[int, int]] = set()
@@ -85,8 +90,6 @@ class FilterIndex:
         self._residual.append(residual)
         self._tested.update((type, test[0]) for test in tests)
         self.has_programs |= residual != kernels.NONE
-        self._sizes[type] = self._sizes.get(type, 0) + 1
-        self.most_of_a_type = max(self.most_of_a_type, self._sizes[type])
         self._tables = None
 
     def ask_for(self, slots: Array) -> bool:
@@ -124,8 +127,7 @@ class FilterIndex:
             block_filters.append(len(filter_ids))
             filter_counts.append(len(block.filters))
             filter_ids += block.filters
-        constant_counts = [len(axis.constants) for axis in axes]
-        constants = np.concatenate([*(axis.constants for axis in axes), np.zeros(1, np.int64)])
+        constants = [axis.searched for axis in axes]
         bits = np.concatenate([*(axis.bits for axis in axes), np.zeros(1, np.uint64)])
         return Filters(
             first,
@@ -136,14 +138,14 @@ class FilterIndex:
             _words(filter_counts),
             _words([axis.slot for axis in axes]),
             _words([int(axis.double) for axis in axes]),
-            _starts(constant_counts),
-            _words(constant_counts),
+            _starts([len(table) for table in constants]),
+            _words([len(axis.constants) for axis in axes]),
             _starts([len(axis.bits) for axis in axes]),
-            constants,
-            constants.view(np.float64),
+            np.concatenate([*constants, np.zeros(1, np.int64)]),
             bits,
             _words(filter_ids),
             _words(self._residual),
+            _words([int(any(self._residual[number] >= 0 for number in block.filters)) for block in self._blocks]),
         )
 
 

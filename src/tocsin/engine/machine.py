@@ -76,9 +76,9 @@ class Journal:
 class Machine:
     """The tables of the rules and the state that they need."""
 
-    def __init__(self, plan: Plan, since: Mapping[str, int], *, ordered: bool) -> None:
-        self.texts = Texts()
-        self.tables = Tables(self.texts)
+    def __init__(self, plan: Plan, since: Mapping[str, int], *, ordered: bool, laid: Tables | None = None) -> None:
+        self.texts = Texts() if laid is None else laid.texts.copy()
+        self.tables = Tables(self.texts) if laid is None else laid
         self.store = Store()
         self.buffers = Buffers()
         self.requests = Requests()
@@ -98,14 +98,14 @@ class Machine:
         self.rows_told = 0
         """How many rows of queries were handed on."""
         self.levels = 0
-        self.add(plan, plan.rules, since)
+        self.add(plan, plan.rules if laid is None else (), since)
 
     @uncollected()
     def add(self, plan: Plan, rules: Iterable[RulePlan], since: Mapping[str, int]) -> None:
         """Loads rules of the plan that are not loaded yet; the levels of the others are what they were."""
+        self.emits |= {rule.emits.name: rule.emits for rule in plan.rules}
         for rule in rules:
             begin = since.get(rule.rule.name, FOREVER)
-            self.emits[rule.emits.name] = rule.emits
             self.tables.load(rule, plan.level(rule), begin)
             self._clocks.add(rule, begin)
             if rule.context is not None:
@@ -324,11 +324,12 @@ class Machine:
         kernels.project(
             env.ctypes.data, rules, *tables.programs, tables.role_counts, parts, computed, known, words, words_known
         )
-        first, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
-        counts = tables.role_counts[rules] if roles is None else roles.counts
-        kernels.match_identities(
-            tables.rule_words, rules, parts, counts, self.store.first, self.store.second, first, second
-        )
+        first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+        if not self.intake.nameless:
+            counts = tables.role_counts[rules] if roles is None else roles.counts
+            kernels.match_identities(
+                tables.rule_words, rules, parts, counts, self.store.first, self.store.second, first, second
+            )
         return Found(rules, parts, anchors, words, words_known, first, second, roles=roles)
 
     def _consumed(self, pieces: list[Found]) -> Iterator[Consumed]:

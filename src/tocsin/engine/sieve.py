@@ -39,6 +39,8 @@ class Sieve:
         self._scratch = kernels.Scratch()
         self._tried = Store()
         """One row, where a filter that is a program finds the event."""
+        self._room = 0
+        """For how many pairs there must be room, if they are more than events: twice as many as there ever were."""
 
     def _environment(self, store: Store, lists: kernels.Lists | None) -> Array:
         tables = self._tables
@@ -63,20 +65,15 @@ class Sieve:
 
     def classify(self, view: View) -> tuple[Passed, Array]:
         """Which events pass filters: the pairs (filter, place), and which event is at each place."""
-        tables, size = self._tables, len(view)
+        tables = self._tables
         filters = tables.filters.tables(len(tables.types))
         self._tried.reserve(1, tables.width)
-        env, columns = self._environment(self._tried, None), view.columns
-        source = np.empty(size, np.int64)
-        at = kept = 0
-        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        while at < size:
-            room = size - at + tables.filters.most_of_a_type
-            pair_filter, pair_row = np.empty(room, np.int64), np.empty(room, np.int64)
-            at, kept, pairs = kernels.classify(
-                filters, env.ctypes.data, columns, view.column_of, view.types.ctypes.data, view.ts.ctypes.data,
-                view.seq.ctypes.data, at, size, kept, source, pair_filter, pair_row,
-            )  # fmt: skip
-            parts.append((pair_filter[:pairs], pair_row[:pairs]))
-        joined = [np.concatenate([part[k] for part in parts]) if len(parts) > 2 else parts[-1][k] for k in range(2)]
-        return Passed(joined[0], joined[1]), source[:kept]
+        env = self._environment(self._tried, None)
+        header = (array.ctypes.data for array in (view.types, view.ts, view.seq))
+        given = filters, env.ctypes.data, view.columns, view.column_of, *header, len(view)
+        room = max(self._room, len(view))
+        needed, source, passed, rows = kernels.classify(*given, room)
+        if needed > room:
+            self._room = 2 * needed
+            _, source, passed, rows = kernels.classify(*given, self._room)
+        return Passed(passed, rows), source

@@ -10,6 +10,9 @@ import pyarrow as pa
 from tocsin.engine import kernels
 from tocsin.engine.kernels import Array
 
+FEW, TRIES = 1024, 16
+"""Up to how many texts a lexicon is roomy, and how many ways to spread them are tried."""
+
 
 class Lexicon:
     """Which of some known texts is it? A hash table that never changes; other texts are `missing`."""
@@ -17,15 +20,21 @@ class Lexicon:
     def __init__(self, numbers: Mapping[str, int], missing: int, dtype: type[np.signedinteger] = np.int64) -> None:
         self._names = [*numbers]
         offsets, data, _ = text_buffers(pa.array(self._names, pa.string()))
-        size = 1 << (2 * len(numbers)).bit_length()
+        size = 1 << ((16 if len(numbers) <= FEW else 2) * len(numbers)).bit_length()
         self._known = data
         self._heads = np.zeros(size, np.uint64)
-        self._lengths, self._begins = np.full(size, -1, np.int64), np.zeros(size, np.int64)
+        self._lengths, self._begins = np.empty(size, np.int32), np.zeros(size, np.int32)
         self._numbers = np.zeros(size, dtype)
         self._missing = self._numbers.dtype.type(missing)
         codes = np.array([*numbers.values()], dtype)
         table = self._heads, self._lengths, self._begins, self._numbers
-        kernels.enter_texts(offsets.astype(np.int64), data, codes, *table)
+        # A text that is not at its place takes a branch that cannot be predicted: as few as possible.
+        spreads = (
+            np.random.default_rng(0).integers(1 << 63, 1 << 64, TRIES if len(numbers) <= FEW else 1, np.uint64) | 1
+        )
+        steps = [kernels.enter_texts(offsets, data, codes, spread, *table) for spread in spreads]
+        self._spread = spreads[np.argmin(steps)]
+        kernels.enter_texts(offsets, data, codes, self._spread, *table)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -50,7 +59,9 @@ class Lexicon:
         offsets, data, _ = text_buffers(column)
         out = np.empty(len(column), self._numbers.dtype)
         table = self._heads, self._lengths, self._begins, self._known, self._numbers
-        kernels.find_texts(offsets.ctypes.data, data.ctypes.data, len(data), *table, counts, self._missing, out)
+        kernels.find_texts(
+            offsets.ctypes.data, data.ctypes.data, len(data), self._spread, *table, counts, self._missing, out
+        )
         return out
 
 
@@ -85,6 +96,13 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def copy(self) -> Texts:
+        """The same strings under the same numbers."""
+        texts = Texts()
+        texts._numbers, texts._texts, texts._free = self._numbers.copy(), self._texts.copy(), self._free.copy()
+        texts._pinned, texts._constants = self._pinned.copy(), self.constants
+        return texts
 
     def number(self, text: str) -> int:
         """The number of a string, given out if it is new."""

@@ -16,6 +16,7 @@ with compiled_kernels():
     from tocsin.engine.kernels.combinations import use
     from tocsin.engine.kernels.contexts import arrive
     from tocsin.engine.kernels.detection import detect, project
+    from tocsin.engine.kernels.filters import classify, fill_axis
     from tocsin.engine.kernels.hashing import (
         fold_start,
         fold_texts,
@@ -24,7 +25,7 @@ with compiled_kernels():
         match_identities,
         text_identities,
     )
-    from tocsin.engine.kernels.intake import classify, enter_texts, fill_axis, find_texts, load_column
+    from tocsin.engine.kernels.intake import enter_texts, find_texts, load_column
     from tocsin.engine.kernels.kept import COMB_WORDS, SIZE, adopt, compact, held
     from tocsin.engine.kernels.memory import Array, Scratch, environment
     from tocsin.engine.kernels.notifications import notify

@@ -189,7 +189,7 @@ class Filters(NamedTuple):
     axis_constant_count: Array
     axis_bits: Array
     constants: Array
-    constants_doubles: Array
     bits: Array
     filter_ids: Array
     residual: Array
+    has_program: Array

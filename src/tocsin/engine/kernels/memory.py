@@ -56,6 +56,7 @@ get_half = _access(ir.IntType(32), types.int32, writes=False)
 get_byte = _access(ir.IntType(8), types.uint8, writes=False)
 put = _access(ir.IntType(64), types.int64, writes=True)
 put_double = _access(ir.DoubleType(), types.float64, writes=True)
+put_half = _access(ir.IntType(32), types.int32, writes=True)
 put_byte = _access(ir.IntType(8), types.uint8, writes=True)
 
 
@@ -68,6 +69,28 @@ def _anywhere(context: Any, address: Any) -> Any:
 
 get_anywhere: Any = intrinsic(_anywhere)
 """The eight bytes at an address, which need not be a multiple of eight."""
+
+
+def _lowest(context: Any, word: Any) -> Any:
+    def count(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), count
+
+
+lowest_bit: Any = intrinsic(_lowest)
+"""The number of the lowest bit that is set in a word that is not 0."""
+
+
+def _count(context: Any, word: Any) -> Any:
+    def count(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), count
+
+
+bit_count: Any = intrinsic(_count)
+"""How many bits of a word are set."""
 
 
 def _mark(context: Any) -> Any:
