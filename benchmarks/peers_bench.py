@@ -28,6 +28,9 @@ from workloads import WORKLOADS
 EVENTS = {"W1": 2_000_000, "W2": 1_000_000, "W3": 1_000_000}
 PROBE_EVENTS = 10_000
 PACE_S = 10.0
+GROWTHS = 8
+"""How often a turn that is not counted may be followed by a larger one. Of a small turn most is what a turn costs
+whatever is in it, so an engine with a high price of that kind grows step by step to what it can do in a turn's time."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Contest:
         """Turns that are not counted; how many events fit into one that is."""
         process, count = self._running[engine], min(PROBE_EVENTS, self._count)
         process.run(count)
-        for _ in range(3):
+        for _ in range(GROWTHS):
             seconds = process.run(count)["seconds"]
             before, count = count, min(self._count, int(self._extent.turn_s_max * count / seconds))
             count = max(count - count % PROBE_EVENTS, min(PROBE_EVENTS, self._count))

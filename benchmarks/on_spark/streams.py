@@ -65,7 +65,7 @@ def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def nothing(events: DataFrame, *, reported: bool) -> DataFrame:
     """The query around an operator that does nothing. `reported`: with our last stage, which makes rows of payloads."""
-    source, job = prepare(tocsin.rules(FIRE_RULES["last"]).rules, {}, events, Columns(), 0, SLOTS, None, None)
+    source, job = prepare(tocsin.rules(FIRE_RULES["last"])._plan, events, Columns(), 0, SLOTS, None, None)
     parcels = source.ticking(job.types).mapInArrow(a_row_for_each_slot, PARCELS_DDL)
     done = parcels.groupBy("slot").transformWithStateInPandas(Nothing(), "payload binary", "Append", "EventTime")
     if not reported:

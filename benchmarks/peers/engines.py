@@ -73,6 +73,7 @@ ENGINES = (
     Engine("Tocsin, Spark batch", "spark", "batch", ALL),
     Engine("Tocsin, Spark batch, three columns", "spark", "alike", ("W1 last",)),
     Engine("Tocsin, Spark streaming", "spark", "stream", FIRE, is_paced=True),
+    Engine("Tocsin, Spark streaming, three columns", "spark", "stream-alike", ("W1 last",)),
     Engine("Spark SQL, window function", "spark", "window", ("W1 last",)),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 PACED = "W1 last"
 EMBEDDED, ALIKE, POLARS = "Tocsin", "Tocsin, three columns, one core", "polars, joins by hand"
 STREAM, BATCH, WINDOW = "Tocsin, Spark streaming", "Tocsin, Spark batch, three columns", "Spark SQL, window function"
+STREAM_ALIKE = "Tocsin, Spark streaming, three columns"
 FLINK, FLINK_FILTERED = "Flink CEP", "Flink CEP, pre-filter"
 
 
@@ -111,6 +112,8 @@ def bounds(rows: Iterable[Row]) -> list[Bound]:
             (ALIKE, POLARS, 0.25),
             (STREAM, FLINK, 5.0),
             (STREAM, FLINK_FILTERED, 1.5),
+            (STREAM_ALIKE, FLINK, 5.0),
+            (STREAM_ALIKE, FLINK_FILTERED, 1.5),
             (BATCH, WINDOW, 1.0),
         ):
             if name in engines and other in engines and (workload == "W1 last" or other.startswith("Flink")):

@@ -20,6 +20,7 @@ from tocsin.events.arrow import whole
 from tocsin.events.batches import Columns, Data, Known, read
 from tocsin.events.ids import text_words
 from tocsin.events.letters import letters
+from tocsin.garbage import settling
 from tocsin.spark.jobs import Job, Sent
 
 PARCELS = pa.schema(
@@ -56,6 +57,7 @@ class Parcel(NamedTuple):
 def packer(sent: Sent[Job], *, ticks: bool) -> Callable[[Batches], Batches]:
     """The function that packs a partition. `ticks`: for a stream."""
 
+    @settling
     def pack(batches: Batches) -> Batches:
         job, largest = sent.job, None
         for table in chunks(batches):

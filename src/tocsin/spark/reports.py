@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tocsin.garbage import settling
 from tocsin.spark.jobs import Sent
 from tocsin.spark.packing import Batches, decode
 
@@ -63,6 +64,7 @@ def _wide(columns: pa.Schema, values: Mapping[str, Any], size: int) -> pa.Table:
 def unpacker(sent: Sent[Any]) -> Callable[[Batches], Batches]:
     """The function that turns payloads into the rows of the report."""
 
+    @settling
     def unpack(batches: Batches) -> Batches:
         columns = schema(sent.job.matches)
         for batch in batches:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tocsin.engine.detector import Detector, identifies
 from tocsin.events.letters import letters
+from tocsin.garbage import settling
 from tocsin.spark.jobs import Job, Sent
 from tocsin.spark.packing import EVENTS, LETTERS, TICK, Batches, Parcel, decode, events_of
 from tocsin.spark.reports import count_by_rule, report, schema
@@ -72,6 +73,7 @@ def batch_detector(sent: Sent[Job]) -> Any:
     and the disorder of the source.
     """
 
+    @settling
     def detect(batches: Batches) -> Batches:
         job = sent.job
         parcels = parcels_of(batches)

@@ -29,6 +29,7 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.segments import Ledger
 from tocsin.errors import StateError
 from tocsin.events.scheduler import BEGINNING
+from tocsin.garbage import settle
 from tocsin.plans.layout import Layout, Unit
 from tocsin.spark import control, reports
 from tocsin.spark.jobs import Job, Sent
@@ -87,7 +88,7 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
         yield from self._turn(int(key[0]), [], timerValues.getCurrentWatermarkInMs())
 
     def close(self) -> None:
-        pass
+        settle()
 
     # ---- one batch
 

@@ -31,6 +31,7 @@ from tocsin.engine.moving.snapshots import renumbered
 from tocsin.errors import StateError
 from tocsin.events.letters import describe, describe_row, letters
 from tocsin.events.scheduler import BEGINNING
+from tocsin.garbage import settle, settling
 from tocsin.language.printing import print_pattern
 from tocsin.spark import control, reports
 from tocsin.spark.frames import Source
@@ -74,6 +75,7 @@ def detect_stream(source: Source, job: MovingJob, changes: DataFrame | None) -> 
 def _packing(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
     """The function that packs a partition of the source."""
 
+    @settling
     def pack(batches: Batches) -> Batches:
         job, largest = sent.job, None
         for table in chunks(batches):
@@ -157,7 +159,7 @@ class CellProcessor(StatefulProcessor):  # type: ignore[misc]
         yield from self._turn(int(key[0]), parcels, timerValues.getCurrentWatermarkInMs())
 
     def close(self) -> None:
-        pass
+        settle()
 
     def _turn(self, label: int, parcels: list[Parcel], clock_ms: int) -> Iterator[pd.DataFrame]:
         begun = perf_counter()
@@ -351,6 +353,7 @@ def _handed(job: MovingJob, number: int, pieces: Array, slot: Slot) -> Iterator[
 def _running(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
     """The function that runs the pieces of a slot of queries, all of one micro-batch."""
 
+    @settling
     def run(batches: Batches) -> Batches:
         job, slot = sent.job, None
         parts: list[pa.Table] = []

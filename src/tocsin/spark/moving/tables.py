@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tocsin.engine.moving.following import FOREVER, PIECE, Follower
 from tocsin.engine.moving.gathering import UPDATES, Array, Gathered
 from tocsin.events.letters import letters
+from tocsin.garbage import settling
 from tocsin.spark import reports
 from tocsin.spark.frames import Source
 from tocsin.spark.jobs import Sent, send
@@ -82,6 +83,7 @@ def _chunked(pieces: Array) -> tuple[Array, ...]:
 def _looking(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
     """The function that finds the location updates of a partition."""
 
+    @settling
     def look(batches: Batches) -> Batches:
         job = sent.job
         for table in chunks(batches):
@@ -102,6 +104,7 @@ def _looking(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
 def _sending(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
     """The function that sends the events of a partition to the slots and chunks that they can concern."""
 
+    @settling
     def pack(batches: Batches) -> Batches:
         job = sent.job
         for table in chunks(batches):
@@ -125,6 +128,7 @@ def _sending(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
 def _running(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
     """The function that runs the queries of a slot, chunk by chunk."""
 
+    @settling
     def run(batches: Batches) -> Batches:
         job = sent.job
         parcels = parcels_of(batches)
