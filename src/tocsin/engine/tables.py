@@ -22,7 +22,7 @@ from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 from tocsin.language.requests import shown_type
 from tocsin.language.rules import Function, Policy
-from tocsin.plans.expressions import Apply, Constant, Field, Typed
+from tocsin.plans.expressions import Apply, Constant, Field, Typed, leaves
 from tocsin.plans.graph import (
     Absence,
     Buffer,
@@ -193,7 +193,7 @@ class Tables:
         steps: list[int] = []
         for step in plan.steps:
             lookup = self.code.extend(self._lookup(plan, step.lookup))
-            count, at = len(step.guards), self._guards(plan, step.guards)
+            count, at = len(step.guards), self._guards(plan, step.guards, step.lookup.place)
             steps += [lookup, _POLICIES[step.policy], step.count, count, at, int(step.consumed)]
         first_step = self.code.extend(steps)
         computed = sum(not isinstance(guard, Absence) for guard in plan.guards) + sum(
@@ -325,12 +325,13 @@ class Tables:
             self.code.extend(conditions),
         ]
 
-    def _guards(self, plan: RulePlan, guards: Iterable[Guard]) -> int:
+    def _guards(self, plan: RulePlan, guards: Iterable[Guard], place: int = 0) -> int:
+        """Writes the guards of the role at that place."""
         words: list[int] = []
         for guard in guards:
             lookup = self.code.extend(self._lookup(plan, guard.lookup))
             if isinstance(guard, Absence):
-                words += [layout.ABSENCE, lookup, 0, 0, 0, 0, layout.NONE]
+                words += [layout.ABSENCE, lookup, int(_bars_earlier(guard.lookup, place)), 0, 0, 0, layout.NONE]
                 continue
             argument, double = layout.NONE, False
             if isinstance(guard.argument, Field):
@@ -340,6 +341,19 @@ class Tables:
             test = layout.NONE if guard.test is None else self.expressions.add(plan.types, guard.test)
             words += [layout.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
         return self.code.extend(words)
+
+
+def _bars_earlier(lookup: Lookup, place: int) -> bool:
+    """Whether nothing but its time says which events may not be there after the event at a place.
+
+    What was there after one event was then there after all before it.
+    """
+    free = not lookup.conditions and len(lookup.keys) < 2 and lookup.reach.start == place != lookup.reach.end
+    return free and all(
+        isinstance(leaf, Constant) or (isinstance(leaf, Field) and leaf.place != place)
+        for key in lookup.keys
+        for leaf in leaves(key)
+    )
 
 
 def _signed(words: Iterable[int]) -> list[int]:

@@ -17,6 +17,7 @@ from tocsin.engine.kernels.layout import (
     AVG,
     COUNT,
     G_ARGUMENT,
+    G_BARS_EARLIER,
     G_DOUBLE,
     G_FUNCTION,
     G_INDEX,
@@ -88,6 +89,7 @@ from tocsin.engine.kernels.memory import (
 )
 
 INT64_MAX = np.int64(2**63 - 1)
+FAILS, HOLDS, BARRED = range(3)
 
 
 @small
@@ -329,38 +331,41 @@ def _reduce_scaled(env, at, since, scale):
 
 @jit
 def _guards_hold(env, at, count, since):
-    """Whether the negations and aggregate tests of a role let it pass; aggregates are left computed."""
+    """Whether the negations and aggregate tests of a role let it pass: HOLDS, FAILS, or BARRED, if no earlier event
+    could fill the role either. Aggregates are left computed.
+    """
     code = get(env, CODE)
     for g in range(count):
         guard = at + g * GUARD_WORDS
         if get(code, guard + G_KIND) == ABSENCE:
             if _exists(env, get(code, guard + G_LOOKUP), since):
-                return False
+                return BARRED if get(code, guard + G_BARS_EARLIER) != 0 else FAILS
         else:
             _reduce(env, guard, since)
             test = get(code, guard + G_TEST)
             if test >= 0:
                 evaluate(env, test)
                 if get(get(env, STACK), 0) == 0:
-                    return False
-    return True
+                    return FAILS
+    return HOLDS
 
 
 @small
 def _accept(env, step, place, position, since):
-    """Whether the event at a position of the pool can fill the step's role, and if so puts it there."""
+    """Whether the event at a position of the pool can fill the step's role, as `_guards_hold` says it; if so puts it
+    there."""
     code = get(env, CODE)
     row = get(get(env, POOL_ROW), position)
     if row < 0:
-        return False
+        return FAILS
     put(get(env, FRAME), place, row)
     put(get(env, POSITION), place, position)
     lookup = get(code, step + S_LOOKUP)
     conditions = get(code, lookup + L_CONDITION_COUNT)
     if conditions > 0 and not all_hold(env, get(code, lookup + L_CONDITIONS), conditions):
-        return False
+        return FAILS
     count = get(code, step + S_GUARD_COUNT)
-    return count == 0 or _guards_hold(env, get(code, step + S_GUARDS), count, since)
+    return HOLDS if count == 0 else _guards_hold(env, get(code, step + S_GUARDS), count, since)
 
 
 @jit
@@ -375,7 +380,10 @@ def _open(env, step, place, since):
     if get(code, step + S_POLICY) == LAST:
         found, farthest = 0, hi
         for i in range(hi - 1, lo - 1, -1):
-            if _accept(env, step, place, i, since):
+            accepted = _accept(env, step, place, i, since)
+            if accepted == BARRED:
+                break
+            if accepted == HOLDS:
                 farthest = i
                 found += 1
                 if found == count:
@@ -392,7 +400,7 @@ def _advance(env, step, place, since):
     nexts, lefts = get(env, NEXT), get(env, LEFT)
     left, position, end = get(lefts, place), get(nexts, place), get(get(env, END), place)
     while left > 0 and position < end:
-        taken = _accept(env, step, place, position, since)
+        taken = _accept(env, step, place, position, since) == HOLDS
         position += 1
         if taken:
             put(nexts, place, position)
@@ -436,7 +444,7 @@ def detect(env, jobs, anchors, first_job, first_anchor, out_job, out_rows, out_p
             if get(get(env, TS), anchor) < since:
                 continue
             put(frame, 0, anchor)
-            if guards > 0 and not _guards_hold(env, get(code, rule + R_GUARDS), guards, since):
+            if guards > 0 and _guards_hold(env, get(code, rule + R_GUARDS), guards, since) != HOLDS:
                 continue
             before = matches
             place = 1

@@ -37,6 +37,8 @@ L_PLACE, L_BUFFER, L_KEY_COUNT, L_KEYS, L_END, L_WINDOW, L_START, L_CONDITION_CO
 
 # A guard: an absence or a reduction.
 G_KIND, G_LOOKUP, G_FUNCTION, G_ARGUMENT, G_DOUBLE, G_INDEX, G_TEST = range(7)
+# Of an absence: whether, if the event of its step is too early for it, all before that one are.
+G_BARS_EARLIER = G_FUNCTION
 GUARD_WORDS = 7
 ABSENCE, REDUCTION = range(2)
 AVG, SUM, MIN, MAX, COUNT = range(5)
