@@ -11,12 +11,11 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 from tocsin.engine import output
 from tocsin.engine.detector import Detector, Shelf, identifies
 from tocsin.engine.evidence import Evidence
-from tocsin.engine.intake import Sifted
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
 from tocsin.engine.reasons import Reason
@@ -38,6 +37,7 @@ from tocsin.plans.plan import Plan, plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+T = TypeVar("T")
 Duration = int | str | timedelta
 Frames: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 
@@ -363,8 +363,8 @@ if hasattr(os, "register_at_fork"):  # a thread does not live on in a process th
     os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
-def _on_another_core(work: Callable[[], Sifted]) -> Callable[[], Sifted]:
-    """Lets another core sift the events that come next, if there is one."""
+def _on_another_core(work: Callable[[], T]) -> Callable[[], T]:
+    """Lets another core do some work, such as to sift the events that come next, if there is one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return _threads().submit(work).result if cores > 1 else work
 

@@ -7,12 +7,15 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.kernels import Array
-from tocsin.engine.texts import Texts
+from tocsin.engine.texts import Found, Texts
 from tocsin.events.types import Kind
 
 
-def words_of(column: pa.Array, kind: Kind, texts: Texts | None) -> tuple[Array, Array]:
-    """A column as 64-bit words, and whether there is a value. Doubles that are not finite are no values."""
+def words_of(column: pa.Array, kind: Kind, texts: Texts | None, found: Found | None = None) -> tuple[Array, Array]:
+    """A column as 64-bit words, and whether there is a value. Doubles that are not finite are no values.
+
+    `found`: what is known of the strings of a column already.
+    """
     size = len(column)
     if column.null_count:
         present = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
@@ -20,7 +23,7 @@ def words_of(column: pa.Array, kind: Kind, texts: Texts | None) -> tuple[Array, 
         present = np.ones(size, np.uint8)
     if kind == Kind.STRING:
         assert texts is not None
-        return texts.encode(column), present
+        return texts.encode(column, found), present
     if kind == Kind.DOUBLE:
         doubles = (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False) + 0.0
         finite = np.isfinite(doubles)

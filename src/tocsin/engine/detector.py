@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import output, snapshots
-from tocsin.engine.machine import Ahead, Instant, Machine, at_its_turn
+from tocsin.engine.machine import CHUNK, Ahead, Instant, Machine, at_its_turn
 from tocsin.engine.resuming import Change, numbers, resume, settings
 from tocsin.engine.state import State, extract, load
 from tocsin.engine.tables import Tables
@@ -373,9 +374,19 @@ class Detector:
             still |= self._plan.columns.keys() | self._plan.defined.keys()
             numbers = {type: number for type, number in numbers.items() if type in still}
         exact = {name: dict(type.attributes) for name, type in given.types.items()}
-        find = Lexicon(numbers, UNNEEDED, np.int32).find_all
+        find = partial(self._find, Lexicon(numbers, UNNEEDED, np.int32))
         self._knowing = key, Known(numbers, exact, given.shared, given.seen, find=find)
         return self._knowing[1]
+
+    def _find(self, names: Lexicon, column: pa.Array) -> tuple[np.ndarray[Any, Any], set[int]]:
+        """The numbers of types, and which there are; a large column is searched in two halves."""
+        half = len(column) // 2
+        if half < CHUNK or pa.types.is_dictionary(column.type):
+            return names.find_all(column)
+        numbers = names.numbers_of(column)
+        other = self.ahead(partial(names.find_all, column.slice(half), numbers[half:]))
+        there = names.find_all(column.slice(0, half), numbers[:half])[1]
+        return numbers, there | other()[1]
 
     def _learn(self, seen: Seen) -> None:
         """Notes what the events say about types, and binds the rules again if that is news to them."""

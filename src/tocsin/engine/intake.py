@@ -7,7 +7,7 @@ What comes out is the store's new rows and the pairs (filter, row), in canonical
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +19,39 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.sieve import Passed, Sieve
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
-from tocsin.engine.texts import Texts, text_buffers
+from tocsin.engine.texts import Found, Texts, text_buffers
 from tocsin.events import ids
 from tocsin.events.arrow import whole
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 
 
-def load(batch: pa.Table, tables: Tables, texts: Texts, store: Store) -> tuple[int, dict[str, tuple[Array, Array]]]:
+@dataclass(slots=True)
+class Ready:
+    """What of a batch's columns could be made ready without learning anything."""
+
+    words: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    found: dict[str, Found] = field(default_factory=dict)
+
+
+def make_ready(batch: pa.Table, tables: Tables, texts: Texts) -> Ready:
+    """The columns that rules read as words, and of strings what is known."""
+    ready = Ready()
+    for name in batch.column_names:
+        attribute, _, kind = name.rpartition(":")
+        if not attribute or tables.slots_of(attribute, Kind(kind)) is None:
+            continue
+        column = whole(batch[name])
+        if kind != Kind.STRING:
+            ready.words[name] = words_of(column, Kind(kind), None)
+        elif (found := texts.find(column)) is not None:
+            ready.found[name] = found
+    return ready
+
+
+def load(
+    batch: pa.Table, tables: Tables, texts: Texts, store: Store, ready: Ready
+) -> tuple[int, dict[str, tuple[Array, Array]]]:
     """Copies the columns that rules read behind the store's last row. Returns where, and the words of the columns."""
     size = batch.num_rows
     base = store.reserve(size, tables.width)
@@ -43,7 +68,8 @@ def load(batch: pa.Table, tables: Tables, texts: Texts, store: Store) -> tuple[i
         attribute, _, kind = name.rpartition(":")
         slots = tables.slots_of(attribute, Kind(kind))
         if slots is not None:
-            columns[name] = words_of(whole(batch[name]), Kind(kind), texts)
+            known = ready.words.get(name)
+            columns[name] = known or words_of(whole(batch[name]), Kind(kind), texts, ready.found.get(name))
             kernels.load_column(store.words, store.present, base, *columns[name], types, slots)
     return base, columns
 
@@ -81,6 +107,7 @@ class Sifted:
     passed: Passed | None
     """Pairs (filter, place); None where filters ask for ids, which are not known before an event is taken in."""
     origin: Array
+    ready: Ready
     content: tuple[Array, Array] | None = None
     """The identities of the events, if they have no ids."""
 
@@ -110,13 +137,14 @@ class Intake(Sieve):
         """The events of a batch that pass some filter."""
         named = "id" in batch.column_names
         if self._reads_ids and (not named or batch["id"].null_count):
-            return Sifted(batch, None, np.arange(batch.num_rows))
+            return Sifted(batch, None, np.arange(batch.num_rows), Ready())
         passed, origin = self.classify(self.view_of(batch))
         if len(origin) < batch.num_rows:
             batch = batch.take(pa.array(origin))
-        sifted = Sifted(batch, passed, origin)
+        ready = make_ready(batch, self._tables, self._texts)
+        sifted = Sifted(batch, passed, origin, ready)
         if not named and not self.nameless:
-            sifted.content = identities(batch, self._tables.type_words, np.arange(len(origin)), {})
+            sifted.content = identities(batch, self._tables.type_words, np.arange(len(origin)), ready.words)
         return sifted
 
     def batch(self, sifted: Sifted) -> tuple[Passed, list[int]]:
@@ -128,7 +156,7 @@ class Intake(Sieve):
         if passed is None:
             return self._identified_first(batch)
         given = whole(batch["id"]) if "id" in batch.column_names else None
-        base, columns = load(batch, self._tables, self._texts, self._store)
+        base, columns = load(batch, self._tables, self._texts, self._store, sifted.ready)
         passed.rows += base
         if given is not None and self._reads_ids:
             self._load_ids(base, words_of(given, Kind.STRING, self._texts))
@@ -145,7 +173,7 @@ class Intake(Sieve):
         store = self._store
         needed = np.nonzero(batch["type"].to_numpy() >= 0)[0]
         batch = batch.take(needed)
-        base, columns = load(batch, self._tables, self._texts, store)
+        base, columns = load(batch, self._tables, self._texts, store, Ready())
         source = np.arange(len(needed))
         self._identify(batch, columns, whole(batch["id"]) if "id" in batch.column_names else None, base, source)
         late, _ = self._settle(batch, columns, base, source, Passed(source[:0], source[:0]))

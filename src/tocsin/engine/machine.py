@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -46,11 +46,16 @@ CHUNK = 1 << 17
 Instant = tuple[int, int]
 """(ts, seq)."""
 
-Ahead = Callable[[Callable[[], Sifted]], Callable[[], Sifted]]
-"""Begins some work, and says how to get what comes of it."""
+T = TypeVar("T")
 
 
-def at_its_turn(work: Callable[[], Sifted]) -> Callable[[], Sifted]:
+class Ahead(Protocol):
+    """Begins some work, and says how to get what comes of it."""
+
+    def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
+
+
+def at_its_turn(work: Callable[[], T]) -> Callable[[], T]:
     """Does the work when it is asked for."""
     return work
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -46,23 +47,31 @@ class Lexicon:
         """
         return self._find(column, np.zeros(0, np.int64))
 
-    def find_all(self, column: pa.Array) -> tuple[Array, set[int]]:
-        """The number of each text of a column, and which of the known numbers there are."""
+    def find_all(self, column: pa.Array, out: Array | None = None) -> tuple[Array, set[int]]:
+        """The number of each text of a column, if wanted in this array, and which of the known numbers there are."""
         counts = np.zeros(len(self._heads), np.int64)
-        return self._find(column, counts), set(self._numbers[counts > 0].tolist())
+        return self._find(column, counts, out), set(self._numbers[counts > 0].tolist())
 
-    def _find(self, column: pa.Array, counts: Array) -> Array:
+    def numbers_of(self, column: pa.Array) -> Array:
+        """Room for the number of each text of a column."""
+        return np.empty(len(column), self._numbers.dtype)
+
+    def _find(self, column: pa.Array, counts: Array, out: Array | None = None) -> Array:
         if pa.types.is_dictionary(column.type):
             numbers = np.append(self._find(column.dictionary, counts), self._missing)
             indices = column.indices.fill_null(len(column.dictionary)) if column.null_count else column.indices
             return np.asarray(numbers[indices.to_numpy(zero_copy_only=False)])
         offsets, data, _ = text_buffers(column)
-        out = np.empty(len(column), self._numbers.dtype)
+        out = self.numbers_of(column) if out is None else out
         table = self._heads, self._lengths, self._begins, self._known, self._numbers
         kernels.find_texts(
             offsets.ctypes.data, data.ctypes.data, len(data), self._spread, *table, counts, self._missing, out
         )
         return out
+
+
+Found: TypeAlias = tuple[Lexicon, Array]
+"""The numbers of a column's texts, and by which lexicon."""
 
 
 def text_buffers(column: pa.Array) -> tuple[Array, Array, Array]:
@@ -138,16 +147,25 @@ class Texts:
             self._constants = Lexicon({self.text(number): number for number in self._pinned}, kernels.NONE)
         return self._constants
 
-    def encode(self, column: pa.Array) -> Array:
+    def find(self, column: pa.Array) -> Found | None:
+        """What is known of a column for `encode`, without learning anything: another core may do this."""
+        lexicon = self._lexicon
+        return None if lexicon is None or pa.types.is_dictionary(column.type) else (lexicon, lexicon.find(column))
+
+    def encode(self, column: pa.Array, found: Found | None = None) -> Array:
         """A column of strings as numbers; what a null becomes has no meaning.
 
         Linear. Strings that are known for some time are found fast; of others each distinct one is looked up.
+        `found` is what `find` said of the column; it counts for nothing if strings were forgotten since then.
         """
         if pa.types.is_dictionary(column.type) or not len(self._numbers):
             return self._learned(column)
-        if self._lexicon is None or len(self._numbers) > 2 * len(self._lexicon):
-            self._lexicon = Lexicon(self._numbers, kernels.NONE)
-        numbers = self._lexicon.find(column)
+        if found is not None and found[0] is self._lexicon:
+            numbers = found[1]
+        else:
+            if self._lexicon is None or len(self._numbers) > 2 * len(self._lexicon):
+                self._lexicon = Lexicon(self._numbers, kernels.NONE)
+            numbers = self._lexicon.find(column)
         new = numbers < 0
         if column.null_count:
             new &= column.is_valid().to_numpy(zero_copy_only=False)
