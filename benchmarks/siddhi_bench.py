@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tocsin
-from tocsin.engine.detector import Detector
 from tocsin.events.streams import ATTRIBUTES, stream_events, stream_types
 from tocsin.language.printing_queries import print_definition, print_query
 from tocsin.language.queries import Query
@@ -94,7 +93,7 @@ class Embedded:
 
     def __init__(self, queries: list[Query], events: pa.Table, streams: int) -> None:
         start = perf_counter()
-        self._detector = Detector(queries, {stream.name: stream for stream in stream_types(streams)})
+        self._detector = tocsin.rules(as_text(queries, inputs=streams), language="siddhi").detector()
         self._detector.select, self._detector.nameless = SELECT, True
         self._detector.push(events.slice(0, 0))
         self.loaded = perf_counter() - start

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 from tocsin.engine import output
-from tocsin.engine.detector import Detector, Shelf, identifies
+from tocsin.engine.detector import Detector, identifies
 from tocsin.engine.evidence import Evidence
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
 from tocsin.engine.reasons import Reason
+from tocsin.engine.shelf import Shelf
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
 from tocsin.events.types import UNITS_US, EventType

@@ -109,6 +109,20 @@ def test_pieces_sifted_ahead_give_the_same(rules: str, seed: int, chunk: int, na
     assert plain.detect(events, ts_unit="us", select=["v"])["v"].equals(expected["v"])
 
 
+@settings(max_examples=15, deadline=None)
+@given(seeds=st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=4), doubles=st.booleans())
+def test_rules_laid_out_once_give_the_same(seeds: list[int], doubles: bool) -> None:
+    """Tables with other strings, and, if so drawn, with `n` of another kind every other time."""
+    kept = tocsin.rules(RULES["constants"])
+    for number, seed in enumerate(seeds):
+        events = table(seed, 80, named=False)
+        events = events.set_column(2, "k", pa.array([f"{text}{number}" for text in events["k"].to_pylist()]))
+        if doubles and number % 2:
+            events = events.set_column(4, "n", events["n"].cast(pa.float64()))
+        fresh = tocsin.rules(RULES["constants"]).detect(events, ts_unit="us")
+        assert kept.detect(events, ts_unit="us").equals(fresh)
+
+
 NUMBERS = st.sampled_from([-(2**63), -3, 0, 1, 2, 2**63 - 1])
 DOUBLES = st.sampled_from([-1.5, -0.0, 0.0, 1.0, 2.5, 1e308, float("inf"), float("nan")])
 RELATIONS = {

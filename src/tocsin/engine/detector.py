@@ -17,8 +17,8 @@ import pyarrow as pa
 from tocsin.engine import output, snapshots
 from tocsin.engine.machine import CHUNK, Ahead, Instant, Machine, at_its_turn
 from tocsin.engine.resuming import Change, numbers, resume, settings
+from tocsin.engine.shelf import Shelf
 from tocsin.engine.state import State, extract, load
-from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Lexicon
 from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.batches import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, Known, Seen, read
@@ -452,28 +452,6 @@ class Detector:
     def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
         self._counts["dead"] += len(dead)
         self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]
-
-
-class Shelf:
-    """The tables of the rules that were laid out last, for detectors that do not change them.
-
-    Laying out a thousand rules takes as long as looking through half a million events.
-    """
-
-    def __init__(self) -> None:
-        self._laid: tuple[Plan, Tables | None] | None = None
-
-    def tables(self, plan: Plan) -> Tables | None:
-        """The tables of the plan's rules; None if some of them bring more than tables."""
-        laid = self._laid
-        if laid is None or laid[0] is not plan:
-            plain = all(
-                not rule.clocks
-                and all(part is None for part in (rule.clock, rule.combining, rule.context, rule.windowed))
-                for rule in plan.rules
-            )
-            laid = self._laid = plan, Machine(plan, {}, ordered=False).tables if plain else None
-        return laid[1]
 
 
 def identifies(plan: Plan, select: Collection[str] | None) -> bool:
