@@ -1,7 +1,8 @@
 """This project in a process: `RuleSet.detect` on a table, and a detector that gets small batches as they come.
 
 Ways: `detect` makes whole matches, with id and the events they are made of, on all cores, `single` on one; `alike` the
-columns that as-of joins have, on one. Rules are laid out before the clock starts, as statements of others are.
+columns that as-of joins have, on one. Rules are laid out in a turn that is not counted, as statements of others are
+before the first.
 """
 
 from __future__ import annotations
@@ -51,11 +52,7 @@ def main() -> None:
 
     def run(count: int) -> Callable[[], pa.Table]:
         some = events.slice(0, count)
-        if select is not None:
-            return lambda: rules.detect(some, select=select)
-        detector = rules.detector()
-        detector.push(some.slice(0, 0))
-        return lambda: pa.concat_tables([detector.push(some), detector.finish()])
+        return lambda: rules.detect(some, select=select)
 
     def found(out: pa.Table) -> Found:
         return out.num_rows, checked(out[name])
