@@ -81,8 +81,11 @@ class Contest:
         counts: dict[Engine, int] = {}
         for engine in list(self._running):
             self._try(engine, lambda engine=engine: counts.update({engine: self._warm(engine)}))
+            if engine in counts:
+                print(f"  … {engine.name}: turns of {counts[engine]:,} events", file=sys.stderr, flush=True)
         taken: dict[Engine, list[dict[str, float]]] = {engine: [] for engine in self._running}
-        for _ in range(self._extent.turns):
+        for turn in range(self._extent.turns):
+            print(f"  … turn {turn + 1} of {self._extent.turns}", file=sys.stderr, flush=True)
             for engine in list(self._running):
                 self._try(engine, lambda engine=engine: taken[engine].append(self._running[engine].run(counts[engine])))
         for engine, process in self._running.items():
