@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.kernels import Array
-from tocsin.engine.texts import Found, Texts
+from tocsin.engine.texts import FoundTexts, Texts
 from tocsin.events.types import Kind
 
 
-def words_of(column: pa.Array, kind: Kind, texts: Texts | None, found: Found | None = None) -> tuple[Array, Array]:
+def words_of(column: pa.Array, kind: Kind, texts: Texts | None, found: FoundTexts | None = None) -> tuple[Array, Array]:
     """A column as 64-bit words, and whether there is a value. Doubles that are not finite are no values.
 
     `found`: what is known of the strings of a column already.

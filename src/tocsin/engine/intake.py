@@ -19,7 +19,7 @@ from tocsin.engine.kernels import Array
 from tocsin.engine.sieve import Passed, Sieve
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
-from tocsin.engine.texts import Found, Texts, text_buffers
+from tocsin.engine.texts import FoundTexts, Texts, text_buffers
 from tocsin.events import ids
 from tocsin.events.arrow import whole
 from tocsin.events.ids import text_words
@@ -31,7 +31,7 @@ class Ready:
     """What of a batch's columns could be made ready without learning anything."""
 
     words: dict[str, tuple[Array, Array]] = field(default_factory=dict)
-    found: dict[str, Found] = field(default_factory=dict)
+    found: dict[str, FoundTexts] = field(default_factory=dict)
 
 
 def make_ready(batch: pa.Table, tables: Tables, texts: Texts) -> Ready:

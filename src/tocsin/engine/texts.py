@@ -70,7 +70,7 @@ class Lexicon:
         return out
 
 
-Found: TypeAlias = tuple[Lexicon, Array]
+FoundTexts: TypeAlias = tuple[Lexicon, Array]
 """The numbers of a column's texts, and by which lexicon."""
 
 
@@ -147,12 +147,12 @@ class Texts:
             self._constants = Lexicon({self.text(number): number for number in self._pinned}, kernels.NONE)
         return self._constants
 
-    def find(self, column: pa.Array) -> Found | None:
+    def find(self, column: pa.Array) -> FoundTexts | None:
         """What is known of a column for `encode`, without learning anything: another core may do this."""
         lexicon = self._lexicon
         return None if lexicon is None or pa.types.is_dictionary(column.type) else (lexicon, lexicon.find(column))
 
-    def encode(self, column: pa.Array, found: Found | None = None) -> Array:
+    def encode(self, column: pa.Array, found: FoundTexts | None = None) -> Array:
         """A column of strings as numbers; what a null becomes has no meaning.
 
         Linear. Strings that are known for some time are found fast; of others each distinct one is looked up.
