@@ -181,7 +181,7 @@ def main() -> int:
     most = options.events or (100_000 if options.quick else max(EVENTS.values()))
     turns = options.turns or (3 if options.quick else 5)
     events = {name: min(count, most) for name, count in EVENTS.items()}
-    extent = Extent(events, turns, 3.0 if options.quick else 15.0, options.pace)
+    extent = Extent(events, turns, 3.0 if options.quick else 5.0, options.pace)
     engines = [
         engine
         for engine in ENGINES

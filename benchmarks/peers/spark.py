@@ -53,7 +53,8 @@ class Spark:
     """A session, and files of the first so many events."""
 
     def __init__(self, path: Path, workload: str, way: str, folder: Path) -> None:
-        self.spark = session(f"local[{SLOTS}]", {"spark.driver.memory": "3g"}, slots=SLOTS)
+        settings = {"spark.driver.memory": "3g", "spark.network.timeout": "10h"}  # it stands still between its turns
+        self.spark = session(f"local[{SLOTS}]", settings, slots=SLOTS)
         self.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         self._rules, self._way, self._folder = tocsin.rules(WORKLOADS[workload].rules), way, folder
         self._events = files.read(path, files.layout(workload))

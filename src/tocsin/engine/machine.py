@@ -40,7 +40,7 @@ from tocsin.plans.plan import Plan
 MATCHES_PER_ANCHOR = 4_000_000
 """How many matches one anchor may have; a product of `each` beyond that is an error."""
 
-CHUNK = 1 << 17
+CHUNK = 1 << 18
 """How many events are taken in at once."""
 
 Instant = tuple[int, int]
@@ -309,8 +309,10 @@ class Machine:
             env = self.intake.environment(self.buffers.lists)
             job, anchor, count = kernels.detect(env.ctypes.data, table, anchors, job, anchor, *out)
             if count:
-                parts = out[1][:count]
-                found.append(self._project(numbers[out[0][:count]], parts, out[3][:count], out[4][:count], parts[:, 0]))
+                rules, parts, computed, known = numbers[out[0][:count]], out[1][:count], out[3][:count], out[4][:count]
+                if (order := self._in_time(rules, parts[:, 0])) is not None:
+                    rules, parts, computed, known = rules[order], parts[order], computed[order], known[order]
+                found.append(self._project(rules, parts, computed, known, parts[:, 0]))
             elif job < len(jobs):
                 if room >= MATCHES_PER_ANCHOR:
                     name = jobs[job][0].plan.rule.name
@@ -318,6 +320,14 @@ class Machine:
                     raise StateError(f"{message}; bound it with last, first or a shorter window")
                 room *= 4
         return found
+
+    def _in_time(self, rules: Array, anchors: Array) -> Array | None:
+        """How to put matches that stand rule by rule into the order of instants, then of rules; None if they are."""
+        labels, store, order = self.tables.labels, self.store, np.empty(len(rules), np.int64)
+        if (rules == rules[0]).all():
+            return None
+        given = np.ascontiguousarray(anchors), labels.ranks[rules], len(labels)
+        return order if kernels.order_matches(*given, store.ts, store.seq, order) else None
 
     def _project(
         self, rules: Array, parts: Array, computed: Array, known: Array, anchors: Array, roles: Roles | None = None

@@ -13,6 +13,7 @@ import numpy as np
 
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array, layout
+from tocsin.engine.labels import Labels
 from tocsin.engine.programs import Programs, Words
 from tocsin.engine.query_tables import LoadedWindow, load_window
 from tocsin.engine.request_tables import Arriving, LoadedContext, load_context, load_variant
@@ -98,10 +99,18 @@ class Tables:
         self._horizons = Words()
         self._rule_words = Words()
         self._role_counts = Words()
+        self._labels = Labels(())
         self.expressions = Programs(self.code, texts, self.slots)
         self._programs = Words()
         self._program_starts = Words()
         self._program_starts.extend([0])
+
+    @property
+    def labels(self) -> Labels:
+        """What the rules are called; valid until another rule is loaded."""
+        if len(self._labels) != len(self.rules):
+            self._labels = Labels([loaded.plan for loaded in self.rules])
+        return self._labels
 
     # ---- what the kernels read
 

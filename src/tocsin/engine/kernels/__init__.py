@@ -29,6 +29,7 @@ with compiled_kernels():
     from tocsin.engine.kernels.kept import COMB_WORDS, SIZE, adopt, compact, held
     from tocsin.engine.kernels.memory import Array, Scratch, environment
     from tocsin.engine.kernels.notifications import notify
+    from tocsin.engine.kernels.ordering import order_matches
 
 __all__ = [
     "COMB_WORDS",
@@ -61,6 +62,7 @@ __all__ = [
     "load_column",
     "match_identities",
     "notify",
+    "order_matches",
     "plain",
     "project",
     "queries",
