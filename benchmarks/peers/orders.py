@@ -51,10 +51,12 @@ def serve(
     *,
     seconds: Callable[[Any], float] | None = None,
     used_s: Callable[[], float] = time.process_time,
+    copies: int = 1,
 ) -> None:
     """Obeys until the input ends. `run(N)` prepares a turn; what it returns is timed; `found` looks at what came out.
 
-    `seconds` tells the time from what came out instead; `used_s` the processor time that was used so far.
+    `seconds` tells the time from what came out instead; `used_s` the processor time that was used so far. In a turn
+    the events are run `copies` times; what is told is of one.
     """
     answer("ready", {"version": version})
     for order in sys.stdin:
@@ -63,7 +65,7 @@ def serve(
             turn = run(int(arguments[0]))
             used, start = used_s(), time.perf_counter()
             out = turn()
-            taken, cpu_s = time.perf_counter() - start, used_s() - used
+            taken, cpu_s = (time.perf_counter() - start) / copies, (used_s() - used) / copies
             matches, total = found(out)
             taken = seconds(out) if seconds else taken
             answer("ran", {"seconds": taken, "cpu_s": cpu_s, "matches": matches, "sum": total})
