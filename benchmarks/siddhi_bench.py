@@ -114,16 +114,20 @@ class Embedded:
 
 
 class OnSpark:
-    """Ours on Spark, from a Parquet file to rows that are thrown away."""
+    """Ours on Spark, from a Parquet file to rows that are thrown away. The session has run two of the queries before:
+    loading is that of queries, not of Spark and its Python workers.
+    """
 
     def __init__(self, queries: list[Query], events: pa.Table, streams: int, folder: Path) -> None:
         from tocsin.spark import session
 
         self._spark = session("local[2]", {"spark.driver.memory": "2g"}, slots=2)
         pq.write_table(events, folder / "events.parquet", row_group_size=1 << 17)
+        events_there = self._spark.read.parquet(str(folder / "events.parquet"))
+        first = tocsin.rules(as_text(queries[:2], inputs=streams), language="siddhi")
+        first.detect(events_there, slots=2).write.format("noop").mode("overwrite").save()
         start = perf_counter()
         rules = tocsin.rules(as_text(queries, inputs=streams), language="siddhi")
-        events_there = self._spark.read.parquet(str(folder / "events.parquet"))
         self._found = rules.detect(events_there, slots=2, select=SELECT)
         self.loaded = perf_counter() - start
 

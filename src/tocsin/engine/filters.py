@@ -46,22 +46,25 @@ class _Block:
 
     def build(self) -> list[_Axis]:
         if self.axes is None:
-            slots = sorted({(test[0], test[1]) for tests in self.tests for test in tests})
-            self.axes = [self._axis(slot, double) for slot, double in slots]
+            found: dict[tuple[int, bool], list[tuple[int, int, int]]] = {}
+            for number, tests in enumerate(self.tests):
+                for slot, double, relation, constant in tests:
+                    found.setdefault((slot, double), []).append((number, relation, constant))
+            self.axes = [self._axis(slot, double, found[slot, double]) for slot, double in sorted(found)]
         return self.axes
 
-    def _axis(self, slot: int, double: bool) -> _Axis:
-        mine = [[test for test in tests if test[:2] == (slot, double)] for tests in self.tests]
-        starts = np.zeros(len(mine) + 1, np.int64)
-        np.cumsum([len(tests) for tests in mine], out=starts[1:])
-        raw = np.array([test[3] for tests in mine for test in tests], np.int64)
+    def _axis(self, slot: int, double: bool, tests: list[tuple[int, int, int]]) -> _Axis:
+        """The axis of tests (place of the filter, relation, constant), in the order of the filters."""
+        count = len(self.tests)
+        owners, relations, raw = np.array(tests, np.int64).T.copy()
+        starts = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(owners, minlength=count), out=starts[1:])
         values = raw.view(np.float64) if double else raw
         constants, ranks = np.unique(values, return_inverse=True)
-        relations = np.array([test[2] for tests in mine for test in tests], np.int64)
-        words = (len(mine) + 63) // 64
+        words = (count + 63) // 64
         positions = 2 * len(constants) + 2
         bits = np.zeros(positions * words, np.uint64)
-        kernels.fill_axis(bits, 0, words, positions, len(mine), starts, relations, ranks.astype(np.int64))
+        kernels.fill_axis(bits, 0, words, positions, count, starts, relations, ranks.astype(np.int64))
         return _Axis(slot, double, np.ascontiguousarray(constants).view(np.int64), bits)
 
 

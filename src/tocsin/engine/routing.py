@@ -56,9 +56,11 @@ class Router:
             places.setdefault(filter.type, set()).add(forward)
         for filter, forward in forwards.items():
             alike = filter.type in sifted and len(places[filter.type]) == 1
-            tried = () if alike else tuple(c for c in filter.conditions if not _reads_id(c))
+            tried = () if alike else filter.conditions
+            if "id" in columns[filter.type]:
+                tried = tuple(c for c in tried if not _reads_id(c))
             self._tables.enter(filter.type, columns[filter.type])
-            number = self._tables.filter(replace(filter, conditions=tried))
+            number = self._tables.filter(filter if tried == filter.conditions else replace(filter, conditions=tried))
             by_filter.setdefault(number, []).append((filter.type, forward))
             tried_on.setdefault(filter.type, []).append((number, bool(tried)))
         self._keyed: dict[tuple[str, Kind], Array] = {}

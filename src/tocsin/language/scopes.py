@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.types import HEADER, EventType, Kind
@@ -259,19 +260,23 @@ class _Scope:
         raise RuleError(message, span=node.span, hint=nearest(node.name, names))
 
     def _source(self, source: Source) -> Source:
-        after = self._tests(source.after, source.pattern)
-        return replace(source, pattern=self._pattern(source.pattern), after=after)
+        after, pattern = self._tests(source.after, source.pattern), self._pattern(source.pattern)
+        same = after is source.after and pattern is source.pattern
+        return source if same else replace(source, pattern=pattern, after=after)
 
     def _pattern(self, pattern: Pattern) -> Pattern:
-        return replace(pattern, constraints=self._tests(pattern.constraints, pattern))
+        constraints = self._tests(pattern.constraints, pattern)
+        return pattern if constraints is pattern.constraints else replace(pattern, constraints=constraints)
 
     def _tests(self, tests: tuple[Expression, ...], own: Pattern) -> tuple[Expression, ...]:
+        """The tests of an event, the same tuple if they are as they were."""
+        known = self.knowing({}, own)
         made = tuple(self.resolved(test, own=own) for test in tests)
         for test in made:
-            check_truth(test, self.knowing({}, own))
-            if not isinstance(self._given, Chain):
+            check_truth(test, known)
+            if isinstance(self._given, Join):  # alone, a stream has no other beside it
                 _check_alone(test, self._tables)
-        return made
+        return tests if all(map(is_, made, tests)) else made
 
     def _part(self, part: State | Every) -> State | Every:
         match part:

@@ -29,7 +29,7 @@ from tocsin.language.rules import (
     Within,
 )
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.expressions import Apply, Computed, Field, Typed, leaves, moved
+from tocsin.plans.expressions import Apply, Computed, Field, Typed, leaves, moved, ordered
 from tocsin.plans.graph import Absence, Buffer, Filter, Guard, Lookup, Reach, Reduction, RulePlan, Step
 from tocsin.plans.typing import a, truth, typed, widened
 
@@ -236,8 +236,7 @@ class _Binding:
                 keys[key[0]] = key[1]
             else:
                 conditions.append(test)
-        ordered = tuple(sorted(local, key=repr))
-        return _Sorted(Filter(pattern.type, ordered), tuple(keys.items()), tuple(conditions))
+        return _Sorted(Filter(pattern.type, ordered(local)), tuple(keys.items()), tuple(conditions))
 
     def _bind(self, constraint: Expression, place: int) -> bool:
         """Whether the constraint binds a free parameter, which it then does."""

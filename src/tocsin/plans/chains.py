@@ -14,7 +14,7 @@ from tocsin.errors import RuleError
 from tocsin.language.queries import Absence, Chain, Every, Pair, Query, Step, expressions, indexed
 from tocsin.language.rules import Attribute, Expression
 from tocsin.language.terms import conjuncts, walk
-from tocsin.plans.expressions import Field, Typed, equal_fields
+from tocsin.plans.expressions import Field, Typed, equal_fields, ordered
 from tocsin.plans.graph import Chained, Filter, Stage
 from tocsin.plans.typing import Resolve, truth
 
@@ -91,7 +91,7 @@ def bind_chain(chain: Chain, places: Places, alone: Sequence[Resolve], together:
     for number, leaf in enumerate(leaves):
         own, others = _divided(leaf.pattern.constraints)
         pair = pairs.get(number)
-        filter = Filter(leaf.pattern.type, tuple(sorted({truth(test, alone[number]) for test in own}, key=repr)))
+        filter = Filter(leaf.pattern.type, ordered(truth(test, alone[number]) for test in own))
         tests = tuple(truth(test, together[number]) for test in others)
         first = number if pair is None else pair[0]
         settled = {places.own[n] for n in range(first) if isinstance(step := leaves[n], Step) and step.single}

@@ -7,7 +7,7 @@ aggregated pattern. Operands are put in canonical order as nodes are made (`5 < 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tocsin.events.types import Kind
@@ -48,16 +48,19 @@ class Apply:
 Typed = Field | Computed | Constant | Apply
 
 FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_KINDS: dict[Kind | None, str] = {kind: repr(kind) for kind in (None, *Kind)}
 COMMUTATIVE = frozenset(("+", "*", "and", "or", "=", "!="))
 
 
 def leaves(expression: Typed) -> Iterator[Field | Computed | Constant]:
     """The operands at the bottom, from left to right."""
-    if isinstance(expression, Apply):
-        for operand in expression.operands:
-            yield from leaves(operand)
-    else:
-        yield expression
+    waiting = [expression]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Apply):
+            waiting += reversed(node.operands)
+        else:
+            yield node
 
 
 def show(expression: Typed, names: tuple[str, ...] = ()) -> str:
@@ -89,7 +92,7 @@ def comparison(operator: str, left: Typed, right: Typed) -> Typed:
     if isinstance(left, Constant) != isinstance(right, Constant):
         swap = isinstance(left, Constant)
     else:
-        swap = _order(right) < _order(left)
+        swap = order(right) < order(left)
     if swap:
         left, right, operator = right, left, FLIPPED[operator]
     return Apply(operator, (left, right), Kind.BOOL)
@@ -105,11 +108,27 @@ def commuted(operator: str, operands: tuple[Typed, ...], kind: Kind | None) -> T
         operands = tuple(flat)
         if len(operands) == 1:
             return operands[0]
-    return Apply(operator, tuple(sorted(operands, key=_order)), kind)
+    return Apply(operator, tuple(sorted(operands, key=order)), kind)
 
 
-def _order(expression: Typed) -> str:
+def order(expression: Typed) -> str:
+    """What the canonical order goes by: the `repr`, which the dataclass itself takes twice as long to make."""
+    if isinstance(expression, Apply):
+        inner = ", ".join(map(order, expression.operands))
+        inner += "," if len(expression.operands) == 1 else ""
+        return f"Apply(operator={expression.operator!r}, operands=({inner}), kind={_KINDS[expression.kind]})"
+    if isinstance(expression, Field):
+        kind = _KINDS[expression.kind]
+        return f"Field(place={expression.place!r}, attribute={expression.attribute!r}, kind={kind})"
+    if isinstance(expression, Constant):
+        return f"Constant(value={expression.value!r}, kind={_KINDS[expression.kind]})"
     return repr(expression)
+
+
+def ordered(expressions: Iterable[Typed]) -> tuple[Typed, ...]:
+    """The expressions in canonical order, each once."""
+    found = {order(expression): expression for expression in expressions}
+    return tuple(found[key] for key in sorted(found))
 
 
 def moved(expression: Typed, place: int) -> Typed:

@@ -10,7 +10,7 @@ the guards that belong to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tocsin.events.types import EventType, Kind
 from tocsin.language.queries import Summary, Window
@@ -25,6 +25,18 @@ class Filter:
 
     type: str
     conditions: tuple[Typed, ...] = ()
+    _hash: int | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        """Computed once: what rules share is found by it, again and again."""
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.type, self.conditions)))
+        assert self._hash is not None
+        return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Without the hash, which is another one in another process."""
+        return Filter, (self.type, self.conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +379,9 @@ class RulePlan:
     @property
     def filters(self) -> dict[Filter, None]:
         """What it lets in."""
-        query = () if self.windowed is None else self.windowed.filters
-        return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own, *query))
+        if self.windowed is not None:  # which has no buffers
+            return dict.fromkeys((self.anchor, *self.windowed.filters))
+        return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own))
 
     @property
     def horizon_us(self) -> int:

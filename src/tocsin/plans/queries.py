@@ -19,7 +19,7 @@ from tocsin.language.rules import Attribute, Parameter, Pattern
 from tocsin.plans.bind import RESERVED, located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.chains import bind_chain, placed
-from tocsin.plans.expressions import Computed, Field, Typed, equal_fields
+from tocsin.plans.expressions import Computed, Field, Typed, equal_fields, ordered
 from tocsin.plans.graph import Call, Chained, Filter, Joined, RulePlan, Side, Windowed
 from tocsin.plans.typing import Resolve, a, truth, typed, widened
 
@@ -89,7 +89,7 @@ class _Binding:
             raise RuleError("there are no tables: a query with 'in' cannot run", span=source.span)
         self.catalog.check_type(pattern.type, pattern.span)
         resolve = self._resolve_roles((pattern,))
-        return Filter(pattern.type, tuple(sorted({truth(test, resolve) for test in pattern.constraints}, key=repr)))
+        return Filter(pattern.type, ordered(truth(test, resolve) for test in pattern.constraints))
 
     def _plan(
         self,

@@ -34,7 +34,7 @@ from tocsin.language.rules import And, Attribute, Expression, Literal, Not, Or, 
 from tocsin.language.terms import walk
 from tocsin.plans.bind import key_of, located
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison, moved, places_in
+from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison, moved, ordered, places_in
 from tocsin.plans.graph import Buffer, Combining, Context, Filter, Lookup, Node, Part, Reach, RulePlan, Step
 from tocsin.plans.keys import classes as equality_classes
 from tocsin.plans.parts import parts
@@ -91,7 +91,7 @@ def _own(request: Request, catalog: Catalog) -> tuple[Filter, ...]:
                 return Field(0, leaf.name, catalog.kind(type, leaf.name, leaf.span))
 
             tests = {truth(constraint, resolve) for constraint in pattern.constraints}
-            found[Filter(pattern.type, tuple(sorted(tests, key=repr)))] = None
+            found[Filter(pattern.type, ordered(tests))] = None
     return tuple(found)
 
 
@@ -134,9 +134,7 @@ def _in_context(request: Request, catalog: Catalog, every: list[Leaf]) -> RulePl
         return len(nodes) - 1
 
     visit(request.expression, 0)
-    filters = tuple(
-        Filter(type, tuple(sorted(set(binding._constraints(p)), key=repr))) for p, type in enumerate(binding.types)
-    )
+    filters = tuple(Filter(type, ordered(binding._constraints(p))) for p, type in enumerate(binding.types))
     repeated = frozenset(place for place, leaf in enumerate(every) if isinstance(leaf.node, Times))
     context = Context(request.mode, request.window_us, tuple(nodes), filters, conditions, repeated)
     names = tuple(leaf.role for leaf in every)
@@ -202,7 +200,7 @@ class _Binding:
         ]
         """Attributes that equalities make one value."""
         self.filters = [
-            Filter(type, tuple(sorted({*tests, *self._constraints(p)}, key=repr)))
+            Filter(type, ordered((*tests, *self._constraints(p))))
             for p, (type, tests) in enumerate(zip(self.types, own, strict=True))
         ]
 
