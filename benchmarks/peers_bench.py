@@ -169,7 +169,9 @@ def main() -> int:
     """Runs the comparison. Ends with 1 if a bound is not held or something of ours is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer events and turns")
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="workloads, or parts of engines' names")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", default=[], help="workloads, engines, or parts of their names"
+    )
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--no-flink", action="store_true")
     parser.add_argument("--events", type=int, help="at most so many events of each workload")
@@ -189,7 +191,13 @@ def main() -> int:
     ]
     workloads = [name for name in ALL if name in options.only] or list(ALL)
     if chosen := [word.lower() for word in options.only if word not in ALL]:
-        engines = [engine for engine in engines if any(word in engine.name.lower() for word in chosen)]
+        names = {engine.name.lower() for engine in ENGINES}
+        parts = [word for word in chosen if word not in names]
+        engines = [
+            engine
+            for engine in engines
+            if engine.name.lower() in chosen or any(part in engine.name.lower() for part in parts)
+        ]
         if not engines:
             parser.error(f"no engine is called so; there are {'; '.join(engine.name for engine in ENGINES)}")
 
