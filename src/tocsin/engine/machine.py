@@ -288,8 +288,7 @@ class Machine:
         rank[canonical] = np.arange(len(used))
         parts = np.full(rows.shape, -1)
         parts[there] = rank[place]
-        names = np.unique([rule.plan.rule.name for rule in self.tables.rules], return_inverse=True)[1][numbers]
-        return np.lexsort((*parts.T[::-1], names, seq, ts))
+        return np.lexsort((*parts.T[::-1], self.tables.labels.ranks[numbers], seq, ts))
 
     def _detect(self, jobs: list[tuple[Loaded, int, int]], anchors: Array) -> list[Found]:
         tables, places = self.tables, self.tables.places

@@ -7,13 +7,14 @@ run the slot.
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
@@ -197,22 +198,9 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if not is_dataclass(kind) or "__setstate__" not in vars(kind):  # which those with slots have
             raise KeyError(kind)
-        get = attrgetter("__class__", *(field.name for field in fields(kind)))
-        self[kind] = lambda one: (_made, get(one))
+        get = attrgetter(*(field.name for field in fields(kind)), "__class__")  # of one alone it would make no tuple
+        self[kind] = lambda one: (copyreg.__newobj__, (kind,), get(one)[:-1])  # type: ignore[attr-defined]
         return self[kind]
-
-
-def _made(kind: type, *values: Any) -> Any:
-    """An object of a dataclass with slots, made somewhat faster than by its own `__setstate__`."""
-    one: Any = object.__new__(kind)
-    for put, value in zip(_putters(kind), values, strict=True):
-        put(one, value)
-    return one
-
-
-@cache
-def _putters(kind: type) -> tuple[Callable[[Any, Any], None], ...]:
-    return tuple(getattr(kind, field.name).__set__ for field in fields(kind))
 
 
 def _written(rules: list[Statement]) -> bytes:
