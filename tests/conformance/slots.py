@@ -68,8 +68,15 @@ def micro_batches(
         if chance.random() < 0.2:
             streaming._cached.clear()
         found += turn(sent, stores, parcels)
-    end = json.dumps({"advance": max((event.ts for event in events), default=0) + 1}).encode()
-    return found + turn(sent, stores, [Parcel(label, CONTROL, None, None, end) for label in stores])
+    return found + ended(sent, stores, events)
+
+
+def ended(sent: Sent, stores: dict[int, Store], events: list[Event]) -> list[Row]:
+    """What comes when time has passed the last event; without any event there is no time."""
+    if not events:
+        return []
+    end = json.dumps({"advance": max(event.ts for event in events) + 1}).encode()
+    return turn(sent, stores, [Parcel(label, CONTROL, None, None, end) for label in stores])
 
 
 def moving(rules: Sequence[Rule], types: dict[str, EventType], events: list[Event], chance: random.Random) -> list[Row]:
@@ -83,8 +90,7 @@ def moving(rules: Sequence[Rule], types: dict[str, EventType], events: list[Even
         found += turn(sent, stores, packed(batch, types, sent, chance, ticks=True))
         if chance.random() < 0.6:
             sent, stores = moved(sent, stores, chance)
-    end = json.dumps({"advance": max((event.ts for event in events), default=0) + 1}).encode()
-    return found + turn(sent, stores, [Parcel(label, CONTROL, None, None, end) for label in stores])
+    return found + ended(sent, stores, events)
 
 
 def moved(sent: Sent, stores: dict[int, Store], chance: random.Random) -> tuple[Sent, dict[int, Store]]:
