@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 from tocsin.engine import output
+from tocsin.engine.ahead import Coming, at_its_turn
 from tocsin.engine.detector import Detector, identifies
 from tocsin.engine.evidence import Evidence
 from tocsin.engine.moving.detector import MovingDetector
@@ -364,10 +365,10 @@ if hasattr(os, "register_at_fork"):  # a thread does not live on in a process th
     os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
-def _on_another_core(work: Callable[[], T]) -> Callable[[], T]:
+def _on_another_core(work: Callable[[], T]) -> Coming[T]:
     """Lets another core do some work, such as to sift the events that come next, if there is one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return _threads().submit(work).result if cores > 1 else work
+    return _threads().submit(work) if cores > 1 else at_its_turn(work)
 
 
 def _is_frames(events: object) -> TypeGuard[Frames]:

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tocsin
-from tocsin.engine import machine
+from tocsin.engine import filters, machine, tables
 from tocsin.engine.columns import hexadecimal
 from tocsin.engine.texts import Lexicon, Texts
 
 WORDS = st.one_of(
-    st.sampled_from(["", "a", "abcdefgh", "abcdefgi", "abcdefghi", "abcdefghj", "ä", "\0", "a\0"]), st.text(max_size=20)
+    st.sampled_from(["", "a", "abcdefgh", "abcdefgi", "abcdefghi", "abcdefghj", "ä", "\0", "a\0"]),
+    st.sampled_from(["abcdefgh--abcdefgh", "abcdefgh-+abcdefgh", "abcdefghabcdefgh", "abcdefgh" * 3]),
+    st.text(max_size=40),
 )
 
 
@@ -107,6 +109,43 @@ def test_pieces_sifted_ahead_give_the_same(rules: str, seed: int, chunk: int, na
     names = ["v", "ts", "seq"]
     assert plain.detect(events, ts_unit="us", select=names).column_names == names
     assert plain.detect(events, ts_unit="us", select=["v"])["v"].equals(expected["v"])
+
+
+QUERIES = """
+    define stream A (k string, s string, n int, v double);
+    define stream B (k string, s string, n int, v double);
+    @info(name='q2') from A[v > 2.5 and n < 3]#window.length(4) select max(v) as m, sum(n) as t insert into O;
+    @info(name='q10') from A#window.lengthBatch(3) select avg(v) as m, count() as t insert into P;
+    @info(name='q3') from B[s == 'on' and v <= 6.0] select v as m, n as u insert into Q;
+    @info(name='q4') from B[v > 1.0] select k, v insert into R;
+    @info(name='q5') from B[v > 1.0]#window.length(3) select min(v) as m, min(n) as u insert into S;
+    @info(name='q6') from O[m > 4.0]#window.lengthBatch(2) select sum(m) as m insert into T;
+"""
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.booleans(), apart=st.booleans(),
+    cut=st.integers(0, 150),
+)  # fmt: skip
+def test_plain_queries_give_the_same_in_pieces(seed: int, chunk: int, named: bool, apart: bool, cut: int) -> None:
+    """Wherever events are read, with twins or without, in pieces, after a restart, and whether all is asked for."""
+    rules, events = tocsin.rules(QUERIES, language="siddhi"), table(seed, 150, named)
+    if apart:
+        events = events.set_column(1, "ts", pa.array(np.arange(events.num_rows) * 1_000))
+    with pytest.MonkeyPatch.context() as patch:  # all events are taken in, each filter is in the index
+        patch.setattr(tables, "reads_in_place", lambda _: False)
+        patch.setattr(filters, "FEW", 0)
+        expected = rules.detect(events, ts_unit="us")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "CHUNK", chunk)
+        assert rules.detect(events, ts_unit="us").equals(expected)
+        assert rules.detect(events, ts_unit="us", select=["rule", "m"]).equals(expected.select(["rule", "m"]))
+        first = rules.detector(delay="1 h", ts_unit="us")
+        found = [first.push(events.slice(0, cut)), first.advance(int(events["ts"][cut - 1].as_py()) if cut else 0)]
+        second = rules.restore(first.snapshot())
+        found += [second.push(events.slice(cut)), second.finish()]
+        assert pa.concat_tables(found).equals(expected)
 
 
 @settings(max_examples=15, deadline=None)

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import output, snapshots
-from tocsin.engine.machine import CHUNK, Ahead, Instant, Machine, at_its_turn
+from tocsin.engine.ahead import Ahead, at_its_turn
+from tocsin.engine.machine import CHUNK, Instant, Machine
 from tocsin.engine.resuming import Change, numbers, resume, settings
 from tocsin.engine.shelf import Shelf
 from tocsin.engine.state import State, extract, load
@@ -386,7 +387,7 @@ class Detector:
         numbers = names.numbers_of(column)
         other = self.ahead(partial(names.find_all, column.slice(half), numbers[half:]))
         there = names.find_all(column.slice(0, half), numbers[:half])[1]
-        return numbers, there | other()[1]
+        return numbers, there | other.result()[1]
 
     def _learn(self, seen: Seen) -> None:
         """Notes what the events say about types, and binds the rules again if that is news to them."""

@@ -2,24 +2,39 @@
 
 The filters of a type are cut into blocks of at most 512. In a block each attribute that some filter compares with a
 constant is an *axis*: the sorted constants, and for each position a value can have among them one bit for each
-filter. The filters that an event passes are the bits left when the rows of all axes are put together. What a filter
-asks beyond that (`or`, arithmetic, two attributes) is a program, run only where its bit is left.
+filter. The filters that an event passes are the bits left when the rows of all axes are put together. A block of few
+filters needs no index: each is some *ranges*, one for each attribute that it compares, tried one after another, the
+narrowest first. What a filter asks beyond that (`or`, arithmetic, two attributes) is a program, run only where the rest
+holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tocsin.engine import kernels
-from tocsin.engine.kernels import Array, Filters
+from tocsin.engine.kernels import Array, Filters, layout
 
 BLOCK = 512
-LARGEST, LARGEST_DOUBLE = np.iinfo(np.int64).max, int(np.array(np.inf).view(np.int64))
+FEW = 8
+"""Up to how many filters of a type are tried one by one."""
+LARGEST, LARGEST_DOUBLE = int(np.iinfo(np.int64).max), int(np.array(np.inf).view(np.int64))
 
 AxisTest = tuple[int, bool, int, int]
 """(slot, whether it holds doubles, relation, constant)."""
+
+Range = tuple[int, int, int, int]
+"""(slot, the bits to turn in a negative word so that words are in the order of values, the least and the greatest)."""
+
+ANYTHING: Range = (0, 0, -LARGEST - 1, LARGEST)
+"""What a filter tries that has no tests."""
+
+_EQUAL, _OTHER, _BELOW, _AT_MOST, _ABOVE, _AT_LEAST = (
+    layout.RELATIONS[name] for name in ("=", "!=", "<", "<=", ">", ">=")
+)
 
 
 @dataclass(slots=True)
@@ -43,6 +58,11 @@ class _Block:
     filters: list[int] = field(default_factory=list)
     tests: list[list[AxisTest]] = field(default_factory=list)
     axes: list[_Axis] | None = None
+
+    @property
+    def few(self) -> bool:
+        """Whether each filter is tried by itself."""
+        return len(self.filters) <= FEW and all(test[2] != _OTHER for tests in self.tests for test in tests)
 
     def build(self) -> list[_Axis]:
         if self.axes is None:
@@ -95,8 +115,12 @@ class FilterIndex:
         self.has_programs |= residual != kernels.NONE
         self._tables = None
 
+    def show(self, type: int, slots: Iterable[int]) -> None:
+        """Says that attributes of a type are read where filters find them."""
+        self._tested.update((type, slot) for slot in slots)
+
     def ask_for(self, slots: Array) -> bool:
-        """Whether filters look at an attribute that each type keeps in one of these slots."""
+        """Whether somebody looks at an attribute that each type keeps in one of these slots."""
         return self.has_programs or any((type, slot) in self._tested for type, slot in enumerate(slots.tolist()))
 
     def tables(self, types: int) -> Filters:
@@ -120,10 +144,18 @@ class FilterIndex:
         filter_counts: list[int] = []
         filter_ids: list[int] = []
         axes: list[_Axis] = []
+        steps: list[tuple[int, ...]] = []
+        entries: dict[int, list[int]] = {}
         for number, block in enumerate(self._blocks):
             following.append(int(first[block.type]))
             first[block.type] = number
-            built = block.build()
+            built = [] if block.few else block.build()
+            if block.few:
+                tried = entries.setdefault(block.type, [])
+                for filter, tests in zip(block.filters, block.tests, strict=True):
+                    ranges = ranges_of(tests) or [ANYTHING]
+                    tried.append(len(steps))
+                    steps += [(*range, int(range is ranges[-1]), filter, int(range is ANYTHING), 0) for range in ranges]
             block_axes.append(len(axes))
             axis_counts.append(len(built))
             axes += built
@@ -149,7 +181,45 @@ class FilterIndex:
             _words(filter_ids),
             _words(self._residual),
             _words([int(any(self._residual[number] >= 0 for number in block.filters)) for block in self._blocks]),
+            _words([int(block.few) for block in self._blocks]),
+            _starts([len(entries.get(type, ())) for type in range(max(types, 1))]),
+            _words([step for type in range(types) for step in entries.get(type, ())]),
+            np.array(steps or [(0,) * layout.TRY_WORDS], np.int64),
         )
+
+
+def ranges_of(tests: Iterable[AxisTest]) -> list[Range]:
+    """Comparisons that must all hold as ranges, one for each attribute, the narrowest first.
+
+    >>> ranges_of([(0, False, _ABOVE, 3), (0, False, _AT_MOST, 9), (1, False, _EQUAL, 7)])
+    [(1, 0, 7, 7), (0, 0, 4, 9)]
+    """
+    found: dict[tuple[int, bool], tuple[int, int]] = {}
+    for slot, double, relation, constant in tests:
+        low = high = ordered(constant) if double else constant
+        if double and constant in (0, -LARGEST - 1):  # both zeros are one value
+            low, high = ordered(-LARGEST - 1), 0
+        finite = 1 - LARGEST_DOUBLE if double else -LARGEST - 1, LARGEST_DOUBLE - 1 if double else LARGEST
+        least, most = found.get((slot, double), finite)
+        if relation in (_EQUAL, _AT_LEAST, _ABOVE):
+            least = max(least, high + 1 if relation == _ABOVE else low)
+        if relation in (_EQUAL, _AT_MOST, _BELOW):
+            most = min(most, low - 1 if relation == _BELOW else high)
+        found[slot, double] = least, most
+    return [
+        (slot, LARGEST if double else 0, *((least, most) if least <= most else (1, 0)))
+        for (slot, double), (least, most) in sorted(found.items(), key=lambda item: item[1][1] - item[1][0])
+    ]
+
+
+def ordered(word: int) -> int:
+    """The word of a double as one that is in the order of doubles.
+
+    >>> words = [int(np.float64(x).view(np.int64)) for x in (-np.inf, -2.0, -0.0, 0.0, 1e-300, 3.0)]
+    >>> [ordered(word) for word in words] == sorted(map(ordered, words))
+    True
+    """
+    return word if word >= 0 else word ^ LARGEST
 
 
 def _words(values: list[int]) -> Array:

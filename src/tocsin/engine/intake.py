@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,9 @@ from tocsin.events import ids
 from tocsin.events.arrow import whole
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
+
+TOGETHER_MAX = 64
+"""How many events of one instant are looked at for twins; more are taken in."""
 
 
 @dataclass(slots=True)
@@ -99,6 +103,14 @@ def identities(
     return first, second
 
 
+class Direct(NamedTuple):
+    """Events for those who read them where they are: pairs (filter, row of a batch), the batch, and a view of it."""
+
+    passed: Passed
+    batch: pa.Table
+    view: View
+
+
 @dataclass(slots=True)
 class Sifted:
     """The events of a batch that passed some filter, and at which of its rows they were."""
@@ -110,6 +122,7 @@ class Sifted:
     ready: Ready
     content: tuple[Array, Array] | None = None
     """The identities of the events, if they have no ids."""
+    direct: Direct | None = None
 
 
 class Intake(Sieve):
@@ -133,19 +146,43 @@ class Intake(Sieve):
         """Whether sifting a batch neither needs nor changes what is remembered."""
         return not self._tables.filters.has_programs and not self._reads_ids
 
-    def sift(self, batch: pa.Table) -> Sifted:
-        """The events of a batch that pass some filter."""
+    def sift(self, batch: pa.Table, *, ahead: bool = False) -> Sifted:
+        """The events of a batch that pass some filter. `ahead`: elsewhere, while others are at work here."""
         named = "id" in batch.column_names
         if self._reads_ids and (not named or batch["id"].null_count):
             return Sifted(batch, None, np.arange(batch.num_rows), Ready())
-        passed, origin = self.classify(self.view_of(batch))
+        view = self.view_of(batch)
+        direct, passed, origin = self._apart(batch, view, *self.classify(view, ahead=ahead))
         if len(origin) < batch.num_rows:
             batch = batch.take(pa.array(origin))
         ready = make_ready(batch, self._tables, self._texts)
-        sifted = Sifted(batch, passed, origin, ready)
+        sifted = Sifted(batch, passed, origin, ready, direct=direct)
         if not named and not self.nameless:
             sifted.content = identities(batch, self._tables.type_words, np.arange(len(origin)), ready.words)
         return sifted
+
+    def _apart(self, batch: pa.Table, view: View, passed: Passed, origin: Array) -> tuple[Direct | None, Passed, Array]:
+        """What need not be taken in, and the rest.
+
+        Taken in is what is not in canonical order yet: twins, of one type and instant, and what comes from an ordered
+        source, which may have sent a twin before.
+        """
+        stored = self._tables.is_stored[passed.filters] != 0
+        if stored.all() or self.tail is not None:
+            return None, passed, origin
+        times = view.types.ctypes.data, view.ts.ctypes.data, view.seq.ctypes.data
+        if not self.settled and kernels.plain.twins(origin, *times, TOGETHER_MAX):
+            return None, passed, origin
+        direct = Direct(Passed(passed.filters[~stored], origin[passed.rows[~stored]]), batch, view)
+        rows, place = np.unique(passed.rows[stored], return_inverse=True)
+        return direct, Passed(passed.filters[stored], place), origin[rows]
+
+    def identities(self, batch: pa.Table, source: Array) -> tuple[Array, Array]:
+        """Who events of a batch are that are not taken in, unless nobody asks."""
+        if self.nameless:
+            return np.zeros(len(source), np.uint64), np.zeros(len(source), np.uint64)
+        first, second, _ = self._identities(batch, source, {})
+        return first, second
 
     def batch(self, sifted: Sifted) -> tuple[Passed, list[int]]:
         """Takes in the events of a batch, in order of (ts, seq).
@@ -180,12 +217,12 @@ class Intake(Sieve):
         store.type[late] = kernels.NONE
         rows = slice(base, base + len(needed))
         self._load_ids(base, self._id_words(store.first[rows], store.second[rows], store.given[rows]))
-        passed, kept = self.classify(self._stored(rows))
+        passed, kept = self.classify(self.stored(rows))
         store.keep(base, kept)
         passed.rows += base
         return passed, [int(needed[source[row - base]]) for row in late]
 
-    def _stored(self, rows: slice) -> View:
+    def stored(self, rows: slice | Array) -> View:
         """Rows of the store, for filters to read."""
         store = self._store
         view = self.view(store.type[rows], store.ts[rows], store.seq[rows])
@@ -225,7 +262,7 @@ class Intake(Sieve):
         if self._reads_ids:
             self._load_ids(base, self._id_words(first, second, given))
         store.size = base + size
-        passed, source = self.classify(self._stored(rows))
+        passed, source = self.classify(self.stored(rows))
         store.keep(base, source)
         passed.rows += base
         return passed, source
@@ -258,17 +295,25 @@ class Intake(Sieve):
         if content is not None:
             store.first[rows], store.second[rows] = content
             return
-        unnamed = np.arange(len(source))
+        first, second, named = self._identities(batch, source, columns)
+        store.first[rows], store.second[rows] = first, second
         if given is not None:
-            offsets, data, present = text_buffers(given)
-            kernels.text_identities(store.first[rows], store.second[rows], offsets, data, source)
-            unnamed = np.nonzero(present[source] == 0)[0]
-            named = given.take(pa.array(source[present[source] != 0]))
-            store.given[base + np.nonzero(present[source])[0]] = store.names.add(named)
+            store.given[base + named] = store.names.add(given.take(pa.array(source[named])))
+
+    def _identities(
+        self, batch: pa.Table, source: Array, columns: Mapping[str, tuple[Array, Array]]
+    ) -> tuple[Array, Array, Array]:
+        """The identities of the events at `source` in a batch, and which of them have an id of their own."""
+        type_words = self._tables.type_words
+        if "id" not in batch.column_names:
+            return *identities(batch, type_words, source, columns), source[:0]
+        offsets, data, present = text_buffers(whole(batch["id"]))
+        first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
+        kernels.text_identities(first, second, offsets, data, source)
+        unnamed = np.nonzero(present[source] == 0)[0]
         if len(unnamed):
-            chosen = base + unnamed
-            content = identities(batch, self._tables.type_words, source[unnamed], columns)
-            store.first[chosen], store.second[chosen] = content
+            first[unnamed], second[unnamed] = identities(batch, type_words, source[unnamed], columns)
+        return first, second, np.nonzero(present[source])[0]
 
     # ---- order among equals
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tocsin.engine.kernels import layout
 from tocsin.engine.kernels.groups import call_words
-from tocsin.events.types import HEADER, Kind
+from tocsin.events.types import Kind
 from tocsin.language.queries import Extent, Summary
-from tocsin.plans.expressions import Computed, Field, Typed
+from tocsin.plans.expressions import Field
 from tocsin.plans.graph import Chained, Joined, RulePlan, Windowed
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ class LoadedWindow:
     """For a filter, the sides or stages that an event which passes it comes to, as bits; none for a window."""
     lanes: tuple[int, ...]
     """Where in the record of a group lists of values begin."""
-    plain: bool
-    """Whether its window is one of plain values, see `kernels.plain`."""
 
     @property
     def following(self) -> int:
@@ -65,7 +63,6 @@ class LoadedWindow:
 def load_window(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
     """Takes a query."""
     window, types, code = windowed.window, plan.types, tables.code
-    plain = _plain(plan, windowed)
     keys = [n for key in windowed.group_by for n in (key.place, tables.slot(types[key.place], key.attribute))]
     start = at = layout.G_KEY + 1 + len(windowed.group_by)
     calls: list[int] = []
@@ -76,21 +73,17 @@ def load_window(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, 
         double = call.argument is not None and call.argument.kind == Kind.DOUBLE
         queue = layout.NONE
         if call.function in (Summary.MIN, Summary.MAX):
-            if plain:
-                pass
-            elif window is not None:
+            if window is not None:
                 queue, queues = queues, queues + 1
             elif windowed.joined is not None:
                 queue = layout.IN_LANES
                 lanes.append(at)
-        argument = layout.NONE if call.argument is None else _argument(tables, types, call.argument, plain)
+        argument = layout.NONE if call.argument is None else tables.expressions.add(types, call.argument)
         calls += [function, argument, int(double), at, queue]
         at += call_words(function, double=double, ordered=queue != layout.IN_LANES)
     tables.queues = max(tables.queues, queues)
     loaded = tables.note(plan, code.size, level)
-    programs = (
-        tables.programs_of(loaded.number) if not plain else [_output(tables, types, n) for _, _, n in plan.outputs]
-    )
+    programs = tables.programs_of(loaded.number)
     after, having = (
         code.extend([tables.expressions.add(types, test) for test in tests])
         for tests in (windowed.after, windowed.having)
@@ -115,46 +108,13 @@ def load_window(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, 
     elif windowed.chained is not None:
         record += [layout.AUTOMATON, *stage_words(tables, types, windowed.chained, number, bits)]
     else:
-        record += [layout.PLAIN if plain else layout.WINDOW]
+        record += [layout.WINDOW]
     loaded = tables.rules[-1] = replace(loaded, offset=code.extend(record))
     tables.tells_expired = tables.tells_expired or windowed.expired
     if window is not None:
         tables.hold(loaded.anchor)
-    tables.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits, tuple(lanes), plain))
+    tables.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits, tuple(lanes)))
     return loaded
-
-
-def _plain(plan: RulePlan, windowed: Windowed) -> bool:
-    """Whether a query selects attributes, or aggregates them over a number of events, and that is all."""
-    window = windowed.window
-    if any((windowed.after, windowed.group_by, windowed.having, windowed.expired, windowed.joined, windowed.chained)):
-        return False
-    if window is None and windowed.calls:
-        return False
-    if window is not None and (window.extent.timed or not 0 < len(windowed.calls) <= layout.PLAIN_CALLS_MAX):
-        return False
-    return all(
-        call.function != Summary.STD_DEV and (call.argument is None or _is_attribute(call.argument))
-        for call in windowed.calls
-    ) and all(
-        value.kind == kind and (isinstance(value, Computed) or _is_attribute(value)) for _, kind, value in plan.outputs
-    )
-
-
-def _is_attribute(value: Typed) -> bool:
-    return isinstance(value, Field) and value.attribute not in HEADER
-
-
-def _argument(tables: Tables, types: Sequence[str], value: Typed, plain: bool) -> int:
-    return _output(tables, types, value) if plain else tables.expressions.add(types, value)
-
-
-def _output(tables: Tables, types: Sequence[str], value: Typed) -> int:
-    """A value of a plain query: the slot of an attribute, or an aggregate."""
-    if isinstance(value, Computed):
-        return -1 - value.index
-    assert isinstance(value, Field)
-    return tables.slot(types[value.place], value.attribute)
 
 
 def side_words(tables: Tables, types: Sequence[str], joined: Joined, number: int, bits: dict[int, int]) -> list[int]:

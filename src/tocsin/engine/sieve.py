@@ -41,6 +41,8 @@ class Sieve:
         """One row, where a filter that is a program finds the event."""
         self._room = 0
         """For how many pairs there must be room, if they are more than events: twice as many as there ever were."""
+        self._works: dict[bool, tuple[kernels.Filters, kernels.filters.Work]] = {}
+        """Arrays to work with for some filters, for what is done ahead and for the rest."""
 
     def _environment(self, store: Store, lists: kernels.Lists | None) -> Array:
         tables = self._tables
@@ -63,17 +65,29 @@ class Sieve:
                 view.add_column(whole(batch[name]), Kind(kind), self._texts, slots, all_texts=filters.has_programs)
         return view
 
-    def classify(self, view: View) -> tuple[Passed, Array]:
-        """Which events pass filters: the pairs (filter, place), and which event is at each place."""
+    def lay_out(self) -> None:
+        """Makes the index of filters, if it is not made yet."""
+        self._tables.filters.tables(len(self._tables.types))
+
+    def classify(self, view: View, *, ahead: bool = False) -> tuple[Passed, Array]:
+        """Which events pass filters: the pairs (filter, place), and which event is at each place.
+
+        `ahead`: elsewhere, while the same may be done here.
+        """
         tables = self._tables
         filters = tables.filters.tables(len(tables.types))
         self._tried.reserve(1, tables.width)
         env = self._environment(self._tried, None)
         header = (array.ctypes.data for array in (view.types, view.ts, view.seq))
         given = filters, env.ctypes.data, view.columns, view.column_of, *header, len(view)
-        room = max(self._room, len(view))
-        needed, source, passed, rows = kernels.classify(*given, room)
-        if needed > room:
+        while True:
+            room = max(self._room, len(view))
+            made, work = self._works.get(ahead, (None, None))
+            if work is None or made is not filters or len(work.source) <= len(view) or len(work.pair_filter) < room:
+                # They stay: memory that is new each time has to be found page by page.
+                work = kernels.filters.work_for(filters, len(view), room)
+                self._works[ahead] = filters, work
+            needed, source, passed, places = kernels.classify(*given, work)
+            if needed <= room:
+                return Passed(passed.copy(), places.copy()), source.copy()
             self._room = 2 * needed
-            _, source, passed, rows = kernels.classify(*given, self._room)
-        return Passed(passed, rows), source

@@ -63,7 +63,7 @@ def extract(machine: Machine, now: int) -> State:
 
 def all_kept(machine: Machine, numbers: Mapping[str, Array]) -> dict[str, pa.Table]:
     """What requests and queries keep, with rows said as numbers of their type's events."""
-    return kept_of(machine, numbers) | machine.windows.kept(numbers)
+    return kept_of(machine, numbers) | machine.windows.kept(numbers) | machine.plain.kept()
 
 
 def _positions(rows: Array, size: int) -> Array:
@@ -155,6 +155,7 @@ def load(machine: Machine, state: State) -> None:
     take_used(machine, state.used, numbers)
     take_kept(machine, state.kept, numbers)
     machine.windows.take(state.kept, numbers)
+    machine.plain.take(state.kept, numbers, machine.intake.stored)
     for name, table in state.pending.items():
         if name in tables.types and name in machine.emits:
             machine.pending[name] = _pending(name, table, machine)

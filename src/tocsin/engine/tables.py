@@ -14,6 +14,7 @@ import numpy as np
 from tocsin.engine.filters import FilterIndex
 from tocsin.engine.kernels import Array, layout
 from tocsin.engine.labels import Labels
+from tocsin.engine.plain_tables import LoadedPlain, is_plain, load_plain, reads_in_place
 from tocsin.engine.programs import Programs, Words
 from tocsin.engine.query_tables import LoadedWindow, load_window
 from tocsin.engine.request_tables import Arriving, LoadedContext, load_context, load_variant
@@ -79,6 +80,7 @@ class Tables:
         """For a level, what events may complete."""
         self.contexts: list[LoadedContext] = []
         self.windows: list[LoadedWindow] = []
+        self.plain: list[LoadedPlain] = []
         self.tells_expired = False
         """Whether matches say which of them are of events that left a window."""
         self.queues = 0
@@ -92,6 +94,7 @@ class Tables:
         self._fan_out = Words()
         self._is_anchor = Words()
         self._is_held = Words()
+        self._is_stored = Words()
         self._type_words = Words()
         self._slots_of: dict[tuple[str, Kind], Array | None] = {}
         self._buffer_next = Words()
@@ -159,6 +162,11 @@ class Tables:
         """Whether events that pass a filter are held by some window."""
         return self._is_held.view
 
+    @property
+    def is_stored(self) -> Array:
+        """Whether events that pass a filter are taken into the store; plain queries alone read them where they are."""
+        return self._is_stored.view
+
     def hold(self, filter: int) -> None:
         """Says that some window holds the events that pass a filter."""
         self._is_held.data[filter] = 1
@@ -190,7 +198,10 @@ class Tables:
             self.enter(type, {})
         for type, columns in needed_columns(plan).items():
             self.enter(type, columns)
-        for filter in plan.own:
+        if plan.windowed is not None and is_plain(plan):
+            self.filter(plan.anchor, stored=not reads_in_place(plan))
+            return load_plain(self, plan, plan.windowed, level, since)
+        for filter in (plan.anchor, *plan.own):
             self.filter(filter)
         if plan.windowed is not None:
             return load_window(self, plan, plan.windowed, level, since)
@@ -223,7 +234,7 @@ class Tables:
     def note(self, plan: RulePlan, offset: int, level: int) -> Loaded:
         """Notes a rule whose record is written."""
         programs = [self.expressions.add(plan.types, value, kind) for _, kind, value in plan.outputs]
-        loaded = Loaded(plan, len(self.rules), offset, self.filter(plan.anchor), level)
+        loaded = Loaded(plan, len(self.rules), offset, self._filter_ids[plan.anchor], level)
         self.rules.append(loaded)
         self._programs.extend(programs)
         self._program_starts.extend([self._programs.size])
@@ -257,8 +268,8 @@ class Tables:
             mine[name] = (slot, kind)
             self.width = max(self.width, slot + 1)
 
-    def filter(self, node: Filter) -> int:
-        """The number of a filter, which is loaded if it is new."""
+    def filter(self, node: Filter, *, stored: bool = True) -> int:
+        """The number of a filter, which is loaded if it is new. `stored`: what passes it is read from the store."""
         number = self._filter_ids.get(node)
         if number is None:
             number = self._filter_ids[node] = len(self._filter_ids)
@@ -266,6 +277,7 @@ class Tables:
             self._fan_out.extend([0])
             self._is_anchor.extend([0])
             self._is_held.extend([0])
+            self._is_stored.extend([0])
             tests: list[tuple[int, bool, int, int]] = []
             rest: list[Typed] = []
             for condition in node.conditions:
@@ -279,6 +291,8 @@ class Tables:
                 whole = rest[0] if len(rest) == 1 else Apply("and", tuple(rest), Kind.BOOL)
                 residual = self.expressions.add((node.type,), whole)
             self.filters.add(self.types[node.type], number, tests, residual)
+        if stored:
+            self._is_stored.data[number] = 1
         return number
 
     def close(self) -> None:

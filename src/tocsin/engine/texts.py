@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.kernels import Array
+from tocsin.engine.kernels.intake import ENTRY_WORDS, NUMBER
 
 FEW, TRIES = 1024, 16
 """Up to how many texts a lexicon is roomy, and how many ways to spread them are tried."""
@@ -21,21 +22,18 @@ class Lexicon:
     def __init__(self, numbers: Mapping[str, int], missing: int, dtype: type[np.signedinteger] = np.int64) -> None:
         self._names = [*numbers]
         offsets, data, _ = text_buffers(pa.array(self._names, pa.string()))
-        size = 1 << ((16 if len(numbers) <= FEW else 2) * len(numbers)).bit_length()
+        size = 1 << max(1, ((16 if len(numbers) <= FEW else 2) * len(numbers)).bit_length())
         self._known = data
-        self._heads = np.zeros(size, np.uint64)
-        self._lengths, self._begins = np.empty(size, np.int32), np.zeros(size, np.int32)
-        self._numbers = np.zeros(size, dtype)
-        self._missing = self._numbers.dtype.type(missing)
-        codes = np.array([*numbers.values()], dtype)
-        table = self._heads, self._lengths, self._begins, self._numbers
+        self._table = np.empty((size, ENTRY_WORDS), np.int64)
+        self._dtype, self._missing = np.dtype(dtype), dtype(missing)
+        codes = np.array([*numbers.values()], np.int64)
         # A text that is not at its place takes a branch that cannot be predicted: as few as possible.
         spreads = (
             np.random.default_rng(0).integers(1 << 63, 1 << 64, TRIES if len(numbers) <= FEW else 1, np.uint64) | 1
         )
-        steps = [kernels.enter_texts(offsets, data, codes, spread, *table) for spread in spreads]
+        steps = [kernels.enter_texts(offsets, data, codes, spread, self._table) for spread in spreads]
         self._spread = spreads[np.argmin(steps)]
-        kernels.enter_texts(offsets, data, codes, self._spread, *table)
+        kernels.enter_texts(offsets, data, codes, self._spread, self._table)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -43,30 +41,28 @@ class Lexicon:
     def find(self, column: pa.Array) -> Array:
         """The number of each text of a column. What a null becomes has no meaning.
 
-        Linear: a text of up to eight bytes is compared as one word.
+        Linear: a text of up to sixteen bytes is compared as two words.
         """
-        return self._find(column, np.zeros(0, np.int64))
+        return self._find(column, np.zeros(0, np.uint8))
 
     def find_all(self, column: pa.Array, out: Array | None = None) -> tuple[Array, set[int]]:
         """The number of each text of a column, if wanted in this array, and which of the known numbers there are."""
-        counts = np.zeros(len(self._heads), np.int64)
-        return self._find(column, counts, out), set(self._numbers[counts > 0].tolist())
+        seen = np.zeros(len(self._table), np.uint8)
+        return self._find(column, seen, out), set(self._table[seen != 0, NUMBER].tolist())
 
     def numbers_of(self, column: pa.Array) -> Array:
         """Room for the number of each text of a column."""
-        return np.empty(len(column), self._numbers.dtype)
+        return np.empty(len(column), self._dtype)
 
-    def _find(self, column: pa.Array, counts: Array, out: Array | None = None) -> Array:
+    def _find(self, column: pa.Array, seen: Array, out: Array | None = None) -> Array:
         if pa.types.is_dictionary(column.type):
-            numbers = np.append(self._find(column.dictionary, counts), self._missing)
+            numbers = np.append(self._find(column.dictionary, seen), self._missing)
             indices = column.indices.fill_null(len(column.dictionary)) if column.null_count else column.indices
             return np.asarray(numbers[indices.to_numpy(zero_copy_only=False)])
         offsets, data, _ = text_buffers(column)
         out = self.numbers_of(column) if out is None else out
-        table = self._heads, self._lengths, self._begins, self._known, self._numbers
-        kernels.find_texts(
-            offsets.ctypes.data, data.ctypes.data, len(data), self._spread, *table, counts, self._missing, out
-        )
+        table = self._spread, self._table, self._known
+        kernels.find_texts(offsets.ctypes.data, data.ctypes.data, len(data), *table, seen, self._missing, out)
         return out
 
 

@@ -17,12 +17,11 @@ import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.chains import Attempts
-from tocsin.engine.kernels import Array, groups, joins, layout, plain, queries, values, windows
+from tocsin.engine.kernels import Array, groups, joins, layout, queries, values, windows
 from tocsin.engine.levels import Level
 from tocsin.engine.sieve import Passed
 from tocsin.errors import StateError
 from tocsin.events.types import Kind
-from tocsin.language.queries import Extent
 
 if TYPE_CHECKING:
     from tocsin.engine.machine import Machine
@@ -58,8 +57,6 @@ class Windows:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._loaded: list[LoadedWindow] = []
-        self._plain: list[tuple[int, int]] = []
-        """The numbers of the queries over plain values, and where their records are."""
         self._levels: dict[int, Level] = {}
         self._states: Array = np.zeros((0, layout.STATE_WORDS), np.int64)
         self._memory: Array = np.zeros(4096, np.int64)
@@ -89,8 +86,6 @@ class Windows:
             states[0, layout.M_RESTARTS] = 0
             states[1:, layout.U_DUE], states[1:, layout.U_FLAGS] = kernels.NONE, 0
         self._loaded.append(loaded)
-        if loaded.plain:
-            self._plain.append((loaded.number, loaded.offset))
         self._levels.setdefault(loaded.rule.level, Level()).add(loaded)
 
     # ---- one batch
@@ -212,23 +207,12 @@ class Windows:
     def rows(self) -> Array:
         """The rows of the store that windows hold, some of them several times."""
         found = (self._memory[at] for at in self._found())
-        return np.concatenate([self._row[self._row >= 0], self._plain_rows(), *found])
-
-    def _plain_rows(self, number: Array | None = None) -> Array:
-        """The rows that windows of plain values hold, which get other numbers if there are any."""
-        queries, offsets = np.array(self._plain, np.int64).reshape(-1, 2).T.copy()
-        rows = np.zeros(int(self._states[queries, layout.P_COUNT].sum()), np.int64)
-        if len(rows):
-            env, addresses = self._tables()
-            numbers = np.zeros(0, np.int64) if number is None else number
-            plain.plain_all(env.ctypes.data, addresses.ctypes.data, offsets, rows, numbers)
-        return rows
+        return np.concatenate([self._row[self._row >= 0], *found])
 
     def renumber(self, number: Array) -> None:
         """Follows the store: rows have other numbers."""
         held = self._row >= 0
         self._row[held] = number[self._row[held]]
-        self._plain_rows(number)
         for at in self._found():
             self._memory[at] = number[self._memory[at]]
 
@@ -272,7 +256,7 @@ class Windows:
             for place, window in self._windows_of(loaded):
                 type = loaded.rule.plan.types[place]
                 for name, at in ((HELD, layout.S_HEAD), (COMING, layout.S_COMING)):
-                    listed = self._listed(loaded, window, at)
+                    listed = self._listed(window, at)
                     what += [_placed(name, place)] * len(listed)
                     types += [type] * len(listed)
                     rows += numbers[type][listed].tolist() if len(listed) else []
@@ -311,18 +295,10 @@ class Windows:
                     found[name] = pa.concat_tables([tried, *([found[name]] if name in found else [])])
         return found
 
-    def _listed(self, loaded: LoadedWindow, window: Array, at: int) -> Array:
+    def _listed(self, window: Array, at: int) -> Array:
         """The rows that a window holds, or of the batch that is coming, whose list is at that place of its state."""
-        if not loaded.plain:
-            linked: Array = windows.listed(self._next, self._row, int(window[at]), int(window[at + 2]))
-            return linked
-        sliding = loaded.windowed.window is not None and loaded.windowed.window.extent == Extent.LENGTH
-        rows = np.zeros(int(window[layout.P_COUNT]) if sliding == (at == layout.S_HEAD) else 0, np.int64)
-        if len(rows):
-            env, addresses = self._tables()
-            offsets = np.array([loaded.offset])
-            plain.plain_all(env.ctypes.data, addresses.ctypes.data, offsets, rows, np.zeros(0, np.int64))
-        return rows
+        linked: Array = windows.listed(self._next, self._row, int(window[at]), int(window[at + 2]))
+        return linked
 
     def _windows_of(self, loaded: LoadedWindow) -> Iterator[tuple[int, Array]]:
         """The states of a query's windows, with the places of their events."""
@@ -355,8 +331,6 @@ class Windows:
             adopted = np.nonzero(what == GROUP)[0]
             chained = loaded.windowed.chained is not None
             more = Attempts.room(loaded, table) if chained else 0
-            if loaded.plain:
-                more += loaded.record + plain.words_at_most(len(what))
             if loaded.lanes:
                 more += (3 + layout.LANES) * len(table["words"].combine_chunks().flatten())
             self._reserve(len(what), len(what) * (loaded.record + layout.J_SIDE_WORDS) + more, out)
@@ -373,10 +347,7 @@ class Windows:
                     window[[layout.S_BEGUN, layout.S_FIRST, layout.S_NEXT]] = 1, *table["words"][row].as_py()
                 state = layout.STATE_WORDS * (loaded.number + place + (loaded.windowed.joined is not None))
                 grouped = loaded.windowed.joined is None
-                if loaded.plain:
-                    plain.plain_restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, np.concatenate(lists))
-                else:
-                    windows.restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, state, grouped, *lists)
+                windows.restore(env.ctypes.data, addresses.ctypes.data, loaded.offset, state, grouped, *lists)
             if loaded.windowed.joined is not None:
                 joins.link_sides(env.ctypes.data, addresses.ctypes.data, loaded.offset)
             if chained:

@@ -1,13 +1,30 @@
 # mypy: disable-error-code="no-untyped-def, assignment"
-"""Which filters does each event of a batch pass? Type by type, and for a type attribute by attribute, so that what is
-the same for all its events is looked up once and the loops over them hardly branch.
+"""Which filters does each event of a batch pass?
+
+Where a type has few filters, each pair of an event and a filter of its type goes through the steps of the filter, round
+by round, as far as it passes. Where it has many, this goes type by type, and for a type attribute by attribute, so that
+what is the same for all its events is looked up once. Neither way branches on what cannot be predicted: of which type
+an event is, and what it passes.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tocsin.engine.kernels.expressions import evaluate, order_holds
+from tocsin.engine.kernels.layout import (
+    TRY_ANYTHING,
+    TRY_FILTER,
+    TRY_GREATEST,
+    TRY_LAST,
+    TRY_LEAST,
+    TRY_SLOT,
+    TRY_TURNED,
+    TRY_WORDS,
+    Filters,
+)
 from tocsin.engine.kernels.memory import (
     FRAME,
     PRESENT,
@@ -16,6 +33,7 @@ from tocsin.engine.kernels.memory import (
     STRIDE,
     TS,
     WORDS,
+    Array,
     bit_count,
     get,
     get_byte,
@@ -155,21 +173,18 @@ def by_type(types, begin, end, starts, rows):
                 at += get_half(types, i) == t
         starts[len(starts) - 1] = at
         return
+    # Events that nobody needs, of type -1, are gathered too, in front: which they are cannot be predicted.
+    counts, at = starts.ctypes.data, np.int64(0)
     starts[:] = 0
     for i in range(begin, end):
-        t = np.int64(get_half(types, i))
-        if t >= 0:
-            starts[t + 1] += 1
-    for t in range(1, len(starts)):
-        starts[t] += starts[t - 1]
+        t = np.int64(get_half(types, i)) + 1
+        put(counts, t, get(counts, t) + 1)
+    for t in range(len(starts)):
+        at, starts[t] = at + starts[t], at
     for i in range(begin, end):
-        t = np.int64(get_half(types, i))
-        if t >= 0:
-            put_half(rows, starts[t], np.int32(i))
-            starts[t] += 1  # in the end, where the next one's start
-    for t in range(len(starts) - 1, 0, -1):
-        starts[t] = starts[t - 1]
-    starts[0] = 0
+        t = np.int64(get_half(types, i)) + 1
+        put_half(rows, get(counts, t), np.int32(i))
+        put(counts, t, get(counts, t) + 1)  # in the end, where the next one's start
 
 
 @jit
@@ -203,15 +218,15 @@ def spread(masks, words, count, rows, ids, hits, found_filter, found_event, foun
 
 
 @jit
-def run_programs(env, columns, column_of, t, ts, seq, residual, found_filter, found_event, first, found):
-    """Of the pairs from `first` on, keeps those whose filters' programs hold. Returns how many pairs there are now."""
+def run_programs(env, columns, column_of, types, ts, seq, residual, found_filter, found_event, found):
+    """Of the pairs keeps those whose filters' programs hold. Returns how many pairs there are then."""
     keep_apart()
-    kept, copied = first, np.int64(-1)
-    for p in range(first, found):
+    kept, copied = 0, np.int64(-1)
+    for p in range(found):
         program, i = residual[found_filter[p]], found_event[p]
         if program >= 0:
             if copied != i:
-                copy_row(env, columns, column_of, t, ts, seq, i)
+                copy_row(env, columns, column_of, np.int64(get_half(types, i)), ts, seq, i)
                 copied = i
             put(get(env, FRAME), 0, 0)
             evaluate(env, program)
@@ -277,56 +292,151 @@ def masks_of(f, block, t, columns, column_of, rows, count, masks, places):
 
 
 @jit
-def classify(f, env, columns, column_of, types, ts, seq, count, room):
+def first_tries(types, begin, end, entry_starts, entries, events, steps, others):
+    """The pairs of an event and the first step of a filter of its type: of all first filters, then all second ones, …
+    Returns how many there are.
+    """
+    keep_apart()
+    count, left, turn = 0, end - begin, 0
+    while left > 0:
+        more = 0
+        for k in range(left):
+            i = begin + k if turn == 0 else np.int64(others[k])
+            t = np.int64(get_half(types, i))
+            entry = entry_starts[max(t, np.int64(0))] + turn
+            has = (entry < entry_starts[max(t, np.int64(0)) + 1]) & (t >= 0)
+            events[count + more], steps[count + more] = i, entries[min(entry, len(entries) - 1)]
+            others[more] = i
+            more += has
+        count += more
+        left, turn = more, turn + 1
+    return count
+
+
+@jit
+def try_steps(table, types, columns, column_of, width, ts, events, steps, count, found_filter, found_event, found):
+    """Tries the step of each pair. Those that pass go on to the next step, in the same place, or that was the last, and
+    they are found. Returns how many go on, and how many are found up to now. All but arrays of pairs are addresses.
+    """
+    keep_apart()
+    left = 0
+    for k in range(count):
+        i = np.int64(events[k])
+        step = table + 8 * TRY_WORDS * np.int64(steps[k])
+        c = get(column_of, width * np.int64(get_half(types, i)) + get(step, TRY_SLOT))
+        column = columns + 32 * max(c, np.int64(0))
+        x = get(get(column, VALUES) if c >= 0 else ts, i)
+        x ^= (x >> 63) & get(step, TRY_TURNED)
+        passes = (x >= get(step, TRY_LEAST)) & (x <= get(step, TRY_GREATEST)) & (c >= 0)
+        if get(column, BITS) != 0:
+            passes &= is_there(get(column, BITS), get(column, FIRST_BIT) + i)
+        passes |= get(step, TRY_ANYTHING) != 0
+        last = get(step, TRY_LAST) != 0
+        found_filter[found], found_event[found] = get(step, TRY_FILTER), i
+        found += passes & last
+        events[left], steps[left] = i, steps[k] + 1
+        left += passes & (not last)
+    return left, found
+
+
+class Work(NamedTuple):
+    """What `classify` writes to: for a span of events the pairs that are tried, then the events of each type and what
+    they pass, then all pairs.
+    """
+
+    events: Array
+    steps: Array
+    others: Array
+    starts: Array
+    rows: Array
+    masks: Array
+    near: Array
+    passing: Array
+    places: Array
+    found_filter: Array
+    found_event: Array
+    pair_filter: Array
+    pair_row: Array
+    source: Array
+
+
+def work_for(filters: Filters, count: int, room: int) -> Work:
+    """Arrays for so many events and pairs."""
+    types = len(filters.first_block)
+    span = min(max(SPAN, 2 * types), max(count, 1))
+    tries = span * (int((filters.entry_starts[1:] - filters.entry_starts[:-1]).max()) + 1)
+    words = max(1, (int(filters.block_filter_count.max()) + 63) >> 6)
+    return Work(
+        np.empty(tries, np.int32),
+        np.empty(tries, np.int32),
+        np.empty(span, np.int32),
+        np.empty(types + 1, np.int64),
+        np.empty(span + 1, np.int32),
+        np.empty(span * words, np.int64),
+        np.empty(span * words + 1, np.int32),
+        np.zeros(span, np.int64),
+        np.empty(span, np.int64),
+        np.empty(room + tries, np.int64),
+        np.empty(room + tries, np.int64),
+        np.empty(room, np.int64),
+        np.empty(room, np.int64),
+        np.empty(count + 1, np.int64),
+    )
+
+
+@jit
+def classify(f, env, columns, column_of, types, ts, seq, count, w):
     """Tests the batch's events against all filters of their types, in the columns where they are.
 
     Returns how many pairs (filter, event) may have to be told apart; if there is room for that, the events that passed
-    some filter, and the pairs (filter, place among these) in the order of events. For one event: a binary search for
-    each attribute that some filter tests, and one word for every 64 filters of its type. A program reads the event from
-    the one row of the store in the environment.
+    some filter, and the pairs (filter, place among these) in the order of events; these stand in the work arrays `w`.
+    For one event: each filter of its type if these are few, else a binary search for each attribute that some filter
+    tests, and one word for every 64 filters. A program reads the event from the one row of the environment's store.
     """
-    span = min(max(SPAN, 2 * len(f.first_block)), max(count, 1))
-    words_most = 1
-    for block in range(len(f.block_filter_count)):
-        words_most = max(words_most, (f.block_filter_count[block] + 63) >> 6)
-    starts = np.empty(len(f.first_block) + 1, np.int64)
-    rows, masks = np.empty(span + 1, np.int32), np.empty(span * words_most, np.int64)
-    near = np.empty(span * words_most + 1, np.int32)
-    passing, places = np.zeros(span, np.int64), np.empty(span, np.int64)
-    found_filter, found_event = np.empty(room, np.int64), np.empty(room, np.int64)
-    pair_filter, pair_row = np.empty(room, np.int64), np.empty(room, np.int64)
-    source = np.empty(count + 1, np.int64)
+    span, room, found_filter, found_event = len(w.passing), len(w.pair_filter), w.found_filter, w.found_event
+    all_columns, own_columns, rows, near = columns.ctypes.data, column_of.ctypes.data, w.rows.ctypes.data, w.near
+    table, starts, masks = f.steps.ctypes.data, w.starts, w.masks.ctypes.data
+    some_few, some_many, some_programs = f.few.any(), not f.few.all(), f.has_program.any()
     kept, pairs, needed = 0, 0, 0
     for begin in range(0, count, span):
         end = min(begin + span, count)
-        by_type(types, begin, end, starts, rows.ctypes.data)
         found = 0
-        for t in range(len(f.first_block)):
-            mine, size = rows.ctypes.data + 4 * starts[t], starts[t + 1] - starts[t]
-            block = f.first_block[t] if size > 0 else np.int64(-1)
-            while block >= 0:
-                words = (f.block_filter_count[block] + 63) >> 6
-                masks_of(f, block, t, columns, column_of, mine, size, masks.ctypes.data, near.ctypes.data)
-                more = bits_set(masks.ctypes.data, size * words)
-                needed += more
-                if more > 0 and needed <= room:
-                    before = found
-                    ids = f.filter_ids.ctypes.data + 8 * f.block_filters[block]
-                    found = spread(
-                        masks.ctypes.data, words, size, mine, ids, near.ctypes.data, found_filter.ctypes.data,
-                        found_event.ctypes.data, found,
-                    )  # fmt: skip
-                    if f.has_program[block] != 0:
-                        found = run_programs(
-                            env, columns, column_of, t, ts, seq, f.residual, found_filter, found_event, before, found
-                        )
-                block = f.next_block[block]
+        if some_few:
+            left = first_tries(types, begin, end, f.entry_starts, f.entries, w.events, w.steps, w.others)
+            while left > 0:
+                left, found = try_steps(
+                    table, types, all_columns, own_columns, column_of.shape[1], ts, w.events, w.steps, left,
+                    found_filter, found_event, found,
+                )  # fmt: skip
+            needed += found
+        if some_many:
+            by_type(types, begin, end, starts, rows)
+            for t in range(len(f.first_block)):
+                mine, size = rows + 4 * starts[t], starts[t + 1] - starts[t]
+                block = f.first_block[t] if size > 0 else np.int64(-1)
+                while block >= 0:
+                    if f.few[block] == 0:
+                        words = (f.block_filter_count[block] + 63) >> 6
+                        masks_of(f, block, t, columns, column_of, mine, size, masks, near.ctypes.data)
+                        more = bits_set(masks, size * words)
+                        needed += more
+                        if more > 0 and needed <= room:
+                            ids = f.filter_ids.ctypes.data + 8 * f.block_filters[block]
+                            found = spread(
+                                masks, words, size, mine, ids, near.ctypes.data, found_filter.ctypes.data,
+                                found_event.ctypes.data, found,
+                            )  # fmt: skip
+                    block = f.next_block[block]
         if needed <= room:
+            if some_programs:
+                found = run_programs(
+                    env, columns, column_of, types, ts, seq, f.residual, found_filter, found_event, found
+                )
             kept, pairs = in_order(
-                found_filter, found_event, found, begin, end, passing, places, source, kept, pair_filter, pair_row,
-                pairs,
+                found_filter, found_event, found, begin, end, w.passing, w.places, w.source, kept, w.pair_filter,
+                w.pair_row, pairs,
             )  # fmt: skip
-    return needed, source[:kept], pair_filter[:pairs], pair_row[:pairs]
+    return needed, w.source[:kept], w.pair_filter[:pairs], w.pair_row[:pairs]
 
 
 @jit

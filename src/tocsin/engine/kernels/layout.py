@@ -83,11 +83,9 @@ Q_SINCE, Q_RULE, Q_STATE, Q_EXTENT, Q_SIZE, Q_AFTER_COUNT, Q_AFTER = range(7)
 """The number of its rule, where its words among the states stand, the window, the tests behind it."""
 Q_KEY_COUNT, Q_KEYS, Q_CALL_COUNT, Q_CALLS, Q_OUTPUT_COUNT, Q_OUTPUTS, Q_HAVING_COUNT, Q_HAVING = range(7, 15)
 Q_CURRENT, Q_EXPIRED, Q_GROUPED, Q_RECORD, Q_KIND = range(15, 20)
-"""Which rows come out, whether there are records of groups, and how long one is; whether it has a WINDOW, is a JOIN, is
-an AUTOMATON, or is about PLAIN values. Of such a one arguments and outputs are no programs: an argument is a
-slot, and an output is a slot too, or, below 0, an aggregate."""
-WINDOW, JOIN, AUTOMATON, PLAIN = range(4)
-PLAIN_CALLS_MAX = 8
+"""Which rows come out, whether there are records of groups, and how long one is; whether it has a WINDOW, is a JOIN, or
+is an AUTOMATON."""
+WINDOW, JOIN, AUTOMATON = range(3)
 J_DROPS, J_ON_COUNT, J_ON, J_SIDES = range(20, 24)
 """Of a join besides: whether groups without events are dropped, the tests of a pair, then its two sides."""
 J_LOOKS, J_OUTER = range(20, 22)
@@ -129,9 +127,15 @@ S_HEAD, S_TAIL, S_COUNT, S_COMING, S_COMING_TAIL, S_COMING_COUNT, S_BEGUN, S_FIR
 S_GROUPS, S_FREE, S_EMPTY, S_CHUNK, S_DUE = range(9, 14)
 STATE_WORDS = 16
 
-# Of a window of plain values: the first entry of its ring, where its aggregates stand, how many entries there are, and
-# where the ring is and how many it can have; up to which of them least and greatest values are those of all behind.
-P_HEAD, P_RECORD, P_COUNT, P_BLOCK, P_ROOM, P_CUT = 0, 1, 2, 3, 5, 12
+# A plain query: from when on it sees events, its rule, its window, its aggregates and what it puts out; then what it
+# keeps: how many events are in its window, and of a ring the first entry, how many it can have, where it is, and up to
+# which entry least and greatest values are those of all behind.
+P_SINCE, P_RULE, P_EXTENT, P_SIZE, P_CALL_COUNT, P_CALLS, P_OUTPUT_COUNT, P_OUTPUTS = range(8)
+P_COUNT, P_HEAD, P_ROOM, P_BLOCK, P_CUT = range(8, 13)
+PLAIN_WORDS = 13
+# Its aggregates: the function, the slot of the argument, whether that is a double, and where the aggregate stands.
+PC_FUNCTION, PC_ARGUMENT, PC_DOUBLE, PC_HELD = range(4)
+PLAIN_CALL_WORDS = 4
 
 # Of an automaton, in the place of a window: the oldest and the youngest attempt that has begun, how many attempts there
 # are, free records of attempts and of entries, how many entries there have been, whether a first attempt began and
@@ -172,6 +176,12 @@ class Lists(NamedTuple):
     pool_ts: Array
 
 
+# A step of a filter that is tried: the slot, the bits that are turned in a negative word so that words are in the order
+# of values, the least and the greatest word, whether it is the last step, the filter, and whether anything passes.
+TRY_SLOT, TRY_TURNED, TRY_LEAST, TRY_GREATEST, TRY_LAST, TRY_FILTER, TRY_ANYTHING = range(7)
+TRY_WORDS = 8
+
+
 class Filters(NamedTuple):
     """The filter index: for each type a chain of blocks of filters, for each block the attributes that it tests.
 
@@ -195,3 +205,11 @@ class Filters(NamedTuple):
     filter_ids: Array
     residual: Array
     has_program: Array
+    few: Array
+    """Whether the filters of a block are tried one by one."""
+    entry_starts: Array
+    """Where the filters of a type that are tried one by one begin in `entries`."""
+    entries: Array
+    """The first step of each of these filters."""
+    steps: Array
+    """What is tried, the steps of a filter one behind the other."""

@@ -3,10 +3,11 @@
 over the last n events or over n at a time, of which only the new rows come out: no groups, no tests behind the window,
 no timers.
 
-Such a window is a ring in the common memory. An entry is the row of the store, with a bit for each aggregate that says
-whether it has a value, and, where events leave one by one, the values themselves, which are not looked up again.
+Such a query reads its events where they are, in the columns of a batch, and keeps values, not events. Its record has
+what it does and what it keeps together; see `layout`. A window that fills up and empties has its aggregates, one
+that slides a ring of entries besides:
 
-    row and bits  value of the first aggregate  value of the second  …
+    a bit for each aggregate that has a value  value of the first aggregate  value of the second  …
 
 Sums are those of `sums`. For a least or greatest value the ring is cut in two: of the entries up to the cut the values
 are replaced, once, by the least of all from there to the cut, and behind it the least so far is kept. So the least of
@@ -17,345 +18,380 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.groups import (
-    COUNTS,
-    MEMORY,
-    OUT_EXPIRED,
-    OUT_FIRST,
-    OUT_KNOWN,
-    OUT_ROOM,
-    OUT_RULE,
-    OUT_SECOND,
-    OUT_SEQ,
-    OUT_TS,
-    OUT_WORDS,
-    RULE_WORDS,
-    STATES,
-    STORE_FIRST,
-    STORE_SECOND,
-    TAKEN,
-)
+from tocsin.engine.kernels.filters import DOUBLE, VALUES, has_value
 from tocsin.engine.kernels.hashing import FIRST_SEED, SECOND_SEED, fold
 from tocsin.engine.kernels.layout import (
-    A_ARGUMENT,
-    A_AT,
-    A_DOUBLE,
-    A_FUNCTION,
     AVG,
-    C_MEMORY,
-    C_ROWS,
-    CALL_WORDS,
     COUNT,
     LENGTH,
-    LENGTH_BATCH,
     MAX,
     MIN,
     NO_WINDOW,
     P_BLOCK,
+    P_CALL_COUNT,
+    P_CALLS,
     P_COUNT,
     P_CUT,
+    P_EXTENT,
     P_HEAD,
-    P_RECORD,
+    P_OUTPUT_COUNT,
+    P_OUTPUTS,
     P_ROOM,
-    PLAIN_CALLS_MAX,
-    Q_CALL_COUNT,
-    Q_CALLS,
-    Q_EXTENT,
-    Q_OUTPUT_COUNT,
-    Q_OUTPUTS,
-    Q_RECORD,
-    Q_RULE,
-    Q_SINCE,
-    Q_SIZE,
-    Q_STATE,
+    P_RULE,
+    P_SINCE,
+    P_SIZE,
+    PC_ARGUMENT,
+    PC_DOUBLE,
+    PC_FUNCTION,
+    PC_HELD,
+    PLAIN_CALL_WORDS,
     SUM,
 )
-from tocsin.engine.kernels.memory import (
-    CODE,
-    PRESENT,
-    SEQ,
-    STRIDE,
-    TS,
-    WORDS,
-    get,
-    get_byte,
-    jit,
-    keep_apart,
-    put,
-    put_byte,
-    put_double,
-    small,
+from tocsin.engine.kernels.memory import get, get_double, get_half, jit, keep_apart, put, small
+from tocsin.engine.kernels.sums import (
+    DOUBLE_EXPONENT,
+    LIMBS_DOUBLE,
+    LIMBS_LONG,
+    NARROW,
+    add_value,
+    clear_sum,
+    clear_wide,
+    sum_double,
+    sum_long,
 )
-from tocsin.engine.kernels.sums import DOUBLE_EXPONENT, add_value, clear_sum, sum_double, sum_long
 from tocsin.engine.kernels.values import beats
 
-DONE, MORE_ROWS, MORE_MEMORY = 0, 1, 3
-"""Why a run stopped, as in `windows`."""
-ROW_BITS = 48
-_ROW = np.int64((1 << ROW_BITS) - 1)
+DONE, MORE_ROWS, MORE_MEMORY = range(3)
+"""Why a run stopped."""
 _FIRST_ROOM = 8
 
 
-def words_at_most(entries: int) -> int:
-    """How many words the first ring for so many entries can need."""
-    return max(_FIRST_ROOM, entries) * (1 + PLAIN_CALLS_MAX)
-
-
 @jit
-def plain_run(env, place, query, state, arrivals, at, end):
-    """Lets a query see arrivals from `at` on. Returns where it stopped, and why."""
-    keep_apart()
-    code, counts = get(env, CODE), get(place, COUNTS)
-    since, size = get(code, query + Q_SINCE), get(code, query + Q_SIZE)
-    extent, width = get(code, query + Q_EXTENT), entry_words(env, query)
-    ts = get(env, TS)
-    while at < end:
-        row = arrivals[at]
-        if get(ts, row) >= since:
-            if get(counts, C_ROWS) >= get(place, OUT_ROOM):
-                return at, MORE_ROWS
+def plain_run(
+    memory, used, limit, starts, queries, filters, events, pair, turn, columns, column_of, types, ts, rules, sources,
+    words, known,
+):  # fmt: skip
+    """Lets queries see events: for each pair (filter, event), from `pair` on, all queries of the filter, the first time
+    from `turn` on.
+
+    `memory`, `types` and `ts` are addresses, `used` says how many words of memory are in use, of `limit`. Rows go to
+    `rules`, `sources` (their events), `words` and `known`. Returns where it stopped, how many rows there are, and why.
+    """
+    rows = np.int64(0)
+    for p in range(pair, len(filters)):
+        i = events[p]
+        t = np.int64(get_half(types, i))
+        first, end = starts[filters[p]], starts[filters[p] + 1]
+        for n in range(first + turn, end):
+            query = queries[n]
+            if get(ts, i) < get(memory, query + P_SINCE):
+                continue
+            if rows == len(rules):
+                return p, n - first, rows, MORE_ROWS
+            extent = get(memory, query + P_EXTENT)
             if extent != NO_WINDOW:
-                if not _has_room(env, place, query, state, width, np.int64(1)):
-                    return at, MORE_MEMORY
-                if extent == LENGTH and get(state, P_COUNT) == size:
-                    _leave(env, place, query, state, width)
-                _come(env, place, query, state, width, row)
-            if extent != LENGTH_BATCH or get(state, P_COUNT) == size:
-                _put_out(env, place, query, state, width, row)
-                if extent == LENGTH_BATCH:
-                    _begin(env, place, query, state)
-        at += 1
-    return at, DONE
+                count, size = get(memory, query + P_COUNT), get(memory, query + P_SIZE)
+                if extent == LENGTH:
+                    if not _has_room(memory, used, limit, query, count, size):
+                        return p, n - first, rows, MORE_MEMORY
+                    if count == size:
+                        _leave(memory, query)
+                        count -= 1
+                _come(memory, query, extent == LENGTH, count, columns, column_of, t, i)
+                put(memory, query + P_COUNT, count + 1)
+                if extent != LENGTH and count + 1 < size:
+                    continue
+            outputs = get(memory, query + P_OUTPUTS)
+            for k in range(get(memory, query + P_OUTPUT_COUNT)):
+                what = get(memory, outputs + k)
+                if what < 0:
+                    words[k, rows], known[k, rows] = _aggregate(memory, query, -what - 1)
+                else:
+                    words[k, rows], known[k, rows] = _value(columns, column_of, t, what, i)
+            rules[rows], sources[rows] = get(memory, query + P_RULE), i
+            rows += 1
+            if extent != NO_WINDOW and extent != LENGTH:
+                clear(memory, query)
+        turn = np.int64(0)
+    return np.int64(len(filters)), np.int64(0), rows, DONE
 
 
 @small
-def entry_words(env, query):
-    """How long an entry is."""
-    code = get(env, CODE)
-    return np.int64(1) + (get(code, query + Q_CALL_COUNT) if get(code, query + Q_EXTENT) == LENGTH else np.int64(0))
+def _value(columns, column_of, t, slot, i):
+    """The word of an attribute of an event, and whether there is one."""
+    c = column_of[t, slot]
+    if c < 0 or not has_value(columns, c, i):
+        return np.int64(0), False
+    if columns[c, DOUBLE] != 0:
+        return np.float64(get_double(columns[c, VALUES], i) + 0.0).view(np.int64), True
+    return get(columns[c, VALUES], i), True
+
+
+@small
+def _entry_words(memory, query):
+    """How long an entry of a ring is."""
+    return np.int64(1) + get(memory, query + P_CALL_COUNT)
+
+
+@small
+def _has_room(memory, used, limit, query, count, size):
+    """Makes room for one entry more, if there is memory for it."""
+    room = get(memory, query + P_ROOM)
+    return count < room or room == size or _grown(memory, used, limit, query, count + 1)
 
 
 @jit
-def _has_room(env, place, query, state, width, more):
-    """Makes room for so many entries more, if there is memory for it."""
-    code, memory, counts = get(env, CODE), get(place, MEMORY), get(place, COUNTS)
-    size, room, count = get(code, query + Q_SIZE), get(state, P_ROOM), get(state, P_COUNT)
-    if count + more <= room or room == size:
-        return True
-    wanted = min(size, max(np.int64(_FIRST_ROOM), 2 * room, count + more))
-    record = get(code, query + Q_RECORD) if get(state, P_RECORD) < 0 else np.int64(0)
-    free = get(counts, C_MEMORY)
-    if free + record + wanted * width > get(place, TAKEN):
+def _grown(memory, used, limit, query, needed):
+    """Moves a ring to where there is room for more entries; false if there is not enough memory."""
+    keep_apart()
+    size, room, count = get(memory, query + P_SIZE), get(memory, query + P_ROOM), get(memory, query + P_COUNT)
+    width, wanted = _entry_words(memory, query), min(size, max(np.int64(_FIRST_ROOM), 2 * room, needed))
+    block = used[0]
+    if block + wanted * width > limit:
         return False
-    put(counts, C_MEMORY, free + record + wanted * width)
-    if record:
-        put(state, P_RECORD, free)
-        _begin(env, place, query, state)
-    old, head, block = get(state, P_BLOCK), get(state, P_HEAD), free + record
+    used[0] += wanted * width
+    old, head = get(memory, query + P_BLOCK), get(memory, query + P_HEAD)
     for n in range(count):
         for k in range(width):
             put(memory, block + n * width + k, get(memory, old + (head + n) % room * width + k))
-    put(state, P_BLOCK, block)
-    put(state, P_HEAD, np.int64(0))
-    put(state, P_ROOM, wanted)
+    put(memory, query + P_BLOCK, block)
+    put(memory, query + P_HEAD, np.int64(0))
+    put(memory, query + P_ROOM, wanted)
     return True
 
 
 @jit
-def _begin(env, place, query, state):
-    """Empties the window."""
-    code, memory, record = get(env, CODE), get(place, MEMORY), get(state, P_RECORD)
-    put(state, P_HEAD, np.int64(0))
-    put(state, P_COUNT, np.int64(0))
-    put(state, P_CUT, np.int64(0))
-    call = get(code, query + Q_CALLS)
-    for _ in range(get(code, query + Q_CALL_COUNT)):
-        function, held = get(code, call + A_FUNCTION), record + get(code, call + A_AT)
+def clear(memory, query):
+    """Empties a window."""
+    put(memory, query + P_HEAD, np.int64(0))
+    put(memory, query + P_COUNT, np.int64(0))
+    put(memory, query + P_CUT, np.int64(0))
+    call = get(memory, query + P_CALLS)
+    for _ in range(get(memory, query + P_CALL_COUNT)):
+        function, held = get(memory, call + PC_FUNCTION), get(memory, call + PC_HELD)
         if function != COUNT:
             put(memory, held, np.int64(0))
         if function in (SUM, AVG):
             clear_sum(memory, held + 1)
-        call += CALL_WORDS
+        call += PLAIN_CALL_WORDS
 
 
-@jit
-def _come(env, place, query, state, width, row):
-    """An event comes. There is room for it."""
-    code, memory, record = get(env, CODE), get(place, MEMORY), get(state, P_RECORD)
-    count, room = get(state, P_COUNT), get(state, P_ROOM)
-    spot = get(state, P_HEAD) + count
-    entry = get(state, P_BLOCK) + (spot - room if spot >= room else spot) * width
-    call, known = get(code, query + Q_CALLS), np.int64(0)
-    for n in range(get(code, query + Q_CALL_COUNT)):
-        function = get(code, call + A_FUNCTION)
-        if function != COUNT:
-            cell = get(code, call + A_ARGUMENT) * get(env, STRIDE) + row
-            if get_byte(get(env, PRESENT), cell):
-                word, double = get(get(env, WORDS), cell), get(code, call + A_DOUBLE)
-                held = record + get(code, call + A_AT)
-                known |= np.int64(1) << n
-                if width > 1:
+@small
+def _take(memory, call, word):
+    """An aggregate takes a value."""
+    function, held, double = get(memory, call + PC_FUNCTION), get(memory, call + PC_HELD), get(memory, call + PC_DOUBLE)
+    if function in (SUM, AVG):
+        put(memory, held, get(memory, held) + 1)
+        add_value(memory, held + 1, word, double, np.int64(1))
+    elif get(memory, held) == 0 or beats(word, get(memory, held + 1), double, function == MIN):
+        put(memory, held, np.int64(1))
+        put(memory, held + 1, word)
+
+
+@small
+def _come(memory, query, slides, count, columns, column_of, t, i):
+    """An event comes, behind so many others. There is room for it."""
+    entry = np.int64(0)
+    if slides:
+        spot, room = get(memory, query + P_HEAD) + count, get(memory, query + P_ROOM)
+        entry = get(memory, query + P_BLOCK) + (spot - room if spot >= room else spot) * _entry_words(memory, query)
+    call, bits = get(memory, query + P_CALLS), np.int64(0)
+    for n in range(get(memory, query + P_CALL_COUNT)):
+        if get(memory, call + PC_FUNCTION) != COUNT:
+            word, there = _value(columns, column_of, t, get(memory, call + PC_ARGUMENT), i)
+            if there:
+                bits |= np.int64(1) << n
+                if slides:
                     put(memory, entry + 1 + n, word)
-                if function in (SUM, AVG):
-                    put(memory, held, get(memory, held) + 1)
-                    add_value(memory, held + 1, word, double, np.int64(1))
-                elif get(memory, held) == 0 or beats(word, get(memory, held + 1), double, function == MIN):
-                    put(memory, held, np.int64(1))
-                    put(memory, held + 1, word)
-        call += CALL_WORDS
-    put(memory, entry, np.int64(row) | (known << ROW_BITS))
-    put(state, P_COUNT, count + 1)
+                _take(memory, call, word)
+        call += PLAIN_CALL_WORDS
+    if slides:
+        put(memory, entry, bits)
 
 
 @jit
-def _leave(env, place, query, state, width):
-    """The first event leaves."""
-    code, memory, record = get(env, CODE), get(place, MEMORY), get(state, P_RECORD)
-    count, head, room = get(state, P_COUNT), get(state, P_HEAD), get(state, P_ROOM)
-    if get(state, P_CUT) == 0:
-        _cut(env, place, query, state, width)
-    entry = get(state, P_BLOCK) + head * width
-    known, call = get(memory, entry) >> ROW_BITS, get(code, query + Q_CALLS)
-    for n in range(get(code, query + Q_CALL_COUNT)):
-        if get(code, call + A_FUNCTION) in (SUM, AVG) and known >> n & 1:
-            held = record + get(code, call + A_AT)
+def _leave(memory, query):
+    """The first event leaves a window that slides."""
+    head, room = get(memory, query + P_HEAD), get(memory, query + P_ROOM)
+    if get(memory, query + P_CUT) == 0:
+        _cut(memory, query)
+    entry = get(memory, query + P_BLOCK) + head * _entry_words(memory, query)
+    bits, call = get(memory, entry), get(memory, query + P_CALLS)
+    for n in range(get(memory, query + P_CALL_COUNT)):
+        if get(memory, call + PC_FUNCTION) in (SUM, AVG) and bits >> n & 1:
+            held = get(memory, call + PC_HELD)
             put(memory, held, get(memory, held) - 1)
-            add_value(memory, held + 1, get(memory, entry + 1 + n), get(code, call + A_DOUBLE), np.int64(-1))
-        call += CALL_WORDS
-    put(state, P_HEAD, np.int64(0) if head + 1 == room else head + 1)
-    put(state, P_COUNT, count - 1)
-    put(state, P_CUT, get(state, P_CUT) - 1)
+            add_value(memory, held + 1, get(memory, entry + 1 + n), get(memory, call + PC_DOUBLE), np.int64(-1))
+        call += PLAIN_CALL_WORDS
+    put(memory, query + P_HEAD, np.int64(0) if head + 1 == room else head + 1)
+    put(memory, query + P_COUNT, get(memory, query + P_COUNT) - 1)
+    put(memory, query + P_CUT, get(memory, query + P_CUT) - 1)
 
 
 @jit
-def _cut(env, place, query, state, width):
+def _cut(memory, query):
     """Puts the cut behind the last entry."""
     keep_apart()
-    code, memory, record = get(env, CODE), get(place, MEMORY), get(state, P_RECORD)
-    count, head, room, block = get(state, P_COUNT), get(state, P_HEAD), get(state, P_ROOM), get(state, P_BLOCK)
-    put(state, P_CUT, count)
-    call = get(code, query + Q_CALLS)
-    for n in range(get(code, query + Q_CALL_COUNT)):
-        function, double = get(code, call + A_FUNCTION), get(code, call + A_DOUBLE)
-        held = record + get(code, call + A_AT)
-        call += CALL_WORDS
+    count, head, room = get(memory, query + P_COUNT), get(memory, query + P_HEAD), get(memory, query + P_ROOM)
+    block, width = get(memory, query + P_BLOCK), _entry_words(memory, query)
+    put(memory, query + P_CUT, count)
+    call = get(memory, query + P_CALLS)
+    for n in range(get(memory, query + P_CALL_COUNT)):
+        function, double = get(memory, call + PC_FUNCTION), get(memory, call + PC_DOUBLE)
+        held = get(memory, call + PC_HELD)
+        call += PLAIN_CALL_WORDS
         if function not in (MIN, MAX):
             continue
         put(memory, held, np.int64(0))
         there, best = False, np.int64(0)
         for k in range(count - 1, -1, -1):
             entry = block + (head + k) % room * width
-            word, value = get(memory, entry), get(memory, entry + 1 + n)
-            if word >> (ROW_BITS + n) & 1 and (not there or beats(value, best, double, function == MIN)):
+            bits, value = get(memory, entry), get(memory, entry + 1 + n)
+            if bits >> n & 1 and (not there or beats(value, best, double, function == MIN)):
                 there, best = True, value
             if there:
-                put(memory, entry, word | np.int64(1) << (ROW_BITS + n))
+                put(memory, entry, bits | np.int64(1) << n)
                 put(memory, entry + 1 + n, best)
 
 
 @jit
-def _put_out(env, place, query, state, width, row):
-    """Puts out a row for the event that came."""
-    code, counts = get(env, CODE), get(place, COUNTS)
-    out, room = get(counts, C_ROWS), get(place, OUT_ROOM) + 1
-    put(counts, C_ROWS, out + 1)
-    outputs = get(code, query + Q_OUTPUTS)
-    for k in range(get(code, query + Q_OUTPUT_COUNT)):
-        what = get(code, outputs + k)
-        to = k * room + out
-        if what >= 0:  # an attribute of the event
-            cell = what * get(env, STRIDE) + row
-            put(get(place, OUT_WORDS), to, get(get(env, WORDS), cell))
-            put_byte(get(place, OUT_KNOWN), to, get_byte(get(env, PRESENT), cell))
-        else:
-            _aggregate(env, place, query, state, width, -what - 1, to)
-    put_byte(get(place, OUT_EXPIRED), out, np.uint8(0))
-    rule = get(code, query + Q_RULE)
-    a, b = fold(FIRST_SEED, SECOND_SEED, np.uint64(get(get(place, RULE_WORDS), 2 * rule)))
-    a, b = fold(a, b, np.uint64(get(get(place, RULE_WORDS), 2 * rule + 1)))
-    a, b = fold(a, b, np.uint64(get(get(place, STORE_FIRST), row)))
-    a, b = fold(a, b, np.uint64(get(get(place, STORE_SECOND), row)))
-    put(get(place, OUT_FIRST), out, np.int64(a))
-    put(get(place, OUT_SECOND), out, np.int64(b))
-    put(get(place, OUT_RULE), out, rule)
-    put(get(place, OUT_TS), out, get(get(env, TS), row))
-    put(get(place, OUT_SEQ), out, get(get(env, SEQ), row))
-
-
-@jit
-def _aggregate(env, place, query, state, width, n, to):
-    """Writes the value of an aggregate to a place of the rows that come out."""
-    code, memory = get(env, CODE), get(place, MEMORY)
-    words, knowns = get(place, OUT_WORDS), get(place, OUT_KNOWN)
-    call = get(code, query + Q_CALLS) + n * CALL_WORDS
-    function, double = get(code, call + A_FUNCTION), get(code, call + A_DOUBLE)
-    held = get(state, P_RECORD) + get(code, call + A_AT)
+def _aggregate(memory, query, n):
+    """The value of an aggregate, and whether there is one."""
+    call = get(memory, query + P_CALLS) + n * PLAIN_CALL_WORDS
+    function, double = get(memory, call + PC_FUNCTION), get(memory, call + PC_DOUBLE)
     if function == COUNT:
-        put(words, to, get(state, P_COUNT))
-        put_byte(knowns, to, np.uint8(1))
-        return
+        return get(memory, query + P_COUNT), True
+    held = get(memory, call + PC_HELD)
     if function in (MIN, MAX):
         there, best = get(memory, held) != 0, get(memory, held + 1)
-        if width > 1 and get(state, P_CUT) > 0:
-            entry = get(state, P_BLOCK) + get(state, P_HEAD) * width
-            if get(memory, entry) >> (ROW_BITS + n) & 1:
-                first = get(memory, entry + 1 + n)
-                if not there or beats(first, best, double, function == MIN):
-                    there, best = True, first
-        put(words, to, best)
-        put_byte(knowns, to, np.uint8(there))
-        return
+        if get(memory, query + P_CUT) > 0:
+            entry = get(memory, query + P_BLOCK) + get(memory, query + P_HEAD) * _entry_words(memory, query)
+            first = get(memory, entry + 1 + n)
+            if get(memory, entry) >> n & 1 and (not there or beats(first, best, double, function == MIN)):
+                there, best = True, first
+        return best, there
     number = get(memory, held)
     if number == 0:
-        put(words, to, np.int64(0))
-        put_byte(knowns, to, np.uint8(0))
-        return
+        return np.int64(0), False
     if function == SUM and not double:
-        total, within = sum_long(memory, held + 1)
-        put(words, to, total)
-        put_byte(knowns, to, np.uint8(within))
-        return
+        return sum_long(memory, held + 1)
     value = sum_double(memory, held + 1, np.int64(DOUBLE_EXPONENT if double else 0))
     if function == AVG:
         value /= number
-    put_double(words, to, value + 0.0)
-    put_byte(knowns, to, np.uint8(np.isfinite(value)))
+    return np.float64(value + 0.0).view(np.int64), np.isfinite(value)
+
+
+# ---- among others
+
+
+@jit
+def twins(origin, types, ts, seq, most):
+    """Whether two of some events in order are of one type and one instant, or more than `most` are of one instant."""
+    begin = 0
+    for n in range(1, len(origin)):
+        i = origin[n]
+        if get(ts, i) != get(ts, origin[begin]) or get(seq, i) != get(seq, origin[begin]):
+            begin = n
+            continue
+        if n - begin >= most:
+            return True
+        for m in range(begin, n):
+            if get_half(types, i) == get_half(types, origin[m]):
+                return True
+    return False
+
+
+@jit
+def in_order(sources, rules, ranks, ts, seq):
+    """Whether rows are in the order of time, and those of one instant in the order of their rules' ranks."""
+    for row in range(1, len(rules)):
+        i, before = sources[row], sources[row - 1]
+        later, same = get(ts, i) > get(ts, before), get(ts, i) == get(ts, before)
+        later |= same and get(seq, i) > get(seq, before)
+        same &= get(seq, i) == get(seq, before)
+        if not later and not (same and ranks[rules[row]] >= ranks[rules[row - 1]]):
+            return False
+    return True
+
+
+@jit
+def row_identities(rule_words, rules, first, second):
+    """The identities of rows from those of their events, in their place."""
+    for row in range(len(rules)):
+        a, b = fold(FIRST_SEED, SECOND_SEED, rule_words[rules[row], 0])
+        a, b = fold(a, b, rule_words[rules[row], 1])
+        a, b = fold(a, b, first[row])
+        first[row], second[row] = fold(a, b, second[row])
 
 
 # ---- what is kept
 
 
 @jit
-def plain_restore(env, place, query, rows):
-    """Gives a window the events that it held. There is memory for them."""
-    state = get(place, STATES) + 8 * get(get(env, CODE), query + Q_STATE)
-    width = entry_words(env, query)
-    if _has_room(env, place, query, state, width, np.int64(len(rows))):
-        for n in range(len(rows)):
-            _come(env, place, query, state, width, rows[n])
+def words_kept(memory, query):
+    """At most how many words say what a query keeps."""
+    if get(memory, query + P_EXTENT) == LENGTH:
+        return 1 + get(memory, query + P_COUNT) * _entry_words(memory, query)
+    return 1 + get(memory, query + P_CALL_COUNT) * (3 + LIMBS_DOUBLE)
 
 
 @jit
-def plain_rows(env, place, query, rows, renumbered):
-    """The rows that a window holds, written to `rows`; they get other numbers, if there are any. Returns how many."""
-    memory = get(place, MEMORY)
-    state = get(place, STATES) + 8 * get(get(env, CODE), query + Q_STATE)
-    width, head, count, room = entry_words(env, query), get(state, P_HEAD), get(state, P_COUNT), get(state, P_ROOM)
-    for n in range(count):
-        entry = get(state, P_BLOCK) + (head + n) % room * width
-        word = get(memory, entry)
-        if len(renumbered):
-            word = (word & ~_ROW) | renumbered[word & _ROW]
-            put(memory, entry, word)
-        if len(rows):
-            rows[n] = word & _ROW
-    return count
+def write_kept(memory, query, out):
+    """What a query keeps: how many events are in its window, then its entries, or the aggregates. Returns how long."""
+    count, call, at = get(memory, query + P_COUNT), get(memory, query + P_CALLS), 1
+    out[0] = count
+    if get(memory, query + P_EXTENT) == LENGTH:
+        room, width = get(memory, query + P_ROOM), _entry_words(memory, query)
+        for n in range(count):
+            entry = get(memory, query + P_BLOCK) + (get(memory, query + P_HEAD) + n) % room * width
+            for k in range(width):
+                out[at] = get(memory, entry + k)
+                at += 1
+        return at
+    for _ in range(get(memory, query + P_CALL_COUNT)):
+        function, held = get(memory, call + PC_FUNCTION), get(memory, call + PC_HELD)
+        call += PLAIN_CALL_WORDS
+        if function == COUNT:
+            continue
+        length = 2 if function in (MIN, MAX) else 5
+        if length == 5 and get(memory, held + 1) != NARROW:
+            length = max(3 + get(memory, held + 2) + 1, np.int64(3))
+        for k in range(length):
+            out[at] = get(memory, held + k)
+            at += 1
+    return at
 
 
 @jit
-def plain_all(env, place, queries, rows, renumbered):
-    """The rows that the windows of several queries hold, one after another; see `plain_rows`. Returns how many."""
-    total = np.int64(0)
-    for query in queries:
-        total += plain_rows(env, place, query, rows[total:], renumbered)
-    return total
+def read_kept(memory, used, limit, query, given):
+    """Gives a query what it kept. There is memory for it."""
+    clear(memory, query)
+    count, call, at = given[0], get(memory, query + P_CALLS), 1
+    if get(memory, query + P_EXTENT) == LENGTH:
+        width = _entry_words(memory, query)
+        if count > get(memory, query + P_ROOM) and not _grown(memory, used, limit, query, count):
+            return
+        for n in range(count):
+            entry = get(memory, query + P_BLOCK) + n * width
+            for k in range(width):
+                put(memory, entry + k, given[at + n * width + k])
+            for k in range(width - 1):
+                mine = call + k * PLAIN_CALL_WORDS
+                if given[at + n * width] >> k & 1 and get(memory, mine + PC_FUNCTION) != COUNT:
+                    _take(memory, mine, given[at + n * width + 1 + k])
+        put(memory, query + P_COUNT, count)
+        return
+    for _ in range(get(memory, query + P_CALL_COUNT)):
+        function, held = get(memory, call + PC_FUNCTION), get(memory, call + PC_HELD)
+        double = get(memory, call + PC_DOUBLE)
+        call += PLAIN_CALL_WORDS
+        if function == COUNT:
+            continue
+        length = 2 if function in (MIN, MAX) else 5
+        if length == 5 and given[at + 1] != NARROW:
+            clear_wide(memory, held + 1, LIMBS_DOUBLE if double else LIMBS_LONG)
+            length = max(3 + given[at + 2] + 1, np.int64(3))
+        for k in range(length):
+            put(memory, held + k, given[at + k])
+        at += length
+    put(memory, query + P_COUNT, count)

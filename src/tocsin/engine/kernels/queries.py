@@ -12,12 +12,10 @@ import numpy as np
 from tocsin.engine.kernels.chains import chain_arrive, chain_due, chain_fire, chain_missing
 from tocsin.engine.kernels.groups import COUNTS, STATES, STORE_FIRST, STORE_SECOND
 from tocsin.engine.kernels.joins import join_arrive, join_due, join_fire, join_missing
-from tocsin.engine.kernels.layout import C_ROWS, JOIN, NONE, PLAIN, Q_KIND, Q_SINCE, Q_STATE, S_DUE, WINDOW
+from tocsin.engine.kernels.layout import C_ROWS, JOIN, NONE, Q_KIND, Q_SINCE, Q_STATE, S_DUE, WINDOW
 from tocsin.engine.kernels.memory import CODE, SEQ, TS, get, jit, put, small
-from tocsin.engine.kernels.plain import plain_run
 from tocsin.engine.kernels.windows import (
     DONE,
-    NEVER,
     begin_chunk,
     end_chunks,
     timer_words,
@@ -43,11 +41,6 @@ def run(env, place, jobs, arrivals, bits, first_job, first_arrival, fire_to):
         state = get(place, STATES) + 8 * get(code, query + Q_STATE)
         since = get(code, query + Q_SINCE)
         at = first_arrival if job == first_job else jobs[job, 1]
-        if get(code, query + Q_KIND) == PLAIN:
-            at, why = plain_run(env, place, query, state, arrivals, at, jobs[job, 2])
-            if why != DONE:
-                return job, at, why
-            continue
         while True:
             while at < jobs[job, 2] and get(get(env, TS), arrivals[at]) < since:
                 at += 1
@@ -82,8 +75,6 @@ def next_due(env, place, query, state):
     kind = get(get(env, CODE), query + Q_KIND)
     if kind == WINDOW:
         return window_due(env, place, query, state)
-    if kind == PLAIN:
-        return NEVER
     return join_due(env, place, query) if kind == JOIN else chain_due(env, place, query)
 
 
