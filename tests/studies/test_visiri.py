@@ -163,5 +163,6 @@ def test_the_costs_of_the_table() -> None:
     runs = visiri.table_runs(Scale())
     (claim,) = visiri.judge_costs([{**run, **visiri.measure_cost(run)[0]} for run in runs])
     assert claim.holds
-    (wrong,) = visiri.judge_costs([{**run, "cost": 4.0} for run in runs])
+    assert claim.measured.endswith("the last would be 31.664")
+    (wrong,) = visiri.judge_costs([{**run, "cost": 4.0, "cost_32_bits": 4.0} for run in runs])
     assert not wrong.holds

@@ -8,12 +8,13 @@ the paper's, 80 queries and a cost of 400, as slack above the least loaded node.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
 from tocsin.language import siddhi
-from tocsin.language.queries import Query
-from tocsin.plans.query_cost import query_cost
+from tocsin.language.queries import Query, Source
+from tocsin.plans.query_cost import MS_US, query_cost
 from tocsin.studies.study import Claim, Row, Scale, Settings
 from tocsin.studies.visiri.charts import means, panels
 from tocsin.studies.visiri.queries import TABLE_1
@@ -192,11 +193,19 @@ def table_runs(scale: Scale) -> list[Settings]:
 
 
 def measure_cost(settings: Settings) -> list[Row]:
-    """The cost of one of them."""
+    """The cost of one of them, and with a window of which 32 bits are left, as the authors' program reckons."""
     _, text, _ = TABLE_1[int(settings["query"]) - 1]
     (query,) = siddhi.parse(text).rules
     assert isinstance(query, Query)
-    return [{"cost": query_cost(query)}]
+    return [{"cost": query_cost(query), "cost_32_bits": query_cost(_in_32_bits(query))}]
+
+
+def _in_32_bits(query: Query) -> Query:
+    source = query.input
+    if not isinstance(source, Source) or source.window is None or not source.window.extent.timed:
+        return query
+    left_ms = (source.window.size // MS_US + 2**31) % 2**32 - 2**31
+    return replace(query, input=replace(source, window=replace(source.window, size=left_ms * MS_US)))
 
 
 def judge_costs(rows: Sequence[Row]) -> list[Claim]:
@@ -204,7 +213,8 @@ def judge_costs(rows: Sequence[Row]) -> list[Claim]:
     ours, papers = [float(row["cost"]) for row in rows], [float(row["paper"]) for row in rows]
     close = all(abs(cost / paper - 1) <= TABLE_PRECISION for cost, paper in zip(ours[:2], papers, strict=False))
     pairs = ", ".join(f"{cost:.3f} for {paper:.3f}" for cost, paper in zip(ours, papers, strict=True))
-    return [Claim("V5", close and ours == sorted(ours), f"{pairs} (the model's weights were fitted to this table)")]
+    text = f"{pairs}; if 32 bits had to hold the milliseconds, the last would be {float(rows[-1]['cost_32_bits']):.3f}"
+    return [Claim("V5", close and ours == sorted(ours), text)]
 
 
 def _mean(values: Sequence[float]) -> float:
