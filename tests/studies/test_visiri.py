@@ -9,12 +9,12 @@ import pytest
 
 from tocsin.events.streams import stream_events, stream_shares, stream_types
 from tocsin.language import siddhi
-from tocsin.language.queries import Query
+from tocsin.language.queries import Extent, Query
 from tocsin.plans.query_cost import comparisons
 from tocsin.studies import named
 from tocsin.studies.study import Row, Scale
 from tocsin.studies.visiri import claims as visiri
-from tocsin.studies.visiri.queries import SHAPES, as_text, generated, output_types
+from tocsin.studies.visiri.queries import as_text, generated, output_types
 from tocsin.studies.visiri.runs import (
     TIGHT,
     Seen,
@@ -28,18 +28,25 @@ from tocsin.studies.visiri.runs import (
 from tocsin.studies.visiri.slots import busy_in_slots
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_queries_are_of_three_kinds_within_their_shape(shape: str) -> None:
-    queries = generated(600, shape)
-    kinds = Counter((comparisons(query) > 0, query.sources[0].window is not None) for query in queries)
-    assert kinds.keys() == {(True, False), (False, True), (True, True)}
-    assert min(kinds.values()) > 150
-    assert {comparisons(query) for query in queries} == set(range(SHAPES[shape].conditions_max + 1))
+@pytest.mark.parametrize(
+    ("shape", "few", "many", "length_max", "sliding"), [("simple", 2, 3, 304, 0.0), ("mixed", 8, 12, 1234, 0.12)]
+)
+def test_queries_are_of_five_kinds(shape: str, few: int, many: int, length_max: int, sliding: float) -> None:
+    queries = generated(5_000, shape)
+    kinds = Counter((comparisons(query), query.sources[0].window is not None) for query in queries)
+    expected = {(few, False): 0.2, (many, False): 0.2, (0, True): 0.2, (few, True): 0.4}
+    assert {kind: count / 5_000 for kind, count in kinds.items()} == pytest.approx(expected, abs=0.03)
     windows = [source.window for query in queries for source in query.sources if source.window is not None]
-    assert {window.extent for window in windows} == set(SHAPES[shape].extents)
-    low, high = SHAPES[shape].lengths
-    assert all(low <= window.size <= high for window in windows)
+    extents = Counter(window.extent for window in windows)
+    assert extents.keys() <= {Extent.LENGTH, Extent.LENGTH_BATCH}
+    assert extents[Extent.LENGTH] / len(windows) == pytest.approx(sliding, abs=0.03 if sliding else 0)
+    sizes = [window.size for window in windows]
+    assert 5 <= min(sizes) < 15
+    assert length_max - 10 < max(sizes) <= length_max
     assert {query.emits for query in queries} <= set(output_types())
+    signs = Counter(test.operator for query in queries for test in query.patterns[0].constraints)  # type: ignore[union-attr]
+    assert signs["<"] / signs.total() == pytest.approx(0.5, abs=0.03)
+    assert signs["<"] + signs[">"] == signs.total()
 
 
 def test_queries_are_the_same_for_a_seed_and_more_of_them_begin_alike() -> None:
