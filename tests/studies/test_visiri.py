@@ -133,8 +133,12 @@ def test_runs_of_a_quick_look_and_of_all() -> None:
     for figure in study.figures:
         quick, full = figure.runs(Scale(quick=True)), figure.runs(Scale(full=True, seeds=5))
         assert 0 < len(quick) <= len(full)
+    seeds = {figure.name: {run.get("seed") for run in figure.runs(Scale(seeds=2))} for figure in study.figures}
+    assert seeds["10-12"] == set(range(1, 9))
+    assert seeds["beyond"] == {1, 2}
     assert {claim for figure in study.figures for claim in figure.claims} == {f"V{n}" for n in range(1, 7)} | {
         "V2a",
+        "V2b",
         "V4a",
         "V6a",
     }
@@ -159,11 +163,39 @@ def test_claims_can_fail() -> None:
     assert (holds.holds, fails.holds) == (True, False)
     (fails,) = visiri.judge_variance(rows("variance", VISIRI=5.0, SCTXPF=4.0, random=9.0))
     assert not fails.holds
+    (fails,) = visiri.judge_variance(rows("variance", VISIRI=1.0, SCTXPF=4.0, random=9.0))
+    assert not fails.holds  # below both, but no more so with more queries
     (fails,) = visiri.judge_slots(
         rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 1.0, "VISIRI, again": 1.2})
     )
     assert "9.1% apart" in fails.measured
     assert not fails.holds
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "everywhere", "grows"),
+    [
+        ((0.9, 0.8), (0.5, 0.4), True, True),
+        ((1.5, 1.2), (0.5, 0.4), False, True),
+        ((1.5, 1.2), (0.5, 1.1), False, False),
+        ((0.5, 0.4), (0.6, 0.5), False, False),
+    ],
+)
+def test_less_variance_everywhere_or_with_more_queries(
+    few: tuple[float, float], many: tuple[float, float], everywhere: bool, grows: bool
+) -> None:
+    """Variances of VISIRI at few and many queries on 4 and 40 nodes, where the smaller of the others' is 1."""
+    given: list[Row] = [
+        {"queries": queries, "nodes": nodes, "placer": placer, "variance": value}
+        for queries, values in ((1_000, few), (10_000, many))
+        for nodes, ours in zip((4, 40), values, strict=True)
+        for placer, value in (("VISIRI", ours), ("SCTXPF", 3.0), ("random", 1.0))
+    ]
+    (always,), (growing,) = visiri.judge_variance(given), visiri.judge_growing(given)
+    assert (always.holds, growing.holds) == (everywhere, grows)
+    assert always.measured.endswith(
+        f"on at most 16 nodes {few[0]:.2g} (at most {few[0]:.2g}), {many[0]:.2g} (at most {many[0]:.2g})"
+    )
 
 
 def test_the_costs_of_the_table() -> None:
