@@ -9,12 +9,12 @@ import pytest
 
 from tocsin.events.streams import stream_events, stream_shares, stream_types
 from tocsin.language import siddhi
-from tocsin.language.queries import Query
+from tocsin.language.queries import Extent, Query
 from tocsin.plans.query_cost import comparisons
 from tocsin.studies import named
 from tocsin.studies.study import Row, Scale
 from tocsin.studies.visiri import claims as visiri
-from tocsin.studies.visiri.queries import SHAPES, as_text, generated, output_types
+from tocsin.studies.visiri.queries import as_text, generated, output_types
 from tocsin.studies.visiri.runs import (
     TIGHT,
     Seen,
@@ -28,18 +28,25 @@ from tocsin.studies.visiri.runs import (
 from tocsin.studies.visiri.slots import busy_in_slots
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_queries_are_of_three_kinds_within_their_shape(shape: str) -> None:
-    queries = generated(600, shape)
-    kinds = Counter((comparisons(query) > 0, query.sources[0].window is not None) for query in queries)
-    assert kinds.keys() == {(True, False), (False, True), (True, True)}
-    assert min(kinds.values()) > 150
-    assert {comparisons(query) for query in queries} == set(range(SHAPES[shape].conditions_max + 1))
+@pytest.mark.parametrize(
+    ("shape", "few", "many", "length_max", "sliding"), [("simple", 2, 3, 304, 0.0), ("mixed", 8, 12, 1234, 0.12)]
+)
+def test_queries_are_of_five_kinds(shape: str, few: int, many: int, length_max: int, sliding: float) -> None:
+    queries = generated(5_000, shape)
+    kinds = Counter((comparisons(query), query.sources[0].window is not None) for query in queries)
+    expected = {(few, False): 0.2, (many, False): 0.2, (0, True): 0.2, (few, True): 0.4}
+    assert {kind: count / 5_000 for kind, count in kinds.items()} == pytest.approx(expected, abs=0.03)
     windows = [source.window for query in queries for source in query.sources if source.window is not None]
-    assert {window.extent for window in windows} == set(SHAPES[shape].extents)
-    low, high = SHAPES[shape].lengths
-    assert all(low <= window.size <= high for window in windows)
+    extents = Counter(window.extent for window in windows)
+    assert extents.keys() <= {Extent.LENGTH, Extent.LENGTH_BATCH}
+    assert extents[Extent.LENGTH] / len(windows) == pytest.approx(sliding, abs=0.03 if sliding else 0)
+    sizes = [window.size for window in windows]
+    assert 5 <= min(sizes) < 15
+    assert length_max - 10 < max(sizes) <= length_max
     assert {query.emits for query in queries} <= set(output_types())
+    signs = Counter(test.operator for query in queries for test in query.patterns[0].constraints)  # type: ignore[union-attr]
+    assert signs["<"] / signs.total() == pytest.approx(0.5, abs=0.03)
+    assert signs["<"] + signs[">"] == signs.total()
 
 
 def test_queries_are_the_same_for_a_seed_and_more_of_them_begin_alike() -> None:
@@ -126,8 +133,12 @@ def test_runs_of_a_quick_look_and_of_all() -> None:
     for figure in study.figures:
         quick, full = figure.runs(Scale(quick=True)), figure.runs(Scale(full=True, seeds=5))
         assert 0 < len(quick) <= len(full)
+    seeds = {figure.name: {run.get("seed") for run in figure.runs(Scale(seeds=2))} for figure in study.figures}
+    assert seeds["10-12"] == set(range(1, 9))
+    assert seeds["beyond"] == {1, 2}
     assert {claim for figure in study.figures for claim in figure.claims} == {f"V{n}" for n in range(1, 7)} | {
         "V2a",
+        "V2b",
         "V4a",
         "V6a",
     }
@@ -152,6 +163,8 @@ def test_claims_can_fail() -> None:
     assert (holds.holds, fails.holds) == (True, False)
     (fails,) = visiri.judge_variance(rows("variance", VISIRI=5.0, SCTXPF=4.0, random=9.0))
     assert not fails.holds
+    (fails,) = visiri.judge_variance(rows("variance", VISIRI=1.0, SCTXPF=4.0, random=9.0))
+    assert not fails.holds  # below both, but no more so with more queries
     (fails,) = visiri.judge_slots(
         rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 1.0, "VISIRI, again": 1.2})
     )
@@ -159,9 +172,36 @@ def test_claims_can_fail() -> None:
     assert not fails.holds
 
 
+@pytest.mark.parametrize(
+    ("few", "many", "everywhere", "grows"),
+    [
+        ((0.9, 0.8), (0.5, 0.4), True, True),
+        ((1.5, 1.2), (0.5, 0.4), False, True),
+        ((1.5, 1.2), (0.5, 1.1), False, False),
+        ((0.5, 0.4), (0.6, 0.5), False, False),
+    ],
+)
+def test_less_variance_everywhere_or_with_more_queries(
+    few: tuple[float, float], many: tuple[float, float], everywhere: bool, grows: bool
+) -> None:
+    """Variances of VISIRI at few and many queries on 4 and 40 nodes, where the smaller of the others' is 1."""
+    given: list[Row] = [
+        {"queries": queries, "nodes": nodes, "placer": placer, "variance": value}
+        for queries, values in ((1_000, few), (10_000, many))
+        for nodes, ours in zip((4, 40), values, strict=True)
+        for placer, value in (("VISIRI", ours), ("SCTXPF", 3.0), ("random", 1.0))
+    ]
+    (always,), (growing,) = visiri.judge_variance(given), visiri.judge_growing(given)
+    assert (always.holds, growing.holds) == (everywhere, grows)
+    assert always.measured.endswith(
+        f"on at most 16 nodes {few[0]:.2g} (at most {few[0]:.2g}), {many[0]:.2g} (at most {many[0]:.2g})"
+    )
+
+
 def test_the_costs_of_the_table() -> None:
     runs = visiri.table_runs(Scale())
     (claim,) = visiri.judge_costs([{**run, **visiri.measure_cost(run)[0]} for run in runs])
     assert claim.holds
-    (wrong,) = visiri.judge_costs([{**run, "cost": 4.0} for run in runs])
+    assert claim.measured.endswith("the last would be 31.664")
+    (wrong,) = visiri.judge_costs([{**run, "cost": 4.0, "cost_32_bits": 4.0} for run in runs])
     assert not wrong.holds

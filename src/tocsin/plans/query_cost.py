@@ -1,14 +1,15 @@
 """What will a SiddhiQL query cost a node? VISIRI's cost model (Section 3.3 of its paper), for placing queries.
 
-    ln( streams in and out + attributes in and out + tests of filters + window )
+    ln( 10 + streams in and out + 0.1 × attributes in and out
+           + 10 + 0.5 × names in filters    if it filters
+           + 100 + size^1.5                 for each window )
 
-The paper names these terms and prints the costs of three queries (its Table 1), ln 24.5, ln 1,000,123 and 31.664, but
-no weights. The weights here are round numbers with which the first two come out, and the rate that time windows are
-taken to have is one with which the third comes close; none of them is a prediction.
+The paper names these terms, the authors' published program has the weights, and with them the paper's Table 1 comes
+out. A window's size is its events, or its milliseconds; whether it slides does not matter. A name is an identifier of
+the text: `price` of the own event is one, `foo.price` two, and the table of `in foo` one more.
 
-A sliding window weighs its events to the power of 1.5, "exponential" as the paper puts it, and one that fills up and
-empties just their number, as jumping windows take far less work. Joins and patterns get what their filters, streams and
-attributes give, as in the paper.
+Joins and patterns get what their streams, attributes, tests and windows give. The program looks at their first filter
+only; here all tests count, wherever they stand, and a join's condition too.
 """
 
 from __future__ import annotations
@@ -16,41 +17,44 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from tocsin.events.types import SECOND_US, EventType
+from tocsin.events.types import EventType
 from tocsin.language.queries import Join, Query, Window, expressions
 from tocsin.language.rules import And, Arithmetic, Attribute, Comparison, Expression, Negative, Not, Or
 from tocsin.plans.placing.units import Input, Unit
 
-STREAM = 10.0
-ATTRIBUTE = 0.375
-TEST = 1.5
-WINDOW = 100.0
-SLIDING_POWER = 1.5
-EVENTS_PER_S = 50.0
-"""How many events a second a time window is taken to hold."""
+QUERY = 10.0
+STREAM = 1.0
+ATTRIBUTE = 0.1
+FILTER, NAME = 10.0, 0.5
+WINDOW, WINDOW_POWER = 100.0, 1.5
+MS_US = 1_000
 
 
 def query_cost(query: Query, definitions: Mapping[str, EventType] | None = None) -> float:
     """The cost of a query. Of a stream that is not defined, the attributes that the query speaks of are counted."""
-    total = STREAM * (len(query.uses) + 1)
+    total = QUERY + STREAM * _streams(query)
     total += ATTRIBUTE * (_attributes_in(query, definitions or {}) + len(query.emits.attributes))
-    total += TEST * comparisons(query)
+    if found := names(query):
+        total += FILTER + NAME * found
     total += sum(window_cost(source.window) for source in query.sources if source.window is not None)
     return math.log(total)
 
 
 def window_cost(window: Window) -> float:
     """What a window adds to the sum of which a query's cost is the logarithm."""
-    events = window.size / SECOND_US * EVENTS_PER_S if window.extent.timed else float(window.size)
-    return WINDOW + (events if window.extent.batched else events**SLIDING_POWER)
+    size = window.size / MS_US if window.extent.timed else float(window.size)
+    return WINDOW + math.pow(size, WINDOW_POWER)
+
+
+def names(query: Query) -> int:
+    """How many names stand in its filters."""
+    spoken = (node for test in _tests(query) for node in _nodes(test) if isinstance(node, Attribute))
+    return sum(1 if node.role is None else 2 for node in spoken) + sum(len(source.tables) for source in query.sources)
 
 
 def comparisons(query: Query) -> int:
     """How many comparisons its filters make, and its join."""
-    given = [test for pattern in query.patterns for test in pattern.constraints]
-    given += [test for source in query.sources for test in source.after]
-    given += query.input.on if isinstance(query.input, Join) else ()
-    return sum(isinstance(node, Comparison) for test in given for node in _nodes(test))
+    return sum(isinstance(node, Comparison) for test in _tests(query) for node in _nodes(test))
 
 
 def as_unit(
@@ -65,23 +69,34 @@ def as_unit(
     return Unit(query.name, query_cost(query, definitions) if cost is None else cost, types)
 
 
+def _streams(query: Query) -> int:
+    """Streams in, and the one out; without `insert into` that has the query's own name, and is none."""
+    return len(query.uses) + (query.emits.name != query.name)
+
+
 def _attributes_in(query: Query, definitions: Mapping[str, EventType]) -> int:
     defined = sum(len(definitions[type].attributes) for type in query.uses if type in definitions)
     unknown = {pattern.role for pattern in query.patterns if pattern.type not in definitions}
-    alone = len(query.patterns) == 1
-    spoken = {
-        (node.role, node.name)
-        for expression in (*_constraints(query), *expressions(query))
-        for node in _nodes(expression)
-        if isinstance(node, Attribute) and (node.role in unknown or (node.role is None and alone and unknown))
-    }
-    return defined + len(spoken)
+    alone = query.patterns[0].role if len(query.patterns) == 1 else None
+    spoken = _spoken(expressions(query), alone)
+    spoken |= {said for pattern in query.patterns for said in _spoken(pattern.constraints, pattern.role)}
+    return defined + sum(role in unknown for role, _ in spoken)
 
 
-def _constraints(query: Query) -> Iterator[Expression]:
-    """The tests of patterns, where an attribute without a role is of the pattern's own event."""
+def _spoken(said: Iterable[Expression], own: str | None) -> set[tuple[str | None, str]]:
+    """Roles and names of the attributes in expressions; one without a role is of the event called `own`."""
+    nodes = (node for expression in said for node in _nodes(expression))
+    return {(node.role or own, node.name) for node in nodes if isinstance(node, Attribute)}
+
+
+def _tests(query: Query) -> Iterator[Expression]:
+    """All tests of events: of its patterns, behind its windows, and of its join."""
     for pattern in query.patterns:
         yield from pattern.constraints
+    for source in query.sources:
+        yield from source.after
+    if isinstance(query.input, Join):
+        yield from query.input.on
 
 
 def _nodes(expression: Expression) -> Iterator[Expression]:

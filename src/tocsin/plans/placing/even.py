@@ -68,8 +68,8 @@ class Even:
             placement.add(unit, node)
 
 
-ARRIVING = Even(tolerance=0.01, ahead=10)
-"""For units that come one by one."""
+ARRIVING = Even(tolerance=0.0, ahead=15)
+"""For units that come one by one: room for a number of units, which does not grow with what is there."""
 
 
 def bundled(units: Iterable[Unit]) -> list[list[Unit]]:

@@ -84,5 +84,9 @@ def most_common(unit: Unit, placement: Placement, nodes: Counts) -> Counts:
 
 
 def drawn(nodes: Sequence[int] | Counts, seed: int, turn: int) -> int:
-    """One of the nodes by lot, the same for the same seed and turn."""
-    return int(nodes[random.Random(seed << 32 | turn).randrange(len(nodes))])
+    """One of the nodes by lot, the same for the same seed and turn.
+
+    The seed of each lot is a text, which is hashed. Numbers are not, and lots of one number after the other are more
+    even than chance.
+    """
+    return int(nodes[random.Random(f"{seed} {turn}").randrange(len(nodes))])

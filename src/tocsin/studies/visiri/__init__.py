@@ -20,7 +20,7 @@ STUDY = Study(
         Figure(
             "3-8",
             "Figures 3 to 5: event duplication, and 6 to 8: variance of the nodes' total cost",
-            ("V1", "V2", "V2a", "V6a"),
+            ("V1", "V2", "V2a", "V2b", "V6a"),
             claims.placement_runs,
             runs.measure_placements,
             claims.draw_placements,

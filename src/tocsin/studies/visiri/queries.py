@@ -1,9 +1,19 @@
 """Which queries does VISIRI's evaluation run? Its random generator (Section 4.1), seeded.
 
-A query filters a stream, or aggregates a window of it, or both, and puts that into one of the output streams. *Simple*
-queries have one or two conditions and short windows that fill up and empty; *mixed* ones up to ten conditions, as the
-paper's samples have eight, and longer windows, sliding ones too. The paper does not say how long windows are: its
-samples have 104 and 210 events.
+A query filters a stream, or aggregates a window of it, or both, and puts that into one of the output streams. The
+numbers are those of the authors' published program, which has a *complexity* c. Of five kinds, all equally likely,
+
+    two filter only            int(2c) conditions, int(3c) conditions
+    one has a window only      5 to 4 + int(300c) events
+    two have both              int(2c) conditions
+
+*Mixed* queries have c = 4.1, as the program: 8 or 12 conditions (the paper's samples have 8), and windows of up to
+1,234 events, of which 12 in 100 slide. What the paper calls *simple*, "around two" conditions and smaller windows that
+fill up and empty, is taken to be c = 1.
+
+Two things differ. Input streams have five attributes, where the program has three to five; to the cost model an
+attribute is a tenth in a sum of more than 20. And a window gives the maximum, the sum or the average, as the paper
+says; the program knows the maximum only.
 """
 
 from __future__ import annotations
@@ -24,19 +34,29 @@ OUTPUT_ATTRIBUTES_MAX = 3
 SUMMARIES = (Summary.MAX, Summary.SUM, Summary.AVG)
 
 
+LENGTH_MIN, LENGTHS, LENGTHS_MAX = 5, 300, 2_000
+KINDS = ((2, False), (3, False), (0, True), (2, True), (2, True))
+"""Conditions for each unit of complexity, and whether there is a window."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How complex queries get: the most conditions, the least and greatest length of windows, and their extents."""
+    """How complex queries are, and which share of the windows slides."""
 
-    conditions_max: int
-    lengths: tuple[int, int]
-    extents: tuple[Extent, ...]
+    complexity: float
+    sliding: float
+
+    def conditions(self, by: int) -> int:
+        """How many conditions a filter has."""
+        return int(by * self.complexity)
+
+    @property
+    def lengths(self) -> range:
+        """How many events a window may have."""
+        return range(LENGTH_MIN, LENGTH_MIN + min(int(LENGTHS * self.complexity), LENGTHS_MAX))
 
 
-SHAPES = {
-    "simple": Shape(2, (5, 50), (Extent.LENGTH_BATCH,)),
-    "mixed": Shape(10, (5, 500), (Extent.LENGTH, Extent.LENGTH_BATCH)),
-}
+SHAPES = {"simple": Shape(1.0, 0.0), "mixed": Shape(4.1, 0.12)}
 
 
 def output_types(outputs: int = OUTPUTS) -> tuple[EventType, ...]:
@@ -73,13 +93,14 @@ def as_text(queries: Iterable[Query], *, inputs: int = INPUTS, outputs: int = OU
 
 
 def _query(name: str, stream: str, into: EventType, shape: Shape, chance: random.Random) -> Query:
-    filtered, windowed = chance.choice(((True, False), (False, True), (True, True)))
-    tests = tuple(_test(chance) for _ in range(chance.randint(1, shape.conditions_max))) if filtered else ()
+    by, windowed = chance.choice(KINDS)
+    tests = tuple(_test(chance) for _ in range(shape.conditions(by)))
     attributes = [name for name, _ in into.attributes]
     if not windowed:
         select: list[tuple[str, Expression]] = [(name, Attribute(name)) for name in attributes]
         return Query(name, into, Source(Pattern(stream, tests)), tuple(select))
-    window = Window(chance.choice(shape.extents), chance.randint(*shape.lengths))
+    extent = Extent.LENGTH if chance.random() < shape.sliding else Extent.LENGTH_BATCH
+    window = Window(extent, chance.choice(shape.lengths))
     function = chance.choice(SUMMARIES)
     calls = tuple(Call(function, Attribute(name)) for name in attributes)
     select = [(name, Parameter(call.name)) for name, call in zip(attributes, calls, strict=True)]

@@ -73,11 +73,17 @@ def workload(queries: int, shape: str, seed: int) -> tuple[tuple[Query, ...], tu
     return most[:queries], units[:queries]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _workload(shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...]]:
     definitions = {stream.name: stream for stream in stream_types()}
     queries = tuple(generated(QUERIES_MAX, shape, seed=seed))
     return queries, tuple(as_unit(query, definitions) for query in queries)
+
+
+@lru_cache(maxsize=64)
+def _units(shape: str, seed: int) -> tuple[Unit, ...]:
+    """The units alone, which take little memory, so that those of all seeds can be kept."""
+    return _workload(shape, seed)[1]
 
 
 def measure_placements(settings: Settings) -> list[Row]:
@@ -99,7 +105,7 @@ def measure_throughput(settings: Settings) -> list[Row]:
 
 def _placements(settings: Settings, ways: Ways | None = None) -> list[tuple[str, Placement]]:
     seed, nodes = int(settings["seed"]), int(settings["nodes"])
-    _, units = workload(int(settings["queries"]), str(settings["shape"]), seed)
+    units = _units(str(settings["shape"]), seed)[: int(settings["queries"])]
     return [
         (name, placed(units, nodes, placer, singly=singly))
         for name, (placer, singly) in (ways or placers(seed)).items()
