@@ -89,7 +89,7 @@ class Detector:
     @cached_property
     def _machine(self) -> Machine:
         """What runs; not made before it is needed, as the first events may tell more about their types."""
-        laid = self.shelf.tables(self._plan) if self.shelf is not None and not self._since else None
+        laid = self.shelf.laid(self._plan) if self.shelf is not None and not self._since else None
         machine = Machine(self._plan, self._since, ordered=self._ordered, laid=laid)
         machine.intake.nameless, machine.intake.settled, machine.ahead = self.nameless, self.settled, self.ahead
         return machine

@@ -72,12 +72,19 @@ class Journal:
     """Events that had to wait, with their types by name."""
 
 
+class Laid(NamedTuple):
+    """Rules that are laid out already: their tables, and plain queries that have seen nothing yet."""
+
+    tables: Tables
+    plain: Plain
+
+
 class Machine:
     """The tables of the rules and the state that they need."""
 
-    def __init__(self, plan: Plan, since: Mapping[str, int], *, ordered: bool, laid: Tables | None = None) -> None:
-        self.texts = Texts() if laid is None else laid.texts.copy()
-        self.tables = Tables(self.texts) if laid is None else laid
+    def __init__(self, plan: Plan, since: Mapping[str, int], *, ordered: bool, laid: Laid | None = None) -> None:
+        self.texts = Texts() if laid is None else laid.tables.texts.copy()
+        self.tables = Tables(self.texts) if laid is None else laid.tables
         self.store = Store()
         self.buffers = Buffers()
         self.requests = Requests()
@@ -94,11 +101,16 @@ class Machine:
         self.contexts: dict[str, Context] = {}
         """The requests in one of Snoop's contexts."""
         self.windows = Windows(self)
-        self.plain = Plain(self.tables)
+        self.plain = Plain(self.tables) if laid is None else laid.plain.copy()
         self.rows_told = 0
         """How many rows of queries were handed on."""
         self.levels = 0
         self.add(plan, plan.rules if laid is None else (), since)
+
+    @property
+    def laid(self) -> Laid:
+        """What it has before the first event, for others like it."""
+        return Laid(self.tables, self.plain)
 
     @uncollected()
     def add(self, plan: Plan, rules: Iterable[RulePlan], since: Mapping[str, int]) -> None:

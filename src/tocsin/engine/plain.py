@@ -53,6 +53,14 @@ class Plain:
     def __bool__(self) -> bool:
         return bool(self._loaded)
 
+    def copy(self) -> Plain:
+        """The same queries, with what they keep now."""
+        other = Plain(self._tables)
+        other._memory, other._used = self._memory.copy(), self._used.copy()
+        other._loaded, other._fans = [*self._loaded], {**self._fans}
+        other._levels = {level: [*queries] for level, queries in self._levels.items()}
+        return other
+
     def add(self, loaded: LoadedPlain) -> None:
         """Takes one more query."""
         calls, outputs = len(loaded.calls), len(loaded.outputs)

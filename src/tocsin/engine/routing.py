@@ -27,6 +27,9 @@ from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Filter
 from tocsin.plans.layout import Forward
 
+BITS = 63
+"""How many slots are told in one word."""
+
 Needed = Mapping[str, Mapping[str, Kind | None]]
 """The attributes that are needed of each type, with their kinds."""
 
@@ -102,7 +105,6 @@ class Router:
         passed, source = self._tried(local) if self._filter_of is None else self._by_type(batch)
         if not len(source):
             return
-        rows, slots = self._destinations(batch, passed.filters, passed.rows, source)
         kept = [name for name in batch.column_names if ":" not in name or name in self._columns]
         content = None
         if "id" not in kept and len(kept) < len(batch.column_names):
@@ -110,8 +112,7 @@ class Router:
         if self._texts.crowded:
             self._texts.keep([])
         thin = batch.select(kept)
-        for slot in np.flatnonzero(np.bincount(slots)).tolist():
-            mine = rows[slots == slot]
+        for slot, mine in self._destinations(batch, passed.filters, passed.rows, source):
             table = thin.take(pa.array(source[mine]))
             if content is not None:
                 table = table.append_column("first", pa.array(content[0][mine]))
@@ -130,27 +131,30 @@ class Router:
         sieve = Sieve(self._tables, self._texts)
         return sieve.classify(sieve.view_of(batch))
 
-    def _destinations(self, batch: pa.Table, filters: Array, rows: Array, source: Array) -> tuple[Array, Array]:
-        """Pairs (row, slot), each once; rows are places in `source`."""
-        parts: list[Array] = []
-        if len(self._slots_of):
-            counts = self._slot_counts[filters]
-            offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    def _destinations(self, batch: pa.Table, filters: Array, rows: Array, source: Array) -> Iterator[tuple[int, Array]]:
+        """For each slot the rows that go there, which are places in `source`. Linear: a row has a bit for each slot."""
+        bits = np.zeros((-(-self.slots // BITS), len(source)), np.int64)
+        counts = self._slot_counts[filters]
+        if counts.any():
+            at = np.repeat(rows, counts)
+            offsets = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
             slots = self._slots_of[np.repeat(self._slot_starts[filters], counts) + offsets]
-            parts.append(np.repeat(rows, counts) * self.slots + slots)
+            begins = np.flatnonzero(np.diff(at, prepend=kernels.NONE))
+            for word, mine in enumerate(bits):
+                own = np.where(slots // BITS == word, 1 << slots % BITS, 0)
+                mine[at[begins]] |= np.bitwise_or.reduceat(own, begins)
         for (attribute, kind), mask in self._keyed.items():
-            mine = mask[filters]
-            if not mine.any():
-                continue
-            wanted = rows if mine.all() else rows[mine]
-            if len(wanted) > 1:
-                wanted = wanted[np.concatenate([[True], wanted[1:] != wanted[:-1]])]
-            column = whole(batch[f"{attribute}:{kind}"])
-            parts.append(wanted * self.slots + key_slots(column.take(pa.array(source[wanted])), kind, self.slots))
-        pairs = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if len(parts) > 1 or len(self._slots_of):
-            pairs = np.unique(pairs)
-        return pairs // self.slots, pairs % self.slots
+            keyed = mask[filters]
+            if keyed.any():
+                wanted = rows if keyed.all() else rows[keyed]
+                wanted = wanted[np.diff(wanted, prepend=kernels.NONE) != 0]
+                column = whole(batch[f"{attribute}:{kind}"])
+                slots = key_slots(column.take(pa.array(source[wanted])), kind, self.slots)
+                bits[slots // BITS, wanted] |= 1 << slots % BITS
+        for slot in range(self.slots):
+            mine = np.flatnonzero(bits[slot // BITS] >> slot % BITS & 1)
+            if len(mine):
+                yield slot, mine
 
 
 def _coded(batch: pa.Table, slots: int) -> pa.Table:

@@ -58,6 +58,16 @@ class Known:
     find: Callable[[pa.Array], tuple[Array, set[int]]] | None = None
     """A fast way to find the numbers of types, and which there are."""
 
+    uniform: dict[tuple[str, Kind], bool] = field(default_factory=dict)
+    """What `all_of` found."""
+
+    def all_of(self, attribute: str, kind: Kind) -> bool:
+        """Whether an attribute must be of this kind in all types; asked for each batch, worked out once."""
+        if (attribute, kind) not in self.uniform:
+            owners = [type for type, number in self.numbers.items() if number >= 0]
+            self.uniform[attribute, kind] = all(self.kind(type, attribute) == kind for type in owners)
+        return self.uniform[attribute, kind]
+
     def kind(self, type: str, attribute: str) -> Kind | None:
         """The kind that an attribute of a type must have, if that is known."""
         if type in self.exact:
@@ -186,13 +196,15 @@ def _convert(
     reasons: dict[int, str],
 ) -> None:
     """Adds a column of attributes to the batch, in every kind that the types in it want."""
-    wanted: dict[Kind, list[int]] = defaultdict(list)
-    for number, owner in types.items():
-        target = known.kind(owner, name)
-        if target is None and owner in known.exact:
-            continue
-        wanted[target or kind].append(number)
     shared[name] = known.kind(type, name) or kind if type else known.shared.get(name, kind)
+    wanted: dict[Kind, list[int]] = defaultdict(list)
+    if known.all_of(name, shared[name]):
+        wanted[shared[name]] = [*types]
+    else:
+        for number, owner in types.items():
+            target = known.kind(owner, name)
+            if target is not None or owner not in known.exact:
+                wanted[target or kind].append(number)
     wanted.setdefault(shared[name], [])
     elsewhere = {number for target, owners in wanted.items() for number in owners if target != shared[name]}
     for target, owners in wanted.items():

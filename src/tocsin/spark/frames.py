@@ -1,6 +1,7 @@
 """From DataFrames to DataFrames: how a detection becomes a Spark plan.
 
     rows ─ filter, project (Catalyst) ─► pack (Python, beside the source) ─ parcels ─► slot (Python) ─► report
+    Parquet files (see `scans`) ───────────────┘
 
 Batch: parcels are partitioned by slot and sorted by time, and each partition is detected as a whole. Streaming: a slot
 is a group of Spark's stateful operator, and its state is the detector's.
@@ -9,7 +10,7 @@ is a group of Spark's stateful operator, and its state is the detector's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,6 +32,7 @@ from tocsin.spark import reports
 from tocsin.spark.jobs import Job, bound, send
 from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
 from tocsin.spark.pushdown import col, needed, needed_of_type, tests_by_type
+from tocsin.spark.scans import Scan, scan_of, scanned
 from tocsin.spark.slots import batch_detector
 
 Events: TypeAlias = DataFrame | Mapping[str, DataFrame]
@@ -66,7 +68,10 @@ def detect(
         from tocsin.spark.streaming import detect_stream
 
         return detect_stream(source, sent, control)
-    parcels = source.needed(job.types).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+    if source.scan is not None:
+        parcels = scanned(source.frame, source.scan, sent, PARCELS_DDL)
+    else:
+        parcels = source.needed(job.types).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
     if source.plan.is_timed:
         parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
@@ -96,7 +101,7 @@ def prepare(
         if kept is None
         else lay_out_live(source.plan, kept, slots)
     )
-    sifted = source.sifted() if kept is None else ()
+    sifted = source.sifted() if kept is None and source.scan is None else ()
     job = Job(
         rules.sources, source.catalog, columns, layout, delay_us, source.times, source.tables, select, kept, sifted
     )
@@ -123,7 +128,11 @@ def explain_frames(
     source, job = prepare(rules, events, columns, delay_us, slots, control, keep)
     layout = job.layout
     lines = ["Spark"]
-    for kept, test in source.conditions():
+    if source.scan is not None:
+        files = {path for task in source.scan.tasks for path, _ in task}
+        lines.append(f"  reads    {', '.join(source.scan.columns)}")
+        lines.append(f"  from     {len(files)} Parquet files, by the workers themselves")
+    for kept, test in source.conditions() if source.scan is None else ():
         lines += [f"  reads    {', '.join(kept)}", f"  keeps    {test}"]
     if columns.id not in source.frame.columns:
         lines.append(f"  all columns are read: they are an event's identity, as there is no column '{columns.id}'")
@@ -210,6 +219,13 @@ class Source:
     def frame(self) -> DataFrame:
         """Any of the DataFrames."""
         return self._events if isinstance(self._events, DataFrame) else next(iter(self._events.values()))
+
+    @cached_property
+    def scan(self) -> Scan | None:
+        """How workers read the events from their files, if Spark need not."""
+        if self.streaming or not isinstance(self._events, DataFrame) or self._types_kept or self._places:
+            return None
+        return scan_of(self._events, self._kept(self._events, None), self._columns.type)
 
     def needed(self, types: Sequence[str] = ()) -> DataFrame:
         """The rows and columns that the rules need, with numbers for these types."""

@@ -24,6 +24,7 @@ import pyarrow as pa
 from tocsin.engine import output
 from tocsin.engine.detector import Detector
 from tocsin.engine.routing import Router
+from tocsin.engine.shelf import Shelf
 from tocsin.engine.texts import Lexicon
 from tocsin.events.batches import DEFINED, UNNEEDED, Columns, Known
 from tocsin.events.types import Kind
@@ -134,6 +135,14 @@ class Job:
 
     @cached_property
     def _plans(self) -> dict[int, Plan]:
+        return {}
+
+    def shelf(self, slot: int) -> Shelf:
+        """Where the rules of a slot are laid out, for tables: their rules do not change."""
+        return self._shelves.setdefault(slot, Shelf())
+
+    @cached_property
+    def _shelves(self) -> dict[int, Shelf]:
         return {}
 
     @cached_property

@@ -82,7 +82,7 @@ def batch_detector(sent: Sent[Job]) -> Any:
             return
         slot = job.labels.index(first.slot)
         detector, tally = job.detector(slot), Tally(job.matches, slot)
-        detector.nameless = not identifies(detector.plan, job.select)
+        detector.nameless, detector.shelf = not identifies(detector.plan, job.select), job.shelf(slot)
         last: int | None = None
         for parcel, following in pairwise(_ended(first, parcels)):
             if parcel.what == TICK:
