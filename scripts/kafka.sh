@@ -138,6 +138,10 @@ start() { # [port]
   port=${1-}
   [ -n "$port" ] || { port=$(address); port=${port##*:}; }
   [ -n "$port" ] || port=$(free_port)
+  for _ in {1..50}; do  # a broker that was killed may still be on its way out
+    taken "$port" || break
+    sleep 0.1
+  done
   ! taken "$port" || fail 1 "port $port is taken"
   configure "$port" "$(free_port)"
   if [ ! -e "$dir/data/meta.properties" ]; then
