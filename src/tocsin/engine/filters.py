@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,7 +30,7 @@ AxisTest = tuple[int, bool, int, int]
 Range = tuple[int, int, int, int]
 """(slot, the bits to turn in a negative word so that words are in the order of values, the least and the greatest)."""
 
-ANYTHING: Range = (0, 0, -LARGEST - 1, LARGEST)
+ANYTHING: Range = (kernels.NONE, 0, -LARGEST - 1, LARGEST)
 """What a filter tries that has no tests."""
 
 _EQUAL, _OTHER, _BELOW, _AT_MOST, _ABOVE, _AT_LEAST = (
@@ -144,24 +145,30 @@ class FilterIndex:
         filter_counts: list[int] = []
         filter_ids: list[int] = []
         axes: list[_Axis] = []
-        steps: list[tuple[int, ...]] = []
-        entries: dict[int, list[int]] = {}
+        steps: list[list[int]] = []
+        tried: dict[int, list[int]] = {}
         for number, block in enumerate(self._blocks):
             following.append(int(first[block.type]))
             first[block.type] = number
             built = [] if block.few else block.build()
             if block.few:
-                tried = entries.setdefault(block.type, [])
                 for filter, tests in zip(block.filters, block.tests, strict=True):
                     ranges = ranges_of(tests) or [ANYTHING]
-                    tried.append(len(steps))
-                    steps += [(*range, int(range is ranges[-1]), filter, int(range is ANYTHING), 0) for range in ranges]
+                    tried.setdefault(block.type, []).append(len(steps))
+                    steps += [[block.type, *range, int(range is ranges[-1]), filter, 0] for range in ranges]
             block_axes.append(len(axes))
             axis_counts.append(len(built))
             axes += built
             block_filters.append(len(filter_ids))
             filter_counts.append(len(block.filters))
             filter_ids += block.filters
+        none = len(steps)
+        for mine in tried.values():
+            for one, other in pairwise([*mine, none]):
+                steps[one][layout.TRY_OTHER] = other
+        for step in steps:
+            step[layout.TRY_OTHER] = step[layout.TRY_OTHER] or none
+        firsts = [none, *(tried[type][0] if type in tried else none for type in range(types))]
         constants = [axis.searched for axis in axes]
         bits = np.concatenate([*(axis.bits for axis in axes), np.zeros(1, np.uint64)])
         return Filters(
@@ -182,9 +189,9 @@ class FilterIndex:
             _words(self._residual),
             _words([int(any(self._residual[number] >= 0 for number in block.filters)) for block in self._blocks]),
             _words([int(block.few) for block in self._blocks]),
-            _starts([len(entries.get(type, ())) for type in range(max(types, 1))]),
-            _words([step for type in range(types) for step in entries.get(type, ())]),
-            np.array(steps or [(0,) * layout.TRY_WORDS], np.int64),
+            np.array(firsts, np.int32) * kernels.filters.STEP_BYTES,
+            _words([max(map(len, tried.values()), default=0)]),
+            np.array(steps, np.int64).reshape(-1, layout.TRY_WORDS),
         )
 
 

@@ -2,9 +2,9 @@
 """Which filters does each event of a batch pass?
 
 Where a type has few filters, each pair of an event and a filter of its type goes through the steps of the filter, round
-by round, as far as it passes. Where it has many, this goes type by type, and for a type attribute by attribute, so that
-what is the same for all its events is looked up once. Neither way branches on what cannot be predicted: of which type
-an event is, and what it passes.
+by round, as far as it passes; most do not pass the first. Where it has many, this goes type by type, and for a type
+attribute by attribute, so that what is the same for all its events is looked up once. Neither way branches on what
+cannot be predicted: of which type an event is, and what it passes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 from tocsin.engine.kernels.expressions import evaluate, order_holds
 from tocsin.engine.kernels.layout import (
-    TRY_ANYTHING,
     TRY_FILTER,
     TRY_GREATEST,
     TRY_LAST,
     TRY_LEAST,
+    TRY_OTHER,
     TRY_SLOT,
     TRY_TURNED,
-    TRY_WORDS,
+    TRY_TYPE,
     Filters,
 )
 from tocsin.engine.kernels.memory import (
@@ -291,52 +291,104 @@ def masks_of(f, block, t, columns, column_of, rows, count, masks, places):
         narrow(masks, words, count, places, f.bits.ctypes.data + 8 * f.axis_bits[axis])
 
 
-@jit
-def first_tries(types, begin, end, entry_starts, entries, events, steps, others):
-    """The pairs of an event and the first step of a filter of its type: of all first filters, then all second ones, …
-    Returns how many there are.
-    """
-    keep_apart()
-    count, left, turn = 0, end - begin, 0
-    while left > 0:
-        more = 0
-        for k in range(left):
-            i = begin + k if turn == 0 else np.int64(others[k])
-            t = np.int64(get_half(types, i))
-            entry = entry_starts[max(t, np.int64(0))] + turn
-            has = (entry < entry_starts[max(t, np.int64(0)) + 1]) & (t >= 0)
-            events[count + more], steps[count + more] = i, entries[min(entry, len(entries) - 1)]
-            others[more] = i
-            more += has
-        count += more
-        left, turn = more, turn + 1
-    return count
+# A step as it is tried: where the values are, the bits that say which are there and the first of these, the bits to
+# turn, the least and the greatest word, the filter, and where the first step of the type's next filter is; the lowest
+# bit of that says whether this step is the last of its own. Filters stand in the upper half of a word, as in a pair
+# with an event, and places of steps are counted in bytes.
+R_VALUES, R_BITS, R_FIRST_BIT, R_TURNED, R_LEAST, R_GREATEST, R_FILTER, R_OTHER = range(8)
+STEP_BYTES = 64
+_EVENT = np.int64(0xFFFFFFFF)
 
 
 @jit
-def try_steps(table, types, columns, column_of, width, ts, events, steps, count, found_filter, found_event, found):
-    """Tries the step of each pair. Those that pass go on to the next step, in the same place, or that was the last, and
-    they are found. Returns how many go on, and how many are found up to now. All but arrays of pairs are addresses.
+def make_ready(steps, columns, column_of, ts, ready):
+    """Says for each step where its values are. Behind the last stands one that nothing passes."""
+    keep_apart()
+    for s in range(len(steps)):
+        c = column_of[steps[s, TRY_TYPE], steps[s, TRY_SLOT]] if steps[s, TRY_SLOT] >= 0 else np.int64(-1)
+        missing = c < 0 and steps[s, TRY_SLOT] >= 0
+        ready[s, R_VALUES] = columns[c, VALUES] if c >= 0 else ts
+        ready[s, R_BITS] = columns[c, BITS] if c >= 0 else 0
+        ready[s, R_FIRST_BIT] = columns[c, FIRST_BIT] if c >= 0 else 0
+        ready[s, R_TURNED] = steps[s, TRY_TURNED]
+        ready[s, R_LEAST] = 1 if missing else steps[s, TRY_LEAST]
+        ready[s, R_GREATEST] = 0 if missing else steps[s, TRY_GREATEST]
+        ready[s, R_FILTER] = steps[s, TRY_FILTER] << 32
+        ready[s, R_OTHER] = STEP_BYTES * steps[s, TRY_OTHER] | steps[s, TRY_LAST]
+    nothing = ready[len(steps)]
+    nothing[:] = 0
+    nothing[R_VALUES], nothing[R_LEAST], nothing[R_OTHER] = ts, 1, STEP_BYTES * len(steps)
+
+
+@small
+def passes(step, i):
+    """1 if event i passes a step, else 0."""
+    x = get(get(step, R_VALUES), i)
+    x ^= (x >> 63) & get(step, R_TURNED)
+    passed = np.int64(x >= get(step, R_LEAST)) & np.int64(x <= get(step, R_GREATEST))
+    if get(step, R_BITS) != 0:
+        passed &= np.int64(is_there(get(step, R_BITS), get(step, R_FIRST_BIT) + i))
+    return passed
+
+
+@small
+def try_one(table, none, i, place, found, founds, going, goings, others, more):
+    """Tries the first step of a filter. Notes the pair as found, or as going on, and the type's next filter."""
+    step = table + place
+    passed, other = passes(step, i), get(step, R_OTHER)
+    put(found, founds, get(step, R_FILTER) | i)
+    put(going, goings, (place + STEP_BYTES) << 32 | i)
+    put(others, more, (other & -2) << 32 | i)
+    return founds + (passed & other), goings + (passed & ~other & 1), more + np.int64((other & -2) != none)
+
+
+@jit
+def try_first(types, begin, end, firsts, table, none, found, going, others):
+    """Tries the first step of each filter of each event: of the first filters of all types, then of the second ones, ….
+
+    Returns how many pairs of a filter and an event have passed their only step, and how many go on to the next one. All
+    is addresses, but the first and the last event; `none` is the place of the step that nothing passes.
     """
     keep_apart()
-    left = 0
+    founds, goings, more = np.int64(0), np.int64(0), np.int64(0)
+    for i in range(begin, end):
+        place = np.int64(get_half(firsts, np.int64(get_half(types, i)) + 1))
+        founds, goings, more = try_one(table, none, i, place, found, founds, going, goings, others, more)
+    while more > 0:
+        count, more = more, np.int64(0)
+        for k in range(count):
+            pair = get(others, k)
+            founds, goings, more = try_one(
+                table, none, pair & _EVENT, pair >> 32, found, founds, going, goings, others, more
+            )
+    return founds, goings
+
+
+@jit
+def try_next(table, found, founds, going, count):
+    """Tries the step of each pair. Those that pass go on to the next one, in the same place, or that was their last.
+
+    Returns how many have passed all steps up to now, and how many go on.
+    """
+    keep_apart()
+    goings = np.int64(0)
     for k in range(count):
-        i = np.int64(events[k])
-        step = table + 8 * TRY_WORDS * np.int64(steps[k])
-        c = get(column_of, width * np.int64(get_half(types, i)) + get(step, TRY_SLOT))
-        column = columns + 32 * max(c, np.int64(0))
-        x = get(get(column, VALUES) if c >= 0 else ts, i)
-        x ^= (x >> 63) & get(step, TRY_TURNED)
-        passes = (x >= get(step, TRY_LEAST)) & (x <= get(step, TRY_GREATEST)) & (c >= 0)
-        if get(column, BITS) != 0:
-            passes &= is_there(get(column, BITS), get(column, FIRST_BIT) + i)
-        passes |= get(step, TRY_ANYTHING) != 0
-        last = get(step, TRY_LAST) != 0
-        found_filter[found], found_event[found] = get(step, TRY_FILTER), i
-        found += passes & last
-        events[left], steps[left] = i, steps[k] + 1
-        left += passes & (not last)
-    return left, found
+        pair = get(going, k)
+        i, step = pair & _EVENT, table + (pair >> 32)
+        passed, last = passes(step, i), get(step, R_OTHER) & 1
+        put(found, founds, get(step, R_FILTER) | i)
+        put(going, goings, pair + (np.int64(STEP_BYTES) << 32))
+        founds += passed & last
+        goings += passed & (1 - last)
+    return founds, goings
+
+
+@jit
+def take_apart(pairs, count, found_filter, found_event):
+    """Pairs as filters and events."""
+    keep_apart()
+    for p in range(count):
+        found_filter[p], found_event[p] = get(pairs, p) >> 32, get(pairs, p) & _EVENT
 
 
 class Work(NamedTuple):
@@ -344,8 +396,9 @@ class Work(NamedTuple):
     they pass, then all pairs.
     """
 
-    events: Array
-    steps: Array
+    ready: Array
+    tried: Array
+    going: Array
     others: Array
     starts: Array
     rows: Array
@@ -364,12 +417,13 @@ def work_for(filters: Filters, count: int, room: int) -> Work:
     """Arrays for so many events and pairs."""
     types = len(filters.first_block)
     span = min(max(SPAN, 2 * types), max(count, 1))
-    tries = span * (int((filters.entry_starts[1:] - filters.entry_starts[:-1]).max()) + 1)
+    tries = span * filters.filters_most[0] + 1
     words = max(1, (int(filters.block_filter_count.max()) + 63) >> 6)
     return Work(
-        np.empty(tries, np.int32),
-        np.empty(tries, np.int32),
-        np.empty(span, np.int32),
+        np.empty((len(filters.steps) + 1, STEP_BYTES // 8), np.int64),
+        np.empty(tries, np.int64),
+        np.empty(tries, np.int64),
+        np.empty(span + 1, np.int64),
         np.empty(types + 1, np.int64),
         np.empty(span + 1, np.int32),
         np.empty(span * words, np.int64),
@@ -394,20 +448,22 @@ def classify(f, env, columns, column_of, types, ts, seq, count, w):
     tests, and one word for every 64 filters. A program reads the event from the one row of the environment's store.
     """
     span, room, found_filter, found_event = len(w.passing), len(w.pair_filter), w.found_filter, w.found_event
-    all_columns, own_columns, rows, near = columns.ctypes.data, column_of.ctypes.data, w.rows.ctypes.data, w.near
-    table, starts, masks = f.steps.ctypes.data, w.starts, w.masks.ctypes.data
+    rows, near = w.rows.ctypes.data, w.near
+    table, starts, masks = w.ready.ctypes.data, w.starts, w.masks.ctypes.data
+    tried, goings, firsts, none = w.tried.ctypes.data, w.going.ctypes.data, f.firsts.ctypes.data, np.int64(0)
     some_few, some_many, some_programs = f.few.any(), not f.few.all(), f.has_program.any()
     kept, pairs, needed = 0, 0, 0
+    if some_few:
+        make_ready(f.steps, columns, column_of, ts, w.ready)
+        none = np.int64(STEP_BYTES * len(f.steps))
     for begin in range(0, count, span):
         end = min(begin + span, count)
         found = 0
         if some_few:
-            left = first_tries(types, begin, end, f.entry_starts, f.entries, w.events, w.steps, w.others)
-            while left > 0:
-                left, found = try_steps(
-                    table, types, all_columns, own_columns, column_of.shape[1], ts, w.events, w.steps, left,
-                    found_filter, found_event, found,
-                )  # fmt: skip
+            found, going = try_first(types, begin, end, firsts, table, none, tried, goings, w.others.ctypes.data)
+            while going > 0:
+                found, going = try_next(table, tried, found, goings, going)
+            take_apart(tried, found, found_filter, found_event)
             needed += found
         if some_many:
             by_type(types, begin, end, starts, rows)

@@ -176,9 +176,10 @@ class Lists(NamedTuple):
     pool_ts: Array
 
 
-# A step of a filter that is tried: the slot, the bits that are turned in a negative word so that words are in the order
-# of values, the least and the greatest word, whether it is the last step, the filter, and whether anything passes.
-TRY_SLOT, TRY_TURNED, TRY_LEAST, TRY_GREATEST, TRY_LAST, TRY_FILTER, TRY_ANYTHING = range(7)
+# A step of a filter that is tried: the type, the slot, or NONE if anything passes, the bits that are turned in a
+# negative word so that words are in the order of values, the least and the greatest word, whether it is the last step,
+# the filter, and the first step of the type's next filter. Behind the last step stands one that nothing passes.
+TRY_TYPE, TRY_SLOT, TRY_TURNED, TRY_LEAST, TRY_GREATEST, TRY_LAST, TRY_FILTER, TRY_OTHER = range(8)
 TRY_WORDS = 8
 
 
@@ -207,9 +208,9 @@ class Filters(NamedTuple):
     has_program: Array
     few: Array
     """Whether the filters of a block are tried one by one."""
-    entry_starts: Array
-    """Where the filters of a type that are tried one by one begin in `entries`."""
-    entries: Array
-    """The first step of each of these filters."""
+    firsts: Array
+    """For no type, and then for each, the place of the first step of its filters that are tried one by one."""
+    filters_most: Array
+    """How many of these a type has at most."""
     steps: Array
     """What is tried, the steps of a filter one behind the other."""
