@@ -24,6 +24,8 @@ from tocsin.engine.plain_tables import LoadedPlain
 from tocsin.engine.sieve import Passed
 from tocsin.engine.tables import Tables
 
+TOGETHER_FEW = 16
+"""Up to how many rows of one instant are put in order one by one."""
 KEPT = "plain"
 """What the row of the table of a query is."""
 
@@ -113,8 +115,8 @@ class Plain:
             yield from self._run(*self._fan(level), passed, view)
 
     def _run(self, starts: Array, queries: Array, passed: Passed, view: View) -> Iterator[Told]:
-        labels, width = self._tables.labels, max(1, self._tables.outputs)
-        place, room = (0, 0), max(1024, len(passed.filters))
+        width = max(1, self._tables.outputs)
+        place, room, columns = (0, 0), max(1024, len(passed.filters)), view.columns
         while place[0] < len(passed.filters):
             told = Told(
                 np.empty(room, np.int64),
@@ -124,19 +126,27 @@ class Plain:
             )
             *place, rows, why = plain.plain_run(
                 self._memory.ctypes.data, self._used, len(self._memory), starts, queries, passed.filters, passed.rows,
-                *place, view.columns, view.column_of, view.types.ctypes.data, view.ts.ctypes.data, *told,
+                *place, columns.ctypes.data, view.column_of.ctypes.data, view.column_of.shape[1],
+                view.types.ctypes.data, view.ts.ctypes.data, *told,
             )  # fmt: skip
             if why == plain.MORE_MEMORY:
                 self._reserve(len(self._memory))
             if rows:
                 found = Told(*(array[..., :rows] for array in told))
-                times = view.ts.ctypes.data, view.seq.ctypes.data
-                if not plain.in_order(found.sources, found.rules, labels.ranks, *times):
-                    order = np.empty(rows, np.int64)
-                    given = found.sources, labels.ranks[found.rules], len(labels)
-                    kernels.order_matches(*given, view.ts, view.seq, order)
+                if (order := self._order(found, view)) is not None:
                     found = Told(*(array[..., order] for array in found))
                 yield found
+
+    def _order(self, found: Told, view: View) -> Array | None:
+        """How to put rows that are in the order of events into that of time and then of rules; None if they are."""
+        labels, order = self._tables.labels, np.empty(len(found.rules), np.int64)
+        given = found.sources, found.rules, labels.ranks, view.ts.ctypes.data, view.seq.ctypes.data
+        if plain.in_order(*given):
+            return None
+        if not plain.order_rows(*given, TOGETHER_FEW, order):
+            ranks = labels.ranks[found.rules]
+            kernels.order_matches(found.sources, ranks, len(labels), view.ts, view.seq, order)
+        return order
 
     def _fan(self, level: int) -> tuple[Array, Array]:
         """Where the queries of each filter begin, and their records."""

@@ -60,6 +60,7 @@ FEW_TYPES = 8
 # A column of a batch: the address of its values, that of the bits that say which are there (0: all are) and the first
 # of these bits, and whether it holds doubles.
 VALUES, BITS, FIRST_BIT, DOUBLE = range(4)
+COLUMN_BYTES = 32
 
 
 @small

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.filters import DOUBLE, VALUES, has_value
+from tocsin.engine.kernels.filters import BITS, COLUMN_BYTES, DOUBLE, FIRST_BIT, VALUES, is_there
 from tocsin.engine.kernels.hashing import FIRST_SEED, SECOND_SEED, fold
 from tocsin.engine.kernels.layout import (
     AVG,
@@ -68,19 +68,20 @@ _FIRST_ROOM = 8
 
 @jit
 def plain_run(
-    memory, used, limit, starts, queries, filters, events, pair, turn, columns, column_of, types, ts, rules, sources,
-    words, known,
+    memory, used, limit, starts, queries, filters, events, pair, turn, columns, column_of, width, types, ts, rules,
+    sources, words, known,
 ):  # fmt: skip
     """Lets queries see events: for each pair (filter, event), from `pair` on, all queries of the filter, the first time
     from `turn` on.
 
-    `memory`, `types` and `ts` are addresses, `used` says how many words of memory are in use, of `limit`. Rows go to
-    `rules`, `sources` (their events), `words` and `known`. Returns where it stopped, how many rows there are, and why.
+    `memory`, `columns`, `column_of` (of `width` for each type), `types` and `ts` are addresses, `used` says how many
+    words of memory are in use, of `limit`. Rows go to `rules`, `sources` (their events), `words` and `known`. Returns
+    where it stopped, how many rows there are, and why.
     """
     rows = np.int64(0)
     for p in range(pair, len(filters)):
         i = events[p]
-        t = np.int64(get_half(types, i))
+        own = column_of + 8 * width * np.int64(get_half(types, i))
         first, end = starts[filters[p]], starts[filters[p] + 1]
         for n in range(first + turn, end):
             query = queries[n]
@@ -97,7 +98,7 @@ def plain_run(
                     if count == size:
                         _leave(memory, query)
                         count -= 1
-                _come(memory, query, extent == LENGTH, count, columns, column_of, t, i)
+                _come(memory, query, extent == LENGTH, count, columns, own, i)
                 put(memory, query + P_COUNT, count + 1)
                 if extent != LENGTH and count + 1 < size:
                     continue
@@ -107,7 +108,7 @@ def plain_run(
                 if what < 0:
                     words[k, rows], known[k, rows] = _aggregate(memory, query, -what - 1)
                 else:
-                    words[k, rows], known[k, rows] = _value(columns, column_of, t, what, i)
+                    words[k, rows], known[k, rows] = _value(columns, own, what, i)
             rules[rows], sources[rows] = get(memory, query + P_RULE), i
             rows += 1
             if extent != NO_WINDOW and extent != LENGTH:
@@ -117,14 +118,18 @@ def plain_run(
 
 
 @small
-def _value(columns, column_of, t, slot, i):
-    """The word of an attribute of an event, and whether there is one."""
-    c = column_of[t, slot]
-    if c < 0 or not has_value(columns, c, i):
+def _value(columns, own, slot, i):
+    """The word of an attribute of an event, whose type's columns are at `own`, and whether there is one."""
+    c = get(own, slot)
+    if c < 0:
         return np.int64(0), False
-    if columns[c, DOUBLE] != 0:
-        return np.float64(get_double(columns[c, VALUES], i) + 0.0).view(np.int64), True
-    return get(columns[c, VALUES], i), True
+    column = columns + COLUMN_BYTES * c
+    bits, values = get(column, BITS), get(column, VALUES)
+    there = bits == 0 or is_there(bits, get(column, FIRST_BIT) + i)
+    if get(column, DOUBLE) == 0:
+        return get(values, i), there
+    x = get_double(values, i)
+    return np.float64(x + 0.0).view(np.int64), there and x - x == 0.0  # which what is not finite is not
 
 
 @small
@@ -189,7 +194,7 @@ def _take(memory, call, word):
 
 
 @small
-def _come(memory, query, slides, count, columns, column_of, t, i):
+def _come(memory, query, slides, count, columns, own, i):
     """An event comes, behind so many others. There is room for it."""
     entry = np.int64(0)
     if slides:
@@ -198,7 +203,7 @@ def _come(memory, query, slides, count, columns, column_of, t, i):
     call, bits = get(memory, query + P_CALLS), np.int64(0)
     for n in range(get(memory, query + P_CALL_COUNT)):
         if get(memory, call + PC_FUNCTION) != COUNT:
-            word, there = _value(columns, column_of, t, get(memory, call + PC_ARGUMENT), i)
+            word, there = _value(columns, own, get(memory, call + PC_ARGUMENT), i)
             if there:
                 bits |= np.int64(1) << n
                 if slides:
@@ -302,14 +307,35 @@ def twins(origin, types, ts, seq, most):
 
 
 @jit
+def order_rows(sources, rules, ranks, ts, seq, most, order):
+    """How to put rows, which are in the order of events, into that of time and then of their rules' ranks.
+
+    Returns whether `order` says it; not so if the rows are in order already, or if more than `most` are of one instant.
+    """
+    begin, wrong = 0, False
+    for row in range(len(rules)):
+        i, first = sources[row], sources[begin]
+        order[row] = row
+        if i != first and (get(ts, i) != get(ts, first) or get(seq, i) != get(seq, first)):
+            begin = row
+        place = row
+        while place > begin and ranks[rules[order[place - 1]]] > ranks[rules[row]]:
+            wrong = True
+            if row - begin >= most:
+                return False
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = row
+    return wrong
+
+
+@jit
 def in_order(sources, rules, ranks, ts, seq):
-    """Whether rows are in the order of time, and those of one instant in the order of their rules' ranks."""
+    """Whether rows of one instant are in the order of their rules' ranks."""
     for row in range(1, len(rules)):
         i, before = sources[row], sources[row - 1]
-        later, same = get(ts, i) > get(ts, before), get(ts, i) == get(ts, before)
-        later |= same and get(seq, i) > get(seq, before)
-        same &= get(seq, i) == get(seq, before)
-        if not later and not (same and ranks[rules[row]] >= ranks[rules[row - 1]]):
+        same = i == before or (get(ts, i) == get(ts, before) and get(seq, i) == get(seq, before))
+        if same and ranks[rules[row]] < ranks[rules[row - 1]]:
             return False
     return True
 
