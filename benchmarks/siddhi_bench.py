@@ -37,8 +37,8 @@ from tocsin.studies.visiri.queries import as_text, generated
 
 HERE = Path(__file__).resolve().parent
 WARM, TURNS, TIMES = 2, 5, 2
-"""Turns that are not counted and those that are; in each an engine runs so many times, of which the last counts: what it
-holds in memory is cold when others had their turns.
+"""Turns that are not counted and those that are; in each an engine runs so many times, of which the last counts: what
+it holds in memory is cold when others had their turns.
 """
 EMBEDDED_LEAST, SPARK_LEAST = 20.0, 3.0
 LOAD_MOST_S = 20.0

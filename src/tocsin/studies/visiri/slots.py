@@ -2,8 +2,9 @@
 
 Events are packed for the slots and detected there by the functions that Spark's workers run, slots and placements in
 turn. Busy is the processor time that a slot needs for a parcel of events, the least of many, as what else the machine
-does can only add to it. One placement is measured twice, which tells how much a difference means. The dispatcher
-filters, as ours does: a node is sent what one of its queries lets pass, not whole streams.
+does can only add to it. One placement is measured twice, which tells how much a difference means. The dispatcher is the
+paper's (Section 3): it knows streams and no filters, so a node takes in all events of a stream that one of its queries
+reads.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tocsin.engine.routing import Router
 from tocsin.events.batches import Columns
 from tocsin.events.streams import stream_events, stream_types
 from tocsin.language.queries import Query
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.layout import Layout, Unit
+from tocsin.plans.graph import Filter
+from tocsin.plans.layout import Forward, Layout, Unit, forwarding
 from tocsin.plans.placing import Placement, throughput
 from tocsin.studies.study import Row, Settings
 from tocsin.studies.visiri.runs import Numbers, placed, placers, workload
@@ -68,7 +71,18 @@ def _sent(queries: Sequence[Query], placements: Mapping[str, Placement]) -> Iter
     for name, placement in placements.items():
         units = tuple(Unit((query.name,), None, placement.node_of(query.name)) for query in queries)
         layout = Layout(len(placement.nodes), units)
-        yield name, send(Job(tuple(queries), catalog, Columns(), layout, 0, times=True))
+        job = Job(tuple(queries), catalog, Columns(), layout, 0, times=True)
+        job.__dict__["router"] = _whole_streams(job)
+        yield name, send(job)
+
+
+def _whole_streams(job: Job) -> Router:
+    """A forwarding table without filters."""
+    homes: dict[str, set[int]] = {}
+    for filter, forward in forwarding(job.plan, job.layout).items():
+        homes.setdefault(filter.type, set()).update(forward.slots)
+    forwards = {Filter(type): Forward((), tuple(sorted(slots))) for type, slots in homes.items()}
+    return Router(job.types, job.plan.columns, forwards, job.layout.slots)
 
 
 class _Node:
