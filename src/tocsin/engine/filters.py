@@ -189,7 +189,7 @@ class FilterIndex:
             _words(self._residual),
             _words([int(any(self._residual[number] >= 0 for number in block.filters)) for block in self._blocks]),
             _words([int(block.few) for block in self._blocks]),
-            np.array(firsts, np.int32) * kernels.filters.STEP_BYTES,
+            np.array(firsts, np.int32) * kernels.tries.STEP_BYTES,
             _words([max(map(len, tried.values()), default=0)]),
             np.array(steps, np.int64).reshape(-1, layout.TRY_WORDS),
         )

@@ -8,9 +8,8 @@ when its instant is closed, so that composites of one instant are seen in canoni
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,15 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
-from tocsin.engine.ahead import Ahead, Coming, at_its_turn
+from tocsin.engine.ahead import Ahead, at_its_turn, through
 from tocsin.engine.buffers import Buffers
 from tocsin.engine.clocks import Clocks
-from tocsin.engine.columns import View
 from tocsin.engine.contexts import Context
 from tocsin.engine.found import Composites, Found, Moments, Roles, joined, moments_of, some, taken, together
-from tocsin.engine.intake import Direct, Intake, Sifted
+from tocsin.engine.intake import Intake, Sifted
 from tocsin.engine.kernels import Array
-from tocsin.engine.plain import Plain, Told
+from tocsin.engine.plain import Plain
 from tocsin.engine.plain_tables import is_plain
 from tocsin.engine.requests import Requests, consumed, ranks_of
 from tocsin.engine.sieve import Passed
@@ -49,9 +47,6 @@ CHUNK = 1 << 18
 
 Instant = tuple[int, int]
 """(ts, seq)."""
-
-SIFTED_AHEAD = 2
-"""How many pieces may be sifted while those before them are at work."""
 
 
 class Consumed(NamedTuple):
@@ -160,26 +155,14 @@ class Machine:
             return
         starts = _starts(batch)
         pieces = [batch.slice(at, end - at) for at, end in pairwise(starts)] if len(starts) > 2 else [batch]
-        for now, (at, end) in zip(self._sifted(pieces), pairwise(starts), strict=True):
+        self.intake.lay_out()
+        ahead = self.ahead if len(pieces) > 1 and self.intake.can_sift_ahead else at_its_turn
+        for now, (at, end) in zip(through(self.intake.sift, pieces, ahead), pairwise(starts), strict=True):
             last = end == batch.num_rows
             bound = closed if last else (batch["ts"][end].as_py(), batch["seq"][end].as_py())
             found, late = self._step(now, bound)
             yield found, [at + row for row in late]
             self._age(bound[0])
-
-    def _sifted(self, pieces: Sequence[pa.Table]) -> Iterator[Sifted]:
-        """The pieces, sifted. While another core is still at the one that is due, the next one is done here."""
-        ahead = self.ahead if len(pieces) > 1 and self.intake.can_sift_ahead else at_its_turn
-        self.intake.lay_out()
-        coming: dict[int, Coming[Sifted]] = {}
-        for number in range(len(pieces)):
-            for later in range(number, min(number + SIFTED_AHEAD + 1, len(pieces))):
-                if later not in coming:
-                    coming[later] = ahead(partial(self.intake.sift, pieces[later], ahead=True))
-            following = coming.get(number + 1)
-            if following is not None and not coming[number].done() and following.cancel():
-                coming[number + 1] = at_its_turn(partial(_same, self.intake.sift(pieces[number + 1])))
-            yield coming.pop(number).result()
 
     def _step(self, sifted: Sifted | None, bound: Instant) -> tuple[Found, list[int]]:
         jobs: dict[int, list[tuple[Loaded, int, int]]] = defaultdict(list)
@@ -189,7 +172,7 @@ class Machine:
         entered: list[Passed] = []
         if sifted is not None:
             if sifted.direct is not None:
-                found += self._plain(sifted.direct)
+                found += self.plain.direct(self, sifted.direct)
             passed, late = self.intake.batch(sifted)
             self._enter(passed, jobs, anchors)
             entered.append(passed)
@@ -206,7 +189,7 @@ class Machine:
                 if context.loaded.rule.level == level:
                     found += self._combine(context, entered)
             if self.plain:
-                found += self._plain_stored(level, entered)
+                found += self.plain.stored(self, level, entered)
             if self.windows:
                 found += self._windowed(level, entered, bound)
             if jobs.get(level):
@@ -214,7 +197,7 @@ class Machine:
                 pieces = self._detect(jobs[level], joined)
                 if self.journal is not None:
                     self.journal.consumed += self._consumed(pieces)
-                self._hold(pieces)
+                self.hold(pieces)
                 found += pieces
         return together(found, self.tables, self.store), late
 
@@ -287,44 +270,12 @@ class Machine:
                     rows.expired,
                 )
             )
-        self._hold(found)
+        self.hold(found)
         return found
-
-    def _plain(self, direct: Direct) -> list[Found]:
-        """The rows of plain queries for events that are not taken in."""
-        return [
-            self._rows(told, direct.view, *self.intake.identities(direct.batch, told.sources))
-            for told in self.plain.run(0, direct.passed, direct.view)
-        ]
-
-    def _plain_stored(self, level: int, entered: list[Passed]) -> list[Found]:
-        """The rows of plain queries of a level for rows of the store."""
-        found: list[Found] = []
-        for passed in entered:
-            mine = self.plain.of_level(level, passed)
-            if len(mine.filters):
-                rows = np.unique(mine.rows)
-                view = self.intake.stored(rows)
-                at = Passed(mine.filters, np.searchsorted(rows, mine.rows))
-                found += [
-                    self._rows(told, view, self.store.first[rows[told.sources]], self.store.second[rows[told.sources]])
-                    for told in self.plain.run(level, at, view)
-                ]
-        return found
-
-    def _rows(self, told: Told, view: View, first: Array, second: Array) -> Found:
-        """Rows of plain queries as matches; `first` and `second` are the identities of their events."""
-        nothing = np.zeros((len(told.rules), self.tables.places), np.int64)
-        if not self.intake.nameless:
-            kernels.plain.row_identities(self.tables.rule_words, told.rules, first, second)
-        moments = Moments(view.ts[told.sources], view.seq[told.sources])
-        piece = Found(told.rules, nothing, nothing[:, 0], told.words, told.known, first, second, moments)
-        self._hold([piece])
-        return piece
 
     def _told(self, piece: Found) -> list[Found]:
         """Notifications as matches; what starts a timer is none."""
-        self._hold([piece])
+        self.hold([piece])
         matches = np.array([rule.plan.clock is None for rule in self.tables.rules])[piece.rules]
         return [piece if matches.all() else some(piece, matches)]
 
@@ -411,7 +362,7 @@ class Machine:
 
     # ---- composite events for other rules
 
-    def _hold(self, pieces: list[Found]) -> None:
+    def hold(self, pieces: list[Found]) -> None:
         """Keeps the composite events that other rules use until their turn."""
         used = {name for names in self._handed.values() for name in names}
         if not used or not pieces:
@@ -510,10 +461,6 @@ class Machine:
             for k, (_, kind) in enumerate(self.emits[name].attributes):
                 if kind == Kind.STRING:
                     yield held.words[k][held.known[k] != 0]
-
-
-def _same(sifted: Sifted) -> Sifted:
-    return sifted
 
 
 def _starts(batch: pa.Table) -> list[int]:

@@ -9,20 +9,25 @@ that fills up and empties.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
 from tocsin.engine.columns import View
+from tocsin.engine.found import Found, Moments
+from tocsin.engine.intake import Direct
 from tocsin.engine.kernels import Array, layout, plain
 from tocsin.engine.kernels.groups import call_words
 from tocsin.engine.kernels.sums import SCRATCH
 from tocsin.engine.plain_tables import LoadedPlain
 from tocsin.engine.sieve import Passed
 from tocsin.engine.tables import Tables
+
+if TYPE_CHECKING:
+    from tocsin.engine.machine import Machine
 
 TOGETHER_FEW = 16
 """Up to how many rows of one instant are put in order one by one."""
@@ -97,24 +102,37 @@ class Plain:
 
     # ---- one batch
 
-    def of_level(self, level: int, passed: Passed) -> Passed:
-        """The pairs whose filters have queries of a level."""
-        if level not in self._levels:
-            return Passed(passed.filters[:0], passed.rows[:0])
-        starts, _ = self._fan(level)
-        mine = starts[passed.filters + 1] > starts[passed.filters]
-        return Passed(passed.filters[mine], passed.rows[mine])
+    def direct(self, machine: Machine, given: Direct) -> list[Found]:
+        """The rows for events that are not taken in."""
+        if 0 not in self._levels:
+            return []
+        return [
+            _found(told, machine, given.view, *machine.intake.identities(given.batch, told.sources))
+            for told in self._run(*self._fan(0), given.passed, given.view)
+        ]
 
-    def run(self, level: int, passed: Passed, view: View) -> Iterator[Told]:
-        """The rows that events bring to the queries of a level, in the order of time and then of rules.
+    def stored(self, machine: Machine, level: int, entered: Iterable[Passed]) -> list[Found]:
+        """The rows of the queries of a level for rows of the store."""
+        found: list[Found] = []
+        if level not in self._levels:
+            return found
+        starts, queries = self._fan(level)
+        for passed in entered:
+            mine = starts[passed.filters + 1] > starts[passed.filters]
+            rows, place = np.unique(passed.rows[mine], return_inverse=True)
+            if len(rows):
+                view, store = machine.intake.stored(rows), machine.store
+                for told in self._run(starts, queries, Passed(passed.filters[mine], place), view):
+                    at = rows[told.sources]
+                    found.append(_found(told, machine, view, store.first[at], store.second[at]))
+        return found
+
+    def _run(self, starts: Array, queries: Array, passed: Passed, view: View) -> Iterator[Told]:
+        """The rows that events bring, in the order of time and then of rules.
 
         `passed` is pairs (filter, event of the view) in canonical order. Linear in these and the queries that see them,
         whatever the length of windows.
         """
-        if level in self._levels:
-            yield from self._run(*self._fan(level), passed, view)
-
-    def _run(self, starts: Array, queries: Array, passed: Passed, view: View) -> Iterator[Told]:
         width = max(1, self._tables.outputs)
         place, room, columns = (0, 0), max(1024, len(passed.filters)), view.columns
         while place[0] < len(passed.filters):
@@ -201,3 +219,14 @@ class Plain:
             passed = Passed(np.zeros(len(rows), np.int64), np.arange(len(rows)))
             for _ in self._run(np.array([0, 1]), np.array([at]), passed, stored(rows)):
                 pass  # what they brought once came out then
+
+
+def _found(told: Told, machine: Machine, view: View, first: Array, second: Array) -> Found:
+    """Rows as matches, which other rules may use; `first` and `second` are the identities of their events."""
+    nothing = np.zeros((len(told.rules), machine.tables.places), np.int64)
+    if not machine.intake.nameless:
+        plain.row_identities(machine.tables.rule_words, told.rules, first, second)
+    moments = Moments(view.ts[told.sources], view.seq[told.sources])
+    found = Found(told.rules, nothing, nothing[:, 0], told.words, told.known, first, second, moments)
+    machine.hold([found])
+    return found

@@ -11,7 +11,7 @@ from tocsin.engine.kernels.cache import compiled_kernels
 from tocsin.engine.kernels.layout import NONE, OWNER, Filters, Lists
 
 with compiled_kernels():
-    from tocsin.engine.kernels import attempts, filters, groups, joins, plain, queries, seen, values, windows
+    from tocsin.engine.kernels import attempts, filters, groups, joins, plain, queries, seen, tries, values, windows
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
     from tocsin.engine.kernels.combinations import use
     from tocsin.engine.kernels.contexts import arrive
@@ -72,6 +72,7 @@ __all__ = [
     "room_needed",
     "seen",
     "text_identities",
+    "tries",
     "trim",
     "use",
     "values",

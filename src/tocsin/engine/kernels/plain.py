@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine.kernels.filters import BITS, COLUMN_BYTES, DOUBLE, FIRST_BIT, VALUES, is_there
 from tocsin.engine.kernels.hashing import FIRST_SEED, SECOND_SEED, fold
 from tocsin.engine.kernels.layout import (
     AVG,
@@ -59,6 +58,7 @@ from tocsin.engine.kernels.sums import (
     sum_double,
     sum_long,
 )
+from tocsin.engine.kernels.tries import BITS, COLUMN_BYTES, DOUBLE, FIRST_BIT, VALUES, is_there
 from tocsin.engine.kernels.values import beats
 
 DONE, MORE_ROWS, MORE_MEMORY = range(3)
