@@ -66,3 +66,10 @@ def test_a_task_that_settles_yields_what_it_did() -> None:
 
     assert list(task(iter(["a", "b"]))) == ["A", "B"]
     assert len(gc.get_objects()) < garbage.UNSETTLED_MAX
+
+
+def test_nothing_settles_where_nobody_looks_for_garbage() -> None:
+    kept = many()
+    with garbage.uncollected():
+        garbage.settle()
+    assert gc.get_freeze_count() < len(kept)

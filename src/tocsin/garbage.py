@@ -32,8 +32,11 @@ def uncollected() -> Iterator[None]:
 
 
 def settle() -> None:
-    """Takes all objects out of later searches for garbage, after one that looks at all of them, if many are new."""
-    if _many():
+    """Takes all objects out of later searches for garbage, after one that looks at all of them, if many are new.
+
+    Not where nobody looks for garbage.
+    """
+    if gc.isenabled() and _many():
         gc.collect()
         if _many():
             gc.unfreeze()

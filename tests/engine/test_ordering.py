@@ -20,7 +20,7 @@ def test_matches_are_sorted_by_instant_and_rank_and_equals_stay(
     ts, seq = np.ascontiguousarray(instants[:, 0]), np.ascontiguousarray(instants[:, 1])
     rows, ranks = np.array([(before + row % len(events), rank) for row, rank in matches], np.int64).T.copy()
     order = np.empty(len(rows), np.int64)
-    assert kernels.order_matches(rows, ranks, 5, ts, seq, order)
+    assert kernels.ordering.order_matches(rows, ranks, 5, ts, seq, order)
     assert order.tolist() == np.lexsort((ranks, seq[rows], ts[rows])).tolist()
 
 
@@ -29,5 +29,5 @@ def test_rows_that_are_not_in_order_of_time_are_left_to_others(events: list[tupl
     instants = np.array(events, np.int64)
     ts, seq = np.ascontiguousarray(instants[:, 0]), np.ascontiguousarray(instants[:, 1])
     rows = np.arange(len(events))
-    told = kernels.order_matches(rows, np.zeros_like(rows), 1, ts, seq, np.empty_like(rows))
+    told = kernels.ordering.order_matches(rows, np.zeros_like(rows), 1, ts, seq, np.empty_like(rows))
     assert told == (events == sorted(events))

@@ -75,7 +75,7 @@ RULES = {
 }
 
 
-def table(seed: int, events: int, named: bool) -> pa.Table:
+def table(seed: int, events: int, named: bool = False) -> pa.Table:
     random = np.random.default_rng(seed)
     missing = random.random((4, events)) < 0.1
     double = np.round(random.uniform(0, 8, events), 1)
@@ -123,29 +123,49 @@ QUERIES = """
 """
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.booleans(), apart=st.booleans(),
-    cut=st.integers(0, 150),
+    seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.sampled_from([0, 70, 150]),
+    instants=st.sampled_from([None, 300, 15, 2]), cut=st.integers(0, 150),
 )  # fmt: skip
-def test_plain_queries_give_the_same_in_pieces(seed: int, chunk: int, named: bool, apart: bool, cut: int) -> None:
-    """Wherever events are read, with twins or without, in pieces, after a restart, and whether all is asked for."""
-    rules, events = tocsin.rules(QUERIES, language="siddhi"), table(seed, 150, named)
-    if apart:
-        events = events.set_column(1, "ts", pa.array(np.arange(events.num_rows) * 1_000))
+def test_plain_queries_give_the_same_in_pieces(
+    seed: int, chunk: int, named: int, instants: int | None, cut: int
+) -> None:
+    """Wherever events are read, with twins or without, also equal ones, in pieces, after a restart, and whether all is
+    asked for. So many of the events have ids.
+    """
+    rules, events, random = tocsin.rules(QUERIES, language="siddhi"), table(seed, 150), np.random.default_rng(seed)
+    times = np.arange(150) if instants is None else np.sort(random.integers(0, instants, 150))
+    events = events.take(random.integers(0, random.choice([50, 150]), 150)).set_column(1, "ts", pa.array(times * 1_000))
+    parts = [events.slice(0, named), events.slice(named)]
+    parts[0] = parts[0].append_column("id", pa.array(random.permutation(named).astype(str)))
+    parts = [part for part in parts if part.num_rows]
+
+    def found(select: list[str] | None = None) -> pa.Table:
+        if len(parts) == 1:
+            return rules.detect(parts[0], ts_unit="us", select=select)
+        detector = rules.detector(delay="1 h", ts_unit="us")
+        pieces = [*map(detector.push, parts), detector.finish()]
+        return pa.concat_tables(pieces) if select is None else pa.concat_tables(pieces).select(select)
+
     with pytest.MonkeyPatch.context() as patch:  # all events are taken in, each filter is in the index
         patch.setattr(tables, "reads_in_place", lambda _: False)
         patch.setattr(filters, "FEW", 0)
-        expected = rules.detect(events, ts_unit="us")
+        expected = found()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "CHUNK", chunk)
-        assert rules.detect(events, ts_unit="us").equals(expected)
-        assert rules.detect(events, ts_unit="us", select=["rule", "m"]).equals(expected.select(["rule", "m"]))
+        assert found().equals(expected)
+        assert found(["rule", "m"]).equals(expected.select(["rule", "m"]))
+        if len(parts) > 1:
+            return
         first = rules.detector(delay="1 h", ts_unit="us")
-        found = [first.push(events.slice(0, cut)), first.advance(int(events["ts"][cut - 1].as_py()) if cut else 0)]
+        pieces = [
+            first.push(parts[0].slice(0, cut)),
+            first.advance(int(events["ts"][cut - 1].as_py()) if cut else 0),
+        ]
         second = rules.restore(first.snapshot())
-        found += [second.push(events.slice(cut)), second.finish()]
-        assert pa.concat_tables(found).equals(expected)
+        pieces += [second.push(parts[0].slice(cut)), second.finish()]
+        assert pa.concat_tables(pieces).equals(expected)
 
 
 @settings(max_examples=15, deadline=None)
@@ -154,7 +174,7 @@ def test_rules_laid_out_once_give_the_same(seeds: list[int], doubles: bool) -> N
     """Tables with other strings, and, if so drawn, with `n` of another kind every other time."""
     kept = tocsin.rules(RULES["constants"])
     for number, seed in enumerate(seeds):
-        events = table(seed, 80, named=False)
+        events = table(seed, 80)
         events = events.set_column(2, "k", pa.array([f"{text}{number}" for text in events["k"].to_pylist()]))
         if doubles and number % 2:
             events = events.set_column(4, "n", events["n"].cast(pa.float64()))

@@ -141,6 +141,7 @@ def test_runs_of_a_quick_look_and_of_all() -> None:
         "V2b",
         "V4a",
         "V6a",
+        "V6b",
     }
 
 
@@ -165,11 +166,15 @@ def test_claims_can_fail() -> None:
     assert not fails.holds
     (fails,) = visiri.judge_variance(rows("variance", VISIRI=1.0, SCTXPF=4.0, random=9.0))
     assert not fails.holds  # below both, but no more so with more queries
-    (fails,) = visiri.judge_slots(
-        rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 1.0, "VISIRI, again": 1.2})
+    fails, holds = visiri.judge_slots(
+        rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 1.0, "VISIRI, again": 1.2, "even": 1.2})
     )
     assert "9.1% apart" in fails.measured
-    assert not fails.holds
+    assert (fails.holds, holds.holds) == (False, True)
+    holds, fails = visiri.judge_slots(
+        rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 0.9, "VISIRI, again": 1.1, "even": 1.0})
+    )
+    assert (holds.holds, fails.holds) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,26 @@ import pyarrow.compute as pc
 
 from tocsin.engine import kernels
 from tocsin.engine.columns import View, hexadecimal, words_of
+from tocsin.engine.equals import (
+    Keys,
+    Tail,
+    Twins,
+    canonical,
+    count_twins,
+    number_occurrences,
+    order_twins,
+    plus,
+    reordered,
+    twins,
+)
 from tocsin.engine.kernels import Array
 from tocsin.engine.sieve import Passed, Sieve
 from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import FoundTexts, Texts, text_buffers
-from tocsin.events import ids
 from tocsin.events.arrow import whole
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
-
-TOGETHER_MAX = 64
-"""How many events of one instant are looked at for twins; more are taken in."""
 
 
 @dataclass(slots=True)
@@ -109,6 +117,8 @@ class Direct(NamedTuple):
     passed: Passed
     batch: pa.Table
     view: View
+    numbers: Array | None
+    """Which occurrence of the same content each event is; None if all are the first."""
 
 
 @dataclass(slots=True)
@@ -164,25 +174,46 @@ class Intake(Sieve):
     def _apart(self, batch: pa.Table, view: View, passed: Passed, origin: Array) -> tuple[Direct | None, Passed, Array]:
         """What need not be taken in, and the rest.
 
-        Taken in is what is not in canonical order yet: twins, of one type and instant, and what comes from an ordered
-        source, which may have sent a twin before.
+        Taken in is what comes from an ordered source, which may have sent an equal event before.
         """
         stored = self._tables.is_stored[passed.filters] != 0
         if stored.all() or self.tail is not None:
             return None, passed, origin
-        times = view.types.ctypes.data, view.ts.ctypes.data, view.seq.ctypes.data
-        if not self.settled and kernels.plain.twins(origin, *times, TOGETHER_MAX):
-            return None, passed, origin
-        direct = Direct(Passed(passed.filters[~stored], origin[passed.rows[~stored]]), batch, view)
+        numbers = None
+        if not self.settled and len((found := twins(view, origin, len(self._tables.types))).places):
+            order, numbers = self._among(found, batch, view, origin)
+            passed = reordered(passed, len(origin), found.places, order)
+            origin[found.places] = origin[found.places[order]]
+            stored = self._tables.is_stored[passed.filters] != 0
+        direct = Direct(Passed(passed.filters[~stored], origin[passed.rows[~stored]]), batch, view, numbers)
         rows, place = np.unique(passed.rows[stored], return_inverse=True)
         return direct, Passed(passed.filters[stored], place), origin[rows]
 
-    def identities(self, batch: pa.Table, source: Array) -> tuple[Array, Array]:
-        """Who events of a batch are that are not taken in, unless nobody asks."""
+    def _among(self, found: Twins, batch: pa.Table, view: View, origin: Array) -> tuple[Array, Array | None]:
+        """How to put twins in order, and, if somebody asks, which occurrence of the same content each event of the
+        batch is; None if all are the first.
+        """
+        source = origin[found.places]
+        content = identities(batch, self._tables.type_words, source, {})
+        keys = Keys(view.ts[source], view.seq[source], view.types[source], *content)
+        ids, named = None, np.zeros(len(source), bool)
+        if "id" in batch.column_names:
+            given = whole(batch["id"]).take(pa.array(source))
+            ids, named = pc.coalesce(given, hexadecimal(*content)), given.is_valid().to_numpy(zero_copy_only=False)
+        order = order_twins(found, keys, ids)
+        again = None if self.nameless else count_twins(found, order, keys, named)
+        if again is None:
+            return order, None
+        numbers = np.zeros(batch.num_rows, np.int64)
+        numbers[source] = again
+        return order, numbers
+
+    def identities(self, given: Direct, source: Array) -> tuple[Array, Array]:
+        """Who events are that are not taken in, unless nobody asks."""
         if self.nameless:
             return np.zeros(len(source), np.uint64), np.zeros(len(source), np.uint64)
-        first, second, _ = self._identities(batch, source, {})
-        return first, second
+        first, second, _ = self._identities(given.batch, source, {})
+        return (first, second) if given.numbers is None else plus(first, second, given.numbers[source])
 
     def batch(self, sifted: Sifted) -> tuple[Passed, list[int]]:
         """Takes in the events of a batch, in order of (ts, seq).
@@ -339,108 +370,30 @@ class Intake(Sieve):
             tied = np.zeros(count, bool)
             tied[1:] |= same
             tied[:-1] |= same
-            rows = base + np.nonzero(tied)[0]
+            places = np.nonzero(tied)[0]
+            rows = base + places
             if self.nameless:
-                content = identities(batch, self._tables.type_words, source[rows - base], columns)
-                store.first[rows], store.second[rows] = content
-            order = self._canonical(batch, columns, source[rows - base], rows)
+                store.first[rows], store.second[rows] = identities(
+                    batch, self._tables.type_words, source[places], columns
+                )
+            order = self._canonical(batch, columns, source[places], rows)
             if (np.diff(order) != 1).any():
                 store.permute(rows, order)
-                source[rows - base] = source[rows[order] - base]
-                moved = np.arange(base + count)
-                moved[rows[order]] = rows
-                filters, at = passed.filters, moved[passed.rows]
-                again = np.argsort(at, kind="stable")
-                passed = Passed(filters[again], at[again])
+                source[places] = source[places[order]]
+                passed = reordered(Passed(passed.filters, passed.rows - base), count, places, order)
+                passed.rows += base
         if self.tail is not None:
             return self.tail.follow(store, base, count, rows), passed
         number_occurrences(store, rows)
         return [], passed
 
     def _canonical(self, batch: pa.Table, columns: dict[str, tuple[Array, Array]], source: Array, rows: Array) -> Array:
-        """How to sort tied rows by (ts, seq, type, id, content)."""
+        """How to sort tied rows, which were at `source` in a batch."""
         store = self._store
         given = store.given[rows]
+        times = store.ts[rows], store.seq[rows], store.type[rows]
         if (given < 0).all():
-            keys = (store.second[rows], store.first[rows], store.type[rows], store.seq[rows], store.ts[rows])
-            return np.lexsort(keys)
-        first, second = identities(batch, self._tables.type_words, source, columns)
-        texts = store.names.texts(given)
-        table = pa.table(
-            {
-                "ts": store.ts[rows],
-                "seq": store.seq[rows],
-                "type": store.type[rows],
-                "id": pc.if_else(pa.array(given >= 0), texts, hexadecimal(first, second)),
-                "first": first,
-                "second": second,
-            }
-        )
-        return np.asarray(pc.sort_indices(table, [(name, "ascending") for name in table.column_names]), np.int64)
-
-
-def number_occurrences(store: Store, rows: Array) -> None:
-    """Adds to the computed identities of equal events, which stand behind each other, 0, 1, 2, …"""
-    rows = rows[store.given[rows] < 0]
-    equal = np.ones(max(len(rows) - 1, 0), bool)
-    for column in (store.ts, store.seq, store.type, store.first, store.second):
-        equal &= column[rows[1:]] == column[rows[:-1]]
-    if equal.any():
-        position = np.arange(len(rows))
-        begins = np.maximum.accumulate(np.where(np.concatenate([[True], ~equal]), position, 0))
-        add_to_identities(store, rows, position - begins)
-
-
-def add_to_identities(store: Store, rows: Array, numbers: Array) -> None:
-    """Adds numbers to identities, taken as 128-bit numbers."""
-    second = store.second[rows] + numbers.astype(np.uint64)
-    store.first[rows] += (second < store.second[rows]).astype(np.uint64)
-    store.second[rows] = second
-
-
-class Tail:
-    """The rows at the last (ts, seq) of an ordered source, beside which more may still come."""
-
-    def __init__(self) -> None:
-        self.key: tuple[int, int] | None = None
-        self.counts: dict[tuple[int, int, int], int] = {}
-        """How often each content (type, identity) occurred."""
-        self.last: dict[int, str] = {}
-        """The last id of each type."""
-
-    def follow(self, store: Store, base: int, count: int, tied: Array) -> list[int]:
-        """Goes on numbering occurrences; returns the rows that come before one of their type that is already out."""
-        if count == 0:
-            return []
-        ts, seq = store.ts[base : base + count], store.seq[base : base + count]
-        ends = (int(ts[-1]), int(seq[-1]))
-        begin = (base + np.nonzero((ts == ts[0]) & (seq == seq[0]))[0]).tolist()
-        if self.key != (ts[0], seq[0]):
-            begin = []
-        end = (base + np.nonzero((ts == ends[0]) & (seq == ends[1]))[0]).tolist()
-        content = {row: (int(store.type[row]), *_identity(store, row)) for row in {*begin, *end}}
-        number_occurrences(store, tied)
-        for row in begin:
-            if store.given[row] < 0:
-                earlier = self.counts.get(content[row], 0)
-                add_to_identities(store, np.array([row]), np.array([earlier]))
-        mark = {row: _id_text(store, row) for row in content}
-        late = [row for row in begin if mark[row] < self.last.get(content[row][0], "")]
-        if ends != self.key:
-            self.key, self.counts, self.last = ends, {}, {}
-        for row in end:
-            if row not in late:
-                type = content[row][0]
-                self.counts[content[row]] = self.counts.get(content[row], 0) + 1
-                self.last[type] = max(mark[row], self.last.get(type, ""))
-        return late
-
-
-def _identity(store: Store, row: int) -> tuple[int, int]:
-    return int(store.first[row]), int(store.second[row])
-
-
-def _id_text(store: Store, row: int) -> str:
-    if store.given[row] < 0:
-        return ids.hexadecimal(_identity(store, row))
-    return str(store.names.texts(store.given[row : row + 1])[0])
+            return canonical(Keys(*times, store.first[rows], store.second[rows]))
+        content = identities(batch, self._tables.type_words, source, columns)
+        ids = pc.if_else(pa.array(given >= 0), store.names.texts(given), hexadecimal(*content))
+        return canonical(Keys(*times, *content), ids)

@@ -330,7 +330,7 @@ class Machine:
         if (rules == rules[0]).all():
             return None
         given = np.ascontiguousarray(anchors), labels.ranks[rules], len(labels)
-        return order if kernels.order_matches(*given, store.ts, store.seq, order) else None
+        return order if kernels.ordering.order_matches(*given, store.ts, store.seq, order) else None
 
     def _project(
         self, rules: Array, parts: Array, computed: Array, known: Array, anchors: Array, roles: Roles | None = None

@@ -107,7 +107,7 @@ class Plain:
         if 0 not in self._levels:
             return []
         return [
-            _found(told, machine, given.view, *machine.intake.identities(given.batch, told.sources))
+            _found(told, machine, given.view, *machine.intake.identities(given, told.sources))
             for told in self._run(*self._fan(0), given.passed, given.view)
         ]
 
@@ -163,7 +163,7 @@ class Plain:
             return None
         if not plain.order_rows(*given, TOGETHER_FEW, order):
             ranks = labels.ranks[found.rules]
-            kernels.order_matches(found.sources, ranks, len(labels), view.ts, view.seq, order)
+            kernels.ordering.order_matches(found.sources, ranks, len(labels), view.ts, view.seq, order)
         return order
 
     def _fan(self, level: int) -> tuple[Array, Array]:

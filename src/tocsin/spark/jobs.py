@@ -168,10 +168,16 @@ class Sent(Generic[J]):
 
     data: bytes = field(repr=False)
     digest: str
+    _made: J | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data, "digest": self.digest}
 
     @property
     def job(self) -> J:
-        """The job; read once in a process."""
+        """The job: where it was made as it is, in workers read once in a process."""
+        if self._made is not None:
+            return self._made
         job: J | None = _kept.get(self.digest)
         if job is None:
             job = _kept[self.digest] = cast(J, pickle.loads(self.data))
@@ -196,9 +202,7 @@ def bound(job: Job, rules: Plan) -> Job:
 def send(job: J) -> Sent[J]:
     """The job as bytes."""
     data = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
-    digest = hashlib.sha256(data).hexdigest()
-    _kept[digest] = job
-    return Sent(data, digest)
+    return Sent(data, hashlib.sha256(data).hexdigest(), job)
 
 
 class _Reducers(dict[type, Callable[[Any], Any]]):

@@ -11,7 +11,19 @@ from tocsin.engine.kernels.cache import compiled_kernels
 from tocsin.engine.kernels.layout import NONE, OWNER, Filters, Lists
 
 with compiled_kernels():
-    from tocsin.engine.kernels import attempts, filters, groups, joins, plain, queries, seen, tries, values, windows
+    from tocsin.engine.kernels import (
+        attempts,
+        filters,
+        groups,
+        joins,
+        ordering,
+        plain,
+        queries,
+        seen,
+        tries,
+        values,
+        windows,
+    )
     from tocsin.engine.kernels.buffers import append, assign_lists, rebuild, rehash, room_needed, trim
     from tocsin.engine.kernels.combinations import use
     from tocsin.engine.kernels.contexts import arrive
@@ -29,7 +41,6 @@ with compiled_kernels():
     from tocsin.engine.kernels.kept import COMB_WORDS, SIZE, adopt, compact, held
     from tocsin.engine.kernels.memory import Array, Scratch, environment
     from tocsin.engine.kernels.notifications import notify
-    from tocsin.engine.kernels.ordering import order_matches
 
 __all__ = [
     "COMB_WORDS",
@@ -63,7 +74,7 @@ __all__ = [
     "load_column",
     "match_identities",
     "notify",
-    "order_matches",
+    "ordering",
     "plain",
     "project",
     "queries",

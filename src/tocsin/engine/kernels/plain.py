@@ -290,23 +290,6 @@ def _aggregate(memory, query, n):
 
 
 @jit
-def twins(origin, types, ts, seq, most):
-    """Whether two of some events in order are of one type and one instant, or more than `most` are of one instant."""
-    begin = 0
-    for n in range(1, len(origin)):
-        i = origin[n]
-        if get(ts, i) != get(ts, origin[begin]) or get(seq, i) != get(seq, origin[begin]):
-            begin = n
-            continue
-        if n - begin >= most:
-            return True
-        for m in range(begin, n):
-            if get_half(types, i) == get_half(types, origin[m]):
-                return True
-    return False
-
-
-@jit
 def order_rows(sources, rules, ranks, ts, seq, most, order):
     """How to put rows, which are in the order of events, into that of time and then of their rules' ranks.
 

@@ -47,7 +47,7 @@ STUDY = Study(
         Figure(
             "10-12-slots",
             "Figures 10 to 12: throughput with mixed queries, by the processor time of slots",
-            ("V4a",),
+            ("V4a", "V6b"),
             claims.slot_runs,
             slots.measure_slots,
             claims.draw_throughput,

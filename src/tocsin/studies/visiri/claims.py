@@ -172,12 +172,15 @@ def judge_throughput(rows: Sequence[Row]) -> list[Claim]:
 
 
 def judge_slots(rows: Sequence[Row]) -> list[Claim]:
-    """V4a: the same, by the times that slots were busy."""
+    """V4a: the same, by the times that slots were busy; and V6b: this project's placer at least VISIRI and SCTXPF."""
     found = means(rows, "throughput")
     points = {(queries, nodes) for queries, nodes, _ in found}
     noise = max(abs(found[*at, AGAIN] / found[*at, "VISIRI"] - 1) for at in points)
     by = f"processor time of slots; one placement measured twice: up to {noise:.1%} apart"
-    return [_more_throughput("V4a", rows, by)]
+    over = {name: [found[*at, "even"] / found[*at, name] for at in points] for name in ("VISIRI", "SCTXPF")}
+    text = " and ".join(f"{min(by):.3f} to {max(by):.3f} times {name}" for name, by in over.items())
+    least = min(ratio for ratios in over.values() for ratio in ratios)
+    return [_more_throughput("V4a", rows, by), Claim("V6b", least >= 1, f"even {text} ({by})")]
 
 
 def _more_throughput(claim: str, rows: Sequence[Row], by: str) -> Claim:
@@ -188,6 +191,7 @@ def _more_throughput(claim: str, rows: Sequence[Row], by: str) -> Claim:
     at = min(first, key=lambda at: first[at])
     text = (
         f"VISIRI {first[at]:.3f} (at {at[0]:,} queries on {at[1]} nodes) to {max(first.values()):.3f} times SCTXPF, "
+        f"{_mean(list(first.values())):.3f} on the average, "
         f"SCTXPF {min(second):.2f} to {max(second):.2f} times random ({by})"
     )
     return Claim(claim, first[at] >= 1 and min(second) > 1, text)

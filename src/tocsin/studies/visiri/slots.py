@@ -1,16 +1,18 @@
 """How long is each node of a placement busy, in truth? Its queries run as a slot's on Spark do, and are timed.
 
-Events are packed for the slots and detected there by the functions that Spark's workers run, slots and placements in
-turn. Busy is the processor time that a slot needs for a parcel of events, the least of many, as what else the machine
-does can only add to it. One placement is measured twice, which tells how much a difference means. The dispatcher is the
-paper's (Section 3): it knows streams and no filters, so a node takes in all events of a stream that one of its queries
-reads.
+Events are packed for the slots, and each slot's parcels given to the function that detects in a partition, both as
+Spark's workers run them; several times, all placements in turn. Busy is the processor time of a slot, for each parcel
+the least of all times, as what else the machine does can only add to it. One placement is measured twice, which tells
+how much a difference means. The dispatcher is the paper's (Section 3): it knows streams and no filters, so a node takes
+in all events of a stream that one of its queries reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from time import process_time
 from typing import TYPE_CHECKING
 
@@ -20,19 +22,21 @@ import pyarrow as pa
 from tocsin.engine.routing import Router
 from tocsin.events.batches import Columns
 from tocsin.events.streams import stream_events, stream_types
+from tocsin.garbage import uncollected
 from tocsin.language.queries import Query
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.graph import Filter
 from tocsin.plans.layout import Forward, Layout, Unit, forwarding
-from tocsin.plans.placing import Placement, throughput
+from tocsin.plans.placing import Placement, duplication, throughput
 from tocsin.studies.study import Row, Settings
 from tocsin.studies.visiri.runs import Numbers, placed, placers, workload
 
 if TYPE_CHECKING:
-    from tocsin.spark.jobs import Job, Sent
+    from tocsin.spark.jobs import Job
+    from tocsin.spark.packing import Batches
 
-EVENTS, PARCELS, UNTIMED = 1_000_000, 20, 4
-"""With the first parcels rules are loaded and windows begin to fill."""
+PARCELS, EVENTS_OF_PARCEL = 6, 100_000
+ROUNDS = 12
 PLACERS = ("VISIRI", "SCTXPF", "random", "even")
 AGAIN = "VISIRI, again"
 """The placement of VISIRI once more, as if it were another."""
@@ -46,34 +50,50 @@ def measure_slots(settings: Settings) -> list[Row]:
     placements = {name: placed(units, nodes, placer, singly=singly) for name, (placer, singly) in chosen.items()}
     placements[AGAIN] = placements["VISIRI"]
     return [
-        {"placer": name, "throughput": throughput(EVENTS // PARCELS, busy), "busy_s": float(busy.sum())}
+        {
+            "placer": name,
+            "throughput": throughput(PARCELS * EVENTS_OF_PARCEL, busy),
+            "busy_s": float(busy.sum()),
+            "copies": duplication(placements[name]),
+        }
         for name, busy in busy_in_slots(queries, placements).items()
     ]
 
 
+@uncollected()
 def busy_in_slots(
-    queries: Sequence[Query], placements: Mapping[str, Placement], *, events: int = EVENTS
+    queries: Sequence[Query], placements: Mapping[str, Placement], *, events: int = EVENTS_OF_PARCEL
 ) -> dict[str, Numbers]:
-    """For each placement, the seconds that each node works on a parcel: of so many events ÷ `PARCELS`."""
-    nodes = {
-        name: [_Node(sent, slot) for slot in range(sent.job.layout.slots)] for name, sent in _sent(queries, placements)
-    }
-    for part in _parts(events):
-        for mine in nodes.values():  # in turn, so that all see the same machine
-            _work(mine, part)
-    return {name: np.array([np.min(node.taken[UNTIMED:]) for node in mine]) for name, mine in nodes.items()}
+    """For each placement, the seconds that each node works on parcels of so many events."""
+    nodes = {name: _nodes(queries, placement, events) for name, placement in placements.items()}
+    gc.freeze()  # what is left of a round is found among what the round made
+    for number in range(ROUNDS):
+        for turn in zip(*nodes.values(), strict=True):  # placements in turn, so that all see the same machine
+            first = number % len(turn)
+            for node in turn[first:] + turn[:first]:
+                node.work()
+        gc.collect()
+    gc.unfreeze()
+    return {name: np.array([node.busy for node in mine]) for name, mine in nodes.items()}
 
 
-def _sent(queries: Sequence[Query], placements: Mapping[str, Placement]) -> Iterator[tuple[str, Sent[Job]]]:
+def _nodes(queries: Sequence[Query], placement: Placement, events: int) -> list[_Node]:
+    """The nodes of a placement with what is sent to them."""
     from tocsin.spark.jobs import Job, send
+    from tocsin.spark.packing import packer
+    from tocsin.spark.slots import batch_detector
 
+    units = tuple(Unit((query.name,), None, placement.node_of(query.name)) for query in queries)
+    layout = Layout(len(placement.nodes), units)
     catalog = Catalog(types={stream.name: stream for stream in stream_types()})
-    for name, placement in placements.items():
-        units = tuple(Unit((query.name,), None, placement.node_of(query.name)) for query in queries)
-        layout = Layout(len(placement.nodes), units)
-        job = Job(tuple(queries), catalog, Columns(), layout, 0, times=True)
-        job.__dict__["router"] = _whole_streams(job)
-        yield name, send(job)
+    job = Job(tuple(queries), catalog, Columns(), layout, 0, times=True)
+    job.__dict__["router"] = _whole_streams(job)
+    sent = send(job)
+    parcels: dict[int, list[pa.RecordBatch]] = {label: [] for label in job.labels}
+    for part in _parts(events):
+        for parcel in packer(sent, ticks=False)(iter(part.to_batches())):
+            parcels[parcel["slot"][0].as_py()].append(parcel)
+    return [_Node(batch_detector(sent), mine) for mine in parcels.values()]
 
 
 def _whole_streams(job: Job) -> Router:
@@ -86,37 +106,33 @@ def _whole_streams(job: Job) -> Router:
 
 
 class _Node:
-    """A slot at work, and how long each parcel took."""
+    """A slot at work, and how long each parcel took it."""
 
-    def __init__(self, sent: Sent[Job], slot: int) -> None:
-        from tocsin.spark.slots import Tally
+    def __init__(self, detect: Callable[[Batches], Batches], parcels: Sequence[pa.RecordBatch]) -> None:
+        self._detect, self._parcels = detect, parcels
+        self._taken: list[list[float]] = []
 
-        self.sent = sent
-        self.detector, self.tally = sent.job.detector(slot), Tally(sent.job.matches, slot)
-        self.taken: list[float] = []
+    def work(self) -> None:
+        """Works on all parcels once."""
+        marks: list[float] = []
 
+        def given() -> Iterator[pa.RecordBatch]:
+            for parcel in self._parcels:
+                marks.append(process_time())
+                yield parcel
 
-def _work(nodes: Sequence[_Node], part: pa.Table) -> None:
-    """Sends a part of the events to the nodes, and lets them work."""
-    from tocsin.spark.packing import Parcel, packer
-    from tocsin.spark.slots import take_events
+        for _ in self._detect(given()):
+            pass
+        # Each parcel is worked on when the next one is there, so the last, which nothing follows, is not timed.
+        self._taken.append([after - before for before, after in pairwise(marks[1:])])
 
-    sent = nodes[0].sent
-    parcels: dict[int, list[Parcel]] = {label: [] for label in sent.job.labels}
-    for packed in packer(sent, ticks=False)(iter(part.to_batches())):
-        for row in packed.to_pylist():
-            parcels[row["slot"]].append(Parcel(**row))
-    end = int(part["ts"][-1].cast(pa.int64()).as_py()) + 1
-    for node, mine in zip(nodes, parcels.values(), strict=True):
-        begun = process_time()
-        for parcel in mine:
-            take_events(node.detector, parcel, node.tally)
-        node.tally.take(node.detector.advance(end))
-        node.tally.rows()
-        node.taken.append(process_time() - begun)
+    @property
+    def busy(self) -> float:
+        """The seconds for all timed parcels, each at its fastest."""
+        return float(np.min(self._taken, axis=0).sum())
 
 
 @lru_cache(maxsize=1)
-def _parts(events: int) -> tuple[pa.Table, ...]:
-    table, size = stream_events(events), events // PARCELS
-    return tuple(table.slice(size * n, size) for n in range(PARCELS))
+def _parts(size: int) -> tuple[pa.Table, ...]:
+    table = stream_events(size * (PARCELS + 1))
+    return tuple(table.slice(size * n, size) for n in range(PARCELS + 1))
