@@ -119,6 +119,8 @@ QUERIES = """
     @info(name='q3') from B[s == 'on' and v <= 6.0] select v as m, n as u insert into Q;
     @info(name='q4') from B[v > 1.0] select k, v insert into R;
     @info(name='q5') from B[v > 1.0]#window.length(3) select min(v) as m, min(n) as u insert into S;
+    @info(name='q7') from A select s, n as u insert into U;
+    @info(name='q8') from A[n > 1] select k, n as u insert into V;
     @info(name='q6') from O[m > 4.0]#window.lengthBatch(2) select sum(m) as m insert into T;
 """
 
@@ -137,6 +139,8 @@ def test_plain_queries_give_the_same_in_pieces(
     rules, events, random = tocsin.rules(QUERIES, language="siddhi"), table(seed, 150), np.random.default_rng(seed)
     times = np.arange(150) if instants is None else np.sort(random.integers(0, instants, 150))
     events = events.take(random.integers(0, random.choice([50, 150]), 150)).set_column(1, "ts", pa.array(times * 1_000))
+    if random.random() < 0.3:  # all events are read in place, and all are taken in as well
+        events = events.set_column(0, "type", pa.array(["A"] * 150))
     parts = [events.slice(0, named), events.slice(named)]
     parts[0] = parts[0].append_column("id", pa.array(random.permutation(named).astype(str)))
     parts = [part for part in parts if part.num_rows]

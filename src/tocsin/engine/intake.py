@@ -117,7 +117,7 @@ class Direct(NamedTuple):
     passed: Passed
     batch: pa.Table
     view: View
-    numbers: Array | None
+    numbers: Array | None = None
     """Which occurrence of the same content each event is; None if all are the first."""
 
 
@@ -179,15 +179,19 @@ class Intake(Sieve):
         stored = self._tables.is_stored[passed.filters] != 0
         if stored.all() or self.tail is not None:
             return None, passed, origin
-        numbers = None
-        if not self.settled and len((found := twins(view, origin, len(self._tables.types))).places):
-            order, numbers = self._among(found, batch, view, origin)
-            passed = reordered(passed, len(origin), found.places, order)
-            origin[found.places] = origin[found.places[order]]
-            stored = self._tables.is_stored[passed.filters] != 0
-        direct = Direct(Passed(passed.filters[~stored], origin[passed.rows[~stored]]), batch, view, numbers)
+        read = Direct(Passed(passed.filters[~stored], passed.rows[~stored]), batch, view)
         rows, place = np.unique(passed.rows[stored], return_inverse=True)
-        return direct, Passed(passed.filters[stored], place), origin[rows]
+        return self._ordered(read, origin), Passed(passed.filters[stored], place), origin[rows]
+
+    def _ordered(self, given: Direct, origin: Array) -> Direct:
+        """Pairs (filter, place) as pairs (filter, row of the batch), where twins are in order."""
+        passed, numbers = given.passed, None
+        if not self.settled and len((found := twins(given.view, origin, len(self._tables.types))).places):
+            order, numbers = self._among(found, given.batch, given.view, origin)
+            passed = reordered(passed, len(origin), found.places, order)
+            origin = origin.copy()
+            origin[found.places] = origin[found.places[order]]
+        return given._replace(passed=Passed(passed.filters, origin[passed.rows]), numbers=numbers)
 
     def _among(self, found: Twins, batch: pa.Table, view: View, origin: Array) -> tuple[Array, Array | None]:
         """How to put twins in order, and, if somebody asks, which occurrence of the same content each event of the
