@@ -25,7 +25,7 @@ from tocsin.studies.visiri.runs import (
     placers,
     workload,
 )
-from tocsin.studies.visiri.slots import busy_in_slots
+from tocsin.studies.visiri.slots import AGAIN, busy_in_slots
 
 
 @pytest.mark.parametrize(
@@ -166,15 +166,19 @@ def test_claims_can_fail() -> None:
     assert not fails.holds
     (fails,) = visiri.judge_variance(rows("variance", VISIRI=1.0, SCTXPF=4.0, random=9.0))
     assert not fails.holds  # below both, but no more so with more queries
-    fails, holds = visiri.judge_slots(
-        rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 1.0, "VISIRI, again": 1.2, "even": 1.2})
-    )
+    fails, holds = visiri.judge_slots(timed(VISIRI=1.1, SCTXPF=1.0, random=1.0, even=1.2, again=1.2))
     assert "9.1% apart" in fails.measured
+    assert "about 100 ns to take in an event and 40 ns for each query" in fails.measured
     assert (fails.holds, holds.holds) == (False, True)
-    holds, fails = visiri.judge_slots(
-        rows("throughput", **{"VISIRI": 1.1, "SCTXPF": 1.0, "random": 0.9, "VISIRI, again": 1.1, "even": 1.0})
-    )
-    assert (holds.holds, fails.holds) == (True, False)
+    holds, fails = visiri.judge_slots(timed(VISIRI=1.1, SCTXPF=1.0, random=0.9, even=1.0, again=1.1))
+    assert (holds.holds, fails.holds) == (True, False)  # above SCTXPF alone
+
+
+def timed(*, again: float, **by_placer: float) -> list[Row]:
+    """Rows of slots that need 100 ns for an event and 40 ns for a query."""
+    counts = [{"sent": 1e6 * (n + 1), "seen": 3e6, "busy_s": 0.1 * (n + 1) + 0.12} for n in range(len(by_placer) + 1)]
+    given = rows("throughput", **by_placer, **{AGAIN: again})
+    return [{**row, **counts[n % len(counts)]} for n, row in enumerate(given)]
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,12 @@ final class FlinkPatterns {
         return new Rule(pattern, "smoke", "temp", rule.equals("not") ? hot.or(smoke).or(rain) : hot.or(smoke));
     }
 
-    /** Lines of types and levels, from the anchor backwards. */
+    /**
+     * Lines of types and levels, from the anchor backwards. How far an event may be from the one before it is said of
+     * each of them, as it holds for that one alone.
+     */
     static List<Rule> sequences(List<String> lines) {
+        Duration step = Duration.ofMillis(60_000_000L);
         List<Rule> rules = new ArrayList<>();
         for (String line : lines) {
             String[] parts = line.split(" ");
@@ -87,11 +91,12 @@ final class FlinkPatterns {
                     .where(oldest.condition())
                     .followedByAny("middle")
                     .where(middle.condition())
+                    .within(step, WithinType.PREVIOUS_AND_CURRENT)
                     .notFollowedBy("middle again")
                     .where(middle.condition())
                     .followedByAny("anchor")
                     .where(anchor.condition())
-                    .within(Duration.ofMillis(60_000_000L), WithinType.PREVIOUS_AND_CURRENT);
+                    .within(step, WithinType.PREVIOUS_AND_CURRENT);
             rules.add(new Rule(pattern, "anchor", "oldest", oldest.or(middle).or(anchor)));
         }
         return rules;

@@ -13,10 +13,11 @@ from tocsin.events.scenarios import START_US, Numbers
 from tocsin.events.types import SECOND_US, EventType, Kind
 
 ATTRIBUTES = ("attr1", "attr2", "attr3", "attr4", "attr5")
+STREAMS = 1_000
 VALUE_MAX = 100
 
 
-def stream_types(streams: int = 1_000) -> tuple[EventType, ...]:
+def stream_types(streams: int = STREAMS) -> tuple[EventType, ...]:
     """The definitions of `stream1`, `stream2`, ….
 
     >>> str(stream_types(3)[2])
@@ -26,7 +27,7 @@ def stream_types(streams: int = 1_000) -> tuple[EventType, ...]:
     return tuple(EventType(f"stream{number}", attributes) for number in range(1, streams + 1))
 
 
-def stream_shares(streams: int = 1_000, *, spread: float = 1.0, seed: int = 1) -> Numbers:
+def stream_shares(streams: int = STREAMS, *, spread: float = 1.0, seed: int = 1) -> Numbers:
     """The share of events that each stream has: log-uniform, the largest up to `spread` times the smallest."""
     if streams < 1 or not spread >= 1:
         raise ValueError("streams and spread must be at least 1")
@@ -36,7 +37,7 @@ def stream_shares(streams: int = 1_000, *, spread: float = 1.0, seed: int = 1) -
 
 
 def stream_events(
-    events: int = 1_000_000, *, streams: int = 1_000, spread: float = 1.0, rate: float = 1_000.0, seed: int = 1
+    events: int = 1_000_000, *, streams: int = STREAMS, spread: float = 1.0, rate: float = 1_000.0, seed: int = 1
 ) -> pa.Table:
     """So many events of these streams, `rate` of them a second, in time order at strictly increasing times.
 

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from tocsin.engine.routing import Router
 from tocsin.events.batches import Columns
-from tocsin.events.streams import stream_events, stream_types
+from tocsin.events.streams import STREAMS, stream_events, stream_types
 from tocsin.garbage import uncollected
 from tocsin.language.queries import Query
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.graph import Filter
 from tocsin.plans.layout import Forward, Layout, Unit, forwarding
-from tocsin.plans.placing import Placement, duplication, throughput
+from tocsin.plans.placing import Placement, throughput
 from tocsin.studies.study import Row, Settings
 from tocsin.studies.visiri.runs import Numbers, placed, placers, workload
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tocsin.spark.packing import Batches
 
 PARCELS, EVENTS_OF_PARCEL = 6, 100_000
+STREAM_EVENTS = PARCELS * EVENTS_OF_PARCEL / STREAMS
+"""Of each stream, about."""
 ROUNDS = 12
 PLACERS = ("VISIRI", "SCTXPF", "random", "even")
 AGAIN = "VISIRI, again"
@@ -43,7 +45,9 @@ AGAIN = "VISIRI, again"
 
 
 def measure_slots(settings: Settings) -> list[Row]:
-    """Events ÷ the largest busy time of a slot, for every placer."""
+    """Events ÷ the largest busy time of a slot, for every placer; and how long all slots together were busy, how many
+    events they were sent, and how many their queries saw.
+    """
     seed, nodes = int(settings["seed"]), int(settings["nodes"])
     queries, units = workload(int(settings["queries"]), str(settings["shape"]), seed)
     chosen = {name: way for name, way in placers(seed).items() if name in PLACERS}
@@ -54,7 +58,8 @@ def measure_slots(settings: Settings) -> list[Row]:
             "placer": name,
             "throughput": throughput(PARCELS * EVENTS_OF_PARCEL, busy),
             "busy_s": float(busy.sum()),
-            "copies": duplication(placements[name]),
+            "sent": float(sum(nodes.sum() for nodes in placements[name].sent().values()) * STREAM_EVENTS),
+            "seen": float(len(queries) * STREAM_EVENTS),
         }
         for name, busy in busy_in_slots(queries, placements).items()
     ]
