@@ -157,10 +157,10 @@ class Machine:
         pieces = [batch.slice(at, end - at) for at, end in pairwise(starts)] if len(starts) > 2 else [batch]
         self.intake.lay_out()
         ahead = self.ahead if len(pieces) > 1 and self.intake.can_sift_ahead else at_its_turn
-        for now, (at, end) in zip(through(self.intake.sift, pieces, ahead), pairwise(starts), strict=True):
+        for sifted, (at, end) in zip(through(self.intake.sift, pieces, ahead), pairwise(starts), strict=True):
             last = end == batch.num_rows
             bound = closed if last else (batch["ts"][end].as_py(), batch["seq"][end].as_py())
-            found, late = self._step(now, bound)
+            found, late = self._step(sifted, bound)
             yield found, [at + row for row in late]
             self._age(bound[0])
 

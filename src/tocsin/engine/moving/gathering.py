@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tocsin.engine import kernels
 from tocsin.engine.columns import hexadecimal
 from tocsin.engine.detector import Detector
+from tocsin.engine.equals import Keys, canonical, occurrences, plus
 from tocsin.engine.intake import identities
 from tocsin.engine.moving.following import UPDATE
 from tocsin.engine.routing import Router
@@ -259,19 +260,12 @@ class Gathered:
         self.ts, self.type = self.batch["ts"].to_numpy(), self.batch["type"].to_numpy()
 
     def _canonical(self, batch: pa.Table) -> Array:
-        ranks = np.argsort(np.argsort(np.array(self.types)))[batch["type"].to_numpy()]
-        first, second = batch["first"].to_numpy(), batch["second"].to_numpy()
-        keys = [second, first, ranks, batch["seq"].to_numpy(), batch["ts"].to_numpy()]
+        keys = _keys(batch)
+        ranks = np.argsort(np.argsort(np.array(self.types)))[keys.type]
+        ids = None
         if "id" in batch.column_names:
-            ids = pc.if_else(batch["id"].is_valid(), batch["id"], hexadecimal(first, second))
-            texts = pa.table({"id": ids})
-            order = np.asarray(pc.sort_indices(texts, [("id", "ascending")]))
-            rank = np.empty(len(order), np.int64)
-            sorted_ids = whole(ids).take(pa.array(order))
-            new = np.concatenate([[True], pc.not_equal(sorted_ids[1:], sorted_ids[:-1]).to_numpy(zero_copy_only=False)])
-            rank[order] = np.cumsum(new)
-            keys[:2] = [second, first, rank]
-        return np.lexsort(keys)
+            ids = pc.coalesce(whole(batch["id"]), hexadecimal(keys.first, keys.second))
+        return canonical(keys._replace(type=ranks), ids)
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -319,20 +313,20 @@ def _doubles(batch: pa.Table, name: str) -> Array:
     return found
 
 
+def _keys(batch: pa.Table) -> Keys:
+    return Keys(*(batch[name].to_numpy() for name in Keys._fields))
+
+
 def _numbered(batch: pa.Table) -> pa.Table:
     """The batch in canonical order, with the occurrences of equal events without ids counted in their identities."""
-    columns = [batch[name].to_numpy() for name in ("ts", "seq", "type", "first", "second")]
-    equal = np.ones(max(batch.num_rows - 1, 0), bool)
-    for column in columns:
-        equal &= column[1:] == column[:-1]
+    keys, nameless = _keys(batch), np.arange(batch.num_rows)
     if "id" in batch.column_names:
-        equal &= batch["id"].is_null().to_numpy()[1:]
-    if not equal.any():
+        nameless = np.flatnonzero(batch["id"].is_null().to_numpy())
+    numbers = occurrences(Keys(*(column[nameless] for column in keys)))
+    if numbers is None:
         return batch
-    position = np.arange(batch.num_rows)
-    number = position - np.maximum.accumulate(np.where(np.concatenate([[True], ~equal]), position, 0))
-    first, second = columns[3], columns[4] + number.astype(np.uint64)
-    first = first + (second < columns[4]).astype(np.uint64)
+    first, second = keys.first.copy(), keys.second.copy()
+    first[nameless], second[nameless] = plus(first[nameless], second[nameless], numbers)
     names = batch.column_names
     batch = batch.set_column(names.index("first"), "first", pa.array(first))
     return batch.set_column(names.index("second"), "second", pa.array(second))
