@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tocsin.plans.query_cost import comparisons
 from tocsin.studies import named
 from tocsin.studies.study import Row, Scale
 from tocsin.studies.visiri import claims as visiri
+from tocsin.studies.visiri import slots
 from tocsin.studies.visiri.queries import as_text, generated, output_types
 from tocsin.studies.visiri.runs import (
     TIGHT,
@@ -123,6 +125,10 @@ def test_a_node_with_queries_is_busy() -> None:
     placement = placed(units, 2, placer, singly=True)
     for query in queries:
         placement.move(query.name, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "process_time", count(1.0).__next__)
+        timed = busy_in_slots(queries, {"one": placement}, events=2_000)
+    assert timed["one"].tolist() == [0, slots.PARCELS]  # by a clock that goes on by a second with each look
     busy = busy_in_slots(queries, {"one": placement}, events=20_000)
     assert busy["one"].shape == (2,)
     assert busy["one"][1] > 0

@@ -125,10 +125,12 @@ class _Node:
             for parcel in self._parcels:
                 marks.append(process_time())
                 yield parcel
+            marks.append(process_time())
 
         for _ in self._detect(given()):
             pass
-        # Each parcel is worked on when the next one is there, so the last, which nothing follows, is not timed.
+        # Each parcel is worked on when the next one, or that there is none, is known: the first time is for rules, and
+        # the last parcel, which ends all, is not timed.
         self._taken.append([after - before for before, after in pairwise(marks[1:])])
 
     @property
