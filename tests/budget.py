@@ -6,8 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 SEEDS_APART = 1_000_000
 """How far the seeds of two sweeps are apart."""
+
+T = TypeVar("T")
 
 _sweep_seed: int | None = None
 _examples: int | None = None
@@ -28,3 +33,8 @@ def seeds(usual: range) -> range:
     """The seeds for a test that usually goes through these."""
     first = usual.start if _sweep_seed is None else SEEDS_APART * (1 + _sweep_seed)
     return range(first, first + examples(len(usual)))
+
+
+def queries(usual: Sequence[T], generated: Callable[[int], T]) -> Sequence[T]:
+    """The queries on Spark that a test runs: the usual ones, and in a sweep one generated from each seed."""
+    return usual if _sweep_seed is None else [generated(seed) for seed in seeds(range(len(usual)))]
