@@ -55,6 +55,8 @@ class Detector:
         """Whether events need no identity; see `identifies`."""
         self.settled = False
         """Whether batches are identified and in canonical order; see `Intake`."""
+        self.shows_ids = True
+        """Whether parts have the ids that the source gave; see `Intake`."""
         self.ahead: Ahead = at_its_turn
         """How the next events are sifted; see `Machine`."""
         self.shelf: Shelf | None = None
@@ -92,6 +94,7 @@ class Detector:
         laid = self.shelf.laid(self._plan) if self.shelf is not None and not self._since else None
         machine = Machine(self._plan, self._since, ordered=self._ordered, laid=laid)
         machine.intake.nameless, machine.intake.settled, machine.ahead = self.nameless, self.settled, self.ahead
+        machine.intake.shows_ids = self.shows_ids
         return machine
 
     # ---- what goes in and comes out

@@ -20,9 +20,9 @@ from tocsin.engine.reasons import Reason, Trial
 from tocsin.engine.reference import Fact, identified
 from tocsin.errors import EventError, RuleError
 from tocsin.events.arrow import ARROW
-from tocsin.events.batches import Columns, Data, read
+from tocsin.events.batches import LABEL_COLUMN, Columns, Data, read
 from tocsin.events.ids import text_words
-from tocsin.events.types import Event, EventType, Kind
+from tocsin.events.types import LABEL, Event, EventType, Kind
 from tocsin.language.queries import Query
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Clause, Rule, Within
@@ -39,6 +39,7 @@ class Evidence:
         if not isinstance(data, pa.Table | pa.RecordBatch | Mapping):
             data = list(data) if isinstance(data, Iterable) else [data]
         detector = Detector(plan, types, delay_us=2**60, columns=columns)
+        detector.shows_ids = False  # two events may share an id of their source
         found = [detector.push(data), detector.finish()]
         self.found = pa.concat_tables(found)
         """The matches."""
@@ -74,7 +75,7 @@ class Evidence:
         for ts in sorted({at} if at is not None else self._times(id)):
             for rule in rules:
                 facts = self._facts(rule, ts)
-                asked = [fact for fact in facts if fact.ts == ts and (id is None or fact.id == id)]
+                asked = [fact for fact in facts if fact.ts == ts and id in (None, fact.id, fact.attributes.get(LABEL))]
                 seen = seen or bool(asked)
                 for anchor in asked:
                     if anchor.type == rule.anchor.type:
@@ -100,15 +101,14 @@ class Evidence:
         """When the event of that id came, composite or not; equal ids may have come several times."""
         assert id is not None
         times = {row["ts"] for row in self._rows("id", id)}
-        ts, named = self._batch["ts"].to_numpy(), np.zeros(self._batch.num_rows, bool)
-        if "id" in self._batch.column_names:
-            named = self._batch["id"].is_valid().to_numpy()
-            times |= set(ts[pc.equal(self._batch["id"], id).fill_null(False).to_numpy()].tolist())
+        ts = self._batch["ts"].to_numpy()
+        if LABEL_COLUMN in self._batch.column_names:
+            times |= set(ts[pc.equal(self._batch[LABEL_COLUMN], id).fill_null(False).to_numpy()].tolist())
         if len(id) != 32 or set(id) - set("0123456789abcdef"):
             return times
         numbers = range(max(self._names, default=-1) + 1)
         words = np.array([text_words(self._names.get(number, "")) for number in numbers], np.uint64)
-        rows = np.nonzero((self._batch["type"].to_numpy() >= 0) & ~named)[0]
+        rows = np.nonzero(self._batch["type"].to_numpy() >= 0)[0]
         first, second = identities(self._batch, words.reshape(-1, 2), rows, {})
         one, other = np.uint64(int(id[:16], 16)), np.uint64(int(id[16:], 16))
         carried = (second > other).astype(np.uint64)  # equals are numbered: their number is added to both words as one
@@ -132,7 +132,7 @@ class Evidence:
                 batch = batch.set_column(batch.column_names.index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
             values = {column: row[name] for name, column in columns.items() if row[name] is not None}
-            yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get("id"))
+            yield Event(self._names[row["type"]], row["ts"], values, row["seq"])
 
     def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
         """A match as an event: it stands where the last of its parts does."""

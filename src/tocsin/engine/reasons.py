@@ -26,7 +26,7 @@ from tocsin.engine.reference import (
     value_of,
 )
 from tocsin.events.notation import write_event
-from tocsin.events.types import Event, Value
+from tocsin.events.types import LABEL, Event, Value
 from tocsin.language.printing import print_clause, print_expression, print_pattern, print_scope, print_window
 from tocsin.language.rules import Attribute, Expression, Negation, Parameter, Pattern, Policy, Rule, Selection, Within
 from tocsin.language.terms import walk
@@ -243,7 +243,9 @@ class Trial:
 
 def written(fact: Fact) -> str:
     """An event in its notation, without its id."""
-    return write_event(Event(fact.type, fact.ts, fact.attributes, fact.seq))
+    attributes = {name: value for name, value in fact.attributes.items() if name != LABEL}
+    label = fact.attributes.get(LABEL)
+    return write_event(Event(fact.type, fact.ts, attributes, fact.seq, None if label is None else str(label)))
 
 
 def _data(fact: Fact) -> dict[str, object]:

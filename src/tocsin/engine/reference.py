@@ -19,8 +19,8 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 
 from tocsin.errors import EventError
-from tocsin.events.ids import Words, content_words, hexadecimal, match_words, occurrence_words, text_words
-from tocsin.events.types import Event, Kind, Value
+from tocsin.events.ids import Words, content_words, hexadecimal, match_words, occurrence_words
+from tocsin.events.types import LABEL, Event, Kind, Value
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import (
@@ -83,7 +83,7 @@ def detect(
     A rule named in `since` sees only events with `ts` at or after that time, in microseconds. Timers run up to
     `last_ts`, or to the last event.
 
-    >>> from tocsin.events.types import EventType
+    >>> from tocsin.events.types import LABEL, EventType
     >>> rule = Rule("Fire", EventType("Fire"), Pattern("Smoke"))
     >>> [(match.type, match.ts) for match in detect([rule], [Event("Smoke", 7)])]
     [('Fire', 7)]
@@ -138,23 +138,21 @@ class Fact:
         return (self.ts, self.seq) < (other.ts, other.seq)
 
     def value(self, name: str) -> Value:
-        header: dict[str, Value] = {"ts": self.ts, "seq": self.seq, "id": self.id}
+        header: dict[str, Value] = {"ts": self.ts, "seq": self.seq, "id": self.attributes.get(LABEL, self.id)}
         return header[name] if name in header else self.attributes.get(name)
 
 
 def identified(events: Iterable[Event]) -> list[Fact]:
-    """The events with their ids: the source's, or the hash of the content plus the occurrence among equal events."""
+    """The events with their identities: the hash of the content, an id among it, plus the occurrence among equals."""
     facts = []
     occurrences: Counter[Words] = Counter()
     for event in events:
         attributes = {name: settled(value) for name, value in event.attributes.items()}
-        if event.id is not None:
-            id, words = event.id, text_words(event.id)
-        else:
-            content = content_words(event.type, event.ts, event.seq, attributes)
-            words = occurrence_words(content, occurrences[content])
-            occurrences[content] += 1
-            id = hexadecimal(words)
+        attributes |= {} if event.id is None else {LABEL: event.id}
+        content = content_words(event.type, event.ts, event.seq, attributes)
+        words = occurrence_words(content, occurrences[content])
+        occurrences[content] += 1
+        id = hexadecimal(words) if event.id is None else event.id
         facts.append(Fact(event.type, event.ts, event.seq, id, words, attributes))
     return facts
 

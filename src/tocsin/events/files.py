@@ -78,8 +78,7 @@ class EventFiles(ABC):
         """The columns over all files. Text files are read once for this."""
         schema = self._schema()
         for header, name in self.names.items():
-            optional = header in self.optional and name == header
-            if optional or name in schema.names:
+            if (header in self.optional and name == header) or name in schema.names:
                 continue
             role = {"type": "type", "ts": "time"}.get(header, header)
             message = f"{self.source} has no column '{name}' with the {role} of each event"
@@ -185,7 +184,7 @@ def open_events(
     type: str = "type",
     ts: str = "ts",
     seq: str = "seq",
-    id: str = "id",
+    id: str | None = None,
     declared: Mapping[str, Kind] | None = None,
     optional: Collection[str] = OPTIONAL,
 ) -> EventFiles:
@@ -196,7 +195,7 @@ def open_events(
     `.` or `_` are passed over, as are folders inside it.
     """
     path = Path(path)
-    names = {"type": type, "ts": ts, "seq": seq, "id": id}
+    names = {"type": type, "ts": ts, "seq": seq} | ({} if id is None else {"id": id})
     with _readable(path):
         if not path.exists():
             beside = (

@@ -22,7 +22,7 @@ import pyarrow.json as pa_json
 from tocsin.errors import EventError
 from tocsin.events.arrow import ARROW
 from tocsin.events.notation import read_events
-from tocsin.events.types import Kind
+from tocsin.events.types import LABEL, Kind
 
 Cells = Mapping[str, Any]
 Kinds = Mapping[str, Kind | None]
@@ -159,7 +159,7 @@ class Csv:
 class Notation:
     """The event notation, as `notation` reads it. The columns of type, time, seq and id get the names given here."""
 
-    def __init__(self, type: str = "type", ts: str = "ts", seq: str = "seq", id: str = "id") -> None:
+    def __init__(self, type: str = "type", ts: str = "ts", seq: str = "seq", id: str = LABEL) -> None:
         self.header: list[str] = []
         self.names = type, ts, seq, id
 

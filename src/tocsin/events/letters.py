@@ -11,7 +11,7 @@ import pyarrow as pa
 from tocsin.errors import EventError
 from tocsin.events.arrow import ARROW
 from tocsin.events.notation import write_event
-from tocsin.events.types import Event, Kind, Value
+from tocsin.events.types import LABEL, Event, Kind, Value
 
 DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("event", pa.string())])
 
@@ -31,12 +31,12 @@ def describe(
 def describe_row(batch: pa.Table, row: int, type: str) -> str:
     """An event of a batch in its notation."""
     attributes: dict[str, Any] = {}
+    id = batch[f"{LABEL}:{Kind.STRING}"][row].as_py() if f"{LABEL}:{Kind.STRING}" in batch.column_names else None
     for name in batch.column_names:
         attribute, value = name.rpartition(":")[0], batch[name][row]
-        if attribute and value.is_valid:
+        if attribute and attribute != LABEL and value.is_valid:
             time = value.type == ARROW[Kind.TIMESTAMP]
             attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
-    id = batch["id"][row].as_py() if "id" in batch.column_names else None
     return describe(type, batch["ts"][row].as_py(), attributes, batch["seq"][row].as_py(), id)
 
 

@@ -339,8 +339,6 @@ def by_type(record: Events) -> dict[str, pa.Table]:
         if not mine.num_rows:
             continue
         columns = {"ts": mine["ts"].cast(pa.timestamp("us", "UTC")), "seq": mine["seq"]}
-        if "id" in mine.column_names and not mine["id"].null_count:
-            columns["id"] = mine["id"]
         for name in mine.column_names:
             attribute = name.rpartition(":")[0]
             if attribute and mine[name].null_count < mine.num_rows:

@@ -153,7 +153,7 @@ class Intake:
                 types = tuple(name for name in types if name != refused.type)
                 continue
             break
-        seen = read(table, columns, Known(numbers, {}, {}, self.registry.kinds, partly_named=True), first=True)
+        seen = read(table, columns, Known(numbers, {}, {}, self.registry.kinds), first=True)
         reasons = {**seen.reasons, **reasons}
         kept = np.delete(np.arange(table.num_rows), list(seen.reasons)) if seen.reasons else np.arange(table.num_rows)
         batch = seen.batch

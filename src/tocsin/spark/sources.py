@@ -162,7 +162,7 @@ def opened(
 ) -> EventFiles:
     """The files of a path on this machine, looked at as in one process, and so with the same complaints."""
     path = Path(address)
-    names = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
+    names: dict[str, Any] = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
     if path.is_dir() and not any(file.is_file() and file.name[0] not in "._" for file in path.iterdir()):
         below = (file for file in sorted(path.rglob("*.parquet")) if _visible(file.relative_to(path)))
         path = next((file for file in below), path)  # folders in folders, as Spark writes them
@@ -183,7 +183,8 @@ def declared(types: Mapping[str, EventType], columns: Columns) -> dict[str, str 
     kinds: dict[str, str | None] = {name: _whole(agreed.get(name, Kind.STRING)) for name in names}
     # A whole number where a unit is given, else a time.
     ts = Kind.LONG if columns.ts_unit else Kind.TIMESTAMP
-    return {columns.type: "string", columns.ts: ts.value, columns.seq: "long", columns.id: "string", **kinds}
+    header = {columns.type: "string", columns.ts: ts.value, columns.seq: "long"}
+    return {**header, **({} if columns.id is None else {columns.id: "string"}), **kinds}
 
 
 def typed(lines: DataFrame, shape: Shape, columns: Columns) -> DataFrame:
@@ -207,7 +208,7 @@ def typed(lines: DataFrame, shape: Shape, columns: Columns) -> DataFrame:
             shown = F.substring(texts[name], 1, 80)
             told = F.concat(F.lit(f'{name} is "'), shown, F.lit(f'", which is not {NAMES[Kind(kind)]}'))
             reason = reason.when(texts[name].isNotNull() & values[name].isNull(), told)
-    if shape.format == "Kafka":
+    if shape.format == "Kafka" and columns.id is not None:
         values[columns.id] = F.coalesce(values[columns.id], col(ORIGIN))
     rows = rows.select(LINE, reason.alias(REASON), *(value.alias(name) for name, value in values.items()))
     unreadable = F.when(col(REASON).isNotNull(), F.struct(col(REASON).alias("reason"), col(LINE).alias("text")))
