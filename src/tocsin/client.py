@@ -81,11 +81,13 @@ class Client:
         events: pa.Table | pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, Any]],
         *,
         key: str | None = None,
+        id: str | None = None,
     ) -> dict[str, Any]:
         """Publishes events: an Arrow table, or objects with `type`, `ts` (now, if there is none) and attributes.
 
         Returns how many were accepted and why others were not. They are durable then. `key`: what this request is
-        called, if it may be sent again by another client.
+        called, if it may be sent again by another client. `id`: the attribute that holds the source's own id of an
+        event.
         """
         if isinstance(events, pa.Table | pa.RecordBatch):
             sink = pa.BufferOutputStream()
@@ -97,7 +99,9 @@ class Client:
             body = b"\n".join(json.dumps(dict(one), default=str).encode() for one in some)
             format = "application/x-ndjson"
         headers = {"Content-Type": format, "Idempotency-Key": key or uuid.uuid4().hex}
-        receipt: dict[str, Any] = self._ask("POST", "/events", content=body, headers=headers).json()
+        receipt: dict[str, Any] = self._ask(
+            "POST", "/events", content=body, headers=headers, params={} if id is None else {"id": id}
+        ).json()
         return receipt
 
     # ---- rules

@@ -66,7 +66,17 @@ def test_a_match_is_numbered_and_says_what_it_is_made_of(service: Service) -> No
     assert match["number"] == 1
     assert (match["rule"], match["type"], match["attributes"]) == ("Fire", "Fire", {"area": "A", "temp": 46.5})
     assert [(part["role"], part["type"]) for part in match["parts"]] == [("Smoke", "Smoke"), ("Temp", "Temp")]
-    assert match["parts"][0]["id"] == "s1"
+    assert len(match["parts"][0]["id"]) == 32
+
+
+def test_an_attribute_is_a_source_id_where_the_request_says_so(service: Service) -> None:
+    service.deploy("define Seen() from Smoke()").result(300)
+    body = b"\n".join(json.dumps(event("Smoke", ts, order="s1")).encode() for ts in (1, 2, 2))
+    assert service.accept(service.read(body, NDJSON, id="order")).result(300).accepted == 3
+    settle(service)
+    found = matches(service)
+    assert [match["parts"][0]["id"] for match in found] == ["s1"] * 3
+    assert len({match["id"] for match in found}) == 3
 
 
 def test_time_passes_when_nothing_comes(service: Service) -> None:

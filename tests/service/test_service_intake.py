@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.errors import EventError, RuleError
+from tocsin.events.batches import Columns
 from tocsin.events.types import Kind
 from tocsin.service.intake import ARROW_STREAM, JSON, NDJSON, Bounds, Intake, Kinds, Registry, Taken
 from tocsin.service.records import Events, decode
@@ -38,7 +39,7 @@ def arrow(table: pa.Table) -> bytes:
 
 
 def take(body: bytes, format: str, into: Intake | None = None, bounds: Bounds = ALWAYS, **options: Any) -> Taken:
-    return (into or intake()).read(body, format, now_us=NOW, bounds=bounds, **options)
+    return (into or intake()).read(body, format, now_us=NOW, bounds=bounds, columns=Columns(**options))
 
 
 def rows(taken: Taken) -> list[dict[str, Any]]:

@@ -115,15 +115,20 @@ def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
 
 
-def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str]) -> tuple[pa.Table, Arrays]:
-    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected."""
+def columns_of(
+    rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str], id: str | None = None
+) -> tuple[pa.Table, Arrays]:
+    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected.
+
+    `id`: the name of the source id, if events have one.
+    """
     wanted: dict[str, Kind | None] = {}
     good: list[Object] = []
     for place, cells in rows:
         for name, value in cells.items():
             if value is None or name == "type":
                 continue
-            reason = _misfit(name, value, kinds, wanted)
+            reason = _misfit(name, value, kinds, wanted, id)
             if reason is not None:
                 rejected[place] = reason
                 break
@@ -134,7 +139,7 @@ def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict
     for name in names:
         values = [cells.get(name) for _, cells in good]
         kind = wanted.get(name)
-        if name in ("ts", "id") or kind in (Kind.TIMESTAMP, Kind.STRING):
+        if name in ("ts", id) or kind in (Kind.TIMESTAMP, Kind.STRING):
             whole = name == "ts" and all(value is None or isinstance(value, int) for value in values)
             texts = [None if value is None else value if whole else str(value) for value in values]
             arrays[name] = pa.array(texts, pa.int64() if whole else pa.string())
@@ -144,7 +149,9 @@ def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict
     return pa.table(arrays), np.array([place for place, _ in good], np.int64)
 
 
-def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None]) -> str | None:
+def _misfit(
+    name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], id: str | None
+) -> str | None:
     """Why a cell cannot stand in its column."""
     kind = _NDJSON.kind(value)
     if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
@@ -162,8 +169,8 @@ def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[st
         return f"ts is not a time: {str(value)[:50]!r}"
     if name == "seq":
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
-    if name == "id":
-        return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"id should be text, it is {value!r}"
+    if name == id:
+        return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"{name} should be text, it is {value!r}"
     if not name or len(name) > NAME_CHARACTERS_MAX:
         return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
     known = kinds.get(name)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tocsin.errors import RuleError, StateError, TocsinError, nearest
+from tocsin.events.batches import Columns
 from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import SECOND_US
 from tocsin.service.committer import Committer
@@ -133,10 +134,12 @@ class Service:
 
     # ---- events
 
-    def read(self, body: bytes, format: str, ts_unit: str | None = None) -> Taken:
-        """The events of a body, and why others are none."""
+    def read(self, body: bytes, format: str, ts_unit: str | None = None, id: str | None = None) -> Taken:
+        """The events of a body, and why others are none. `id`: what holds the source's own id of an event."""
         now_us = time.time_ns() // 1_000
-        return self.intake.read(body, format, now_us=now_us, bounds=self._bounds(now_us), ts_unit=ts_unit)
+        return self.intake.read(
+            body, format, now_us=now_us, bounds=self._bounds(now_us), columns=Columns(ts_unit=ts_unit, id=id)
+        )
 
     def take(self, table: pa.Table) -> Taken:
         """The events of a table, and why others are none."""

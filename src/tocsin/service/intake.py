@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,8 @@ ATTRIBUTES_MAX = 1_000
 REASONS_MAX = 1_000
 """How many rejected events are told one by one; the rest is counted."""
 
-HEADER = ("type", "ts", "seq", "id")
+HEADER = ("type", "ts", "seq")
+DEFAULT = Columns()
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Kinds = Mapping[str, Mapping[str, Kind]]
@@ -100,9 +101,8 @@ class Intake:
         self.registry = registry
         self._defined, self._check = defined, check
 
-    def read(self, body: bytes, format: str, *, now_us: int, bounds: Bounds, ts_unit: str | None = None) -> Taken:
+    def read(self, body: bytes, format: str, *, now_us: int, bounds: Bounds, columns: Columns = DEFAULT) -> Taken:
         """The events of a body. An `EventError` says that it is no such body at all."""
-        columns = Columns(ts_unit=ts_unit)
         if format == ARROW_STREAM:
             return self._table(arrow_table(body), columns, now_us, bounds, text=False)
         if format == NDJSON:
@@ -129,8 +129,10 @@ class Intake:
         if table.num_rows > EVENTS_MAX:
             raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {table.num_rows:,}")
         table = _timed(table, now_us, columns)
+        if columns.id not in table.column_names:
+            columns = replace(columns, id=None)
         for name in table.column_names:
-            if name not in HEADER and kind_of(table.schema.field(name).type) is None:
+            if name not in (*HEADER, columns.id) and kind_of(table.schema.field(name).type) is None:
                 if not pa.types.is_null(table.schema.field(name).type):
                     of = table.schema.field(name).type
                     raise EventError(
@@ -142,7 +144,7 @@ class Intake:
         numbers = {name: DEFINED if name in defined else number for number, name in enumerate(types)}
         while True:
             kinds = self.registry.kinds
-            news, alternatives = self._news(table, types, kinds, text=text)
+            news, alternatives = self._news(table, types, kinds, columns, text=text)
             if news and (refused := self._learned(news, alternatives)) is not None:
                 if refused.type is None:
                     raise EventError(refused.reason)
@@ -166,14 +168,15 @@ class Intake:
         return Taken(batch, tuple(numbers), reasons, news)
 
     def _news(
-        self, table: pa.Table, types: Sequence[str], kinds: Kinds, *, text: bool
+        self, table: pa.Table, types: Sequence[str], kinds: Kinds, columns: Columns, *, text: bool
     ) -> tuple[dict[str, dict[str, Kind]], dict[tuple[str, str], Kind]]:
         """The kinds that the table shows first, and what numbers could be instead."""
         news: dict[str, dict[str, Kind]] = {}
         alternatives: dict[tuple[str, str], Kind] = {}
         owner = None
         for name in table.column_names:
-            unknown = [type for type in types if name not in HEADER and name not in kinds.get(type, {})]
+            known = name in (*HEADER, columns.id)
+            unknown = [] if known else [type for type in types if name not in kinds.get(type, {})]
             if not unknown:
                 continue
             if len(name) > NAME_CHARACTERS_MAX:
@@ -242,7 +245,7 @@ class Intake:
         names: list[str] = []
         news: dict[str, dict[str, Kind]] = {}
         for type, mine in by_type.items():
-            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected)
+            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected, columns.id)
             if not len(mine_places):
                 continue
             try:

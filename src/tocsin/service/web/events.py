@@ -22,7 +22,6 @@ _EVENT = {
         "type": {"type": "string", "examples": ["Temp"]},
         "ts": {"description": "ISO 8601, or microseconds since 1970; without it, now."},
         "seq": {"type": "integer"},
-        "id": {"type": "string"},
     },
     "additionalProperties": True,
 }
@@ -49,6 +48,9 @@ async def publish(
     ts_unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None, Query(description="What whole numbers in `ts` count.")
     ] = None,
+    id: Annotated[
+        Name | None, Query(description="The attribute that holds the source's own id of an event; none, if not given.")
+    ] = None,
 ) -> ReceiptAnswer:
     """Publish events. They are durable when the answer is there; for each that is rejected it says why."""
     format = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -58,7 +60,7 @@ async def publish(
         raise Refusal(429, f"{token.name} publishes more than {token.events_per_s:g} events/s", wait_s)
     body = await request.body()
     key = None if idempotency_key is None else f"{token.name}:{idempotency_key}"
-    receipt = await _received(place, body, format, key, ts_unit)
+    receipt = await _received(place, body, format, key, ts_unit, id)
     place.quotas.use(token, receipt.accepted + receipt.rejected)
     return ReceiptAnswer(
         accepted=receipt.accepted,
@@ -68,11 +70,13 @@ async def publish(
     )
 
 
-async def _received(place: Place, body: bytes, format: str, key: str | None, ts_unit: str | None) -> Receipt:
+async def _received(
+    place: Place, body: bytes, format: str, key: str | None, ts_unit: str | None, id: str | None
+) -> Receipt:
     service = place.service
     if key is not None and (known := service.receipt(key)) is not None:
         return await asyncio.wrap_future(known)
-    future = await asyncio.to_thread(lambda: service.accept(service.read(body, format, ts_unit), key))
+    future = await asyncio.to_thread(lambda: service.accept(service.read(body, format, ts_unit, id), key))
     return await asyncio.wrap_future(future)
 
 
