@@ -136,8 +136,11 @@ def run(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     delay: Annotated[
-        str, typer.Option(help="How much later than others an event of a stream may come, such as '5 s'.")
-    ] = "0 s",
+        str | None,
+        typer.Option(
+            help="With --follow: how much later than others an event may come, such as '5 s'.", show_default="0 s"
+        ),
+    ] = None,
     type_column: TypeColumn = "type",
     ts_column: TsColumn = "ts",
     ts_unit: TsUnit = None,
@@ -175,13 +178,10 @@ def run(
             rich_help_panel=SPARK,
         ),
     ] = None,
-    ordered: Annotated[
-        bool, typer.Option("--ordered", help="Embedded only: the events are in order, wait for none.")
-    ] = False,
 ) -> None:
     """Run rules over events and show the matches, or write them to a file.
 
-    Without --follow, that is over what is there, in any order. With it, the run goes on with new files of a folder
+    Without --follow, that is over what is there: it is sorted by time, and no event is late. With it, the run goes on with new files of a folder
     or new messages of a topic, each match is written once, and a run that was stopped goes on where it was.
 
     [bold]Look:[/bold]  tocsin run fire.tesla --events readings.csv
@@ -203,23 +203,19 @@ def run(
 
     [bold]Without Spark, for scripts:[/bold]  tocsin run fire.tesla --events log.jsonl --engine embedded --json
     """
-    options = {"--checkpoint": checkpoint, "--rules-folder": rules_folder, "--metrics": metrics}
+    options = {"--delay": delay, "--checkpoint": checkpoint, "--rules-folder": rules_folder, "--metrics": metrics}
     given = [name for name, value in options.items() if value is not None]
     if given and not follow:
-        raise typer.BadParameter("this is for --follow only", param_hint=given[0])
-    if engine is Engine.SPARK and ordered:
-        raise typer.BadParameter(
-            "Spark keeps no order of arrival; this is for --engine embedded", param_hint="--ordered"
-        )
+        why = ": without it, events are sorted by time" if given[0] == "--delay" else ""
+        raise typer.BadParameter(f"this is for --follow only{why}", param_hint=given[0])
     if engine is Engine.EMBEDDED and (follow or slots):
         raise typer.BadParameter("this is for --engine spark", param_hint="--follow" if follow else "--slots")
     ruleset = rules_of(rules)
     for name, value in (("--locations", locations), ("--history", history)):
         if value is not None and not ruleset.interests:
             raise typer.BadParameter(f"{rules} has no interest: this is for queries that move", param_hint=name)
-    if ruleset.interests and (rules_folder or ordered):
-        param = "--rules-folder" if rules_folder else "--ordered"
-        raise typer.BadParameter("this is not for queries that move", param_hint=param)
+    if ruleset.interests and rules_folder:
+        raise typer.BadParameter("this is not for queries that move", param_hint="--rules-folder")
     wanted = running.Wanted(
         rules=rules,
         events=events,
@@ -229,7 +225,6 @@ def run(
         ts_unit=ts_unit and ts_unit.value,
         delay=delay,
         limit=limit,
-        ordered=ordered,
         master=master,
         slots=slots,
         checkpoint=checkpoint,

@@ -133,8 +133,6 @@ class Taking:
 def _drive(detector: Detector | MovingDetector, source: EventFiles, taking: Taking) -> float:
     """Sends all events through the detector, with a progress bar on a terminal. Returns the seconds it took."""
     start = perf_counter()
-    with console(stderr=True).status(f"looking at the columns of {source.source}"):
-        _ = source.schema
     with _progress(source.bytes_total) as advance:
         for chunk in source.chunks(CHUNK_ROWS):
             taking.take(detector.push(chunk.table))

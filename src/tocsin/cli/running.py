@@ -40,9 +40,8 @@ class Wanted:
     names: dict[str, str]
     """What the columns type, ts, seq and id are called."""
     ts_unit: str | None
-    delay: str
+    delay: str | None
     limit: int
-    ordered: bool
     master: str
     slots: int | None
     checkpoint: str | None
@@ -83,6 +82,8 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
         if address is not None and "://" in address:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
     source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
+    with showing.console(stderr=True).status("looking at the columns and times of the events"):
+        times = source.times(wanted.ts_unit)
     names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
     locations = None
     if ruleset.interests:
@@ -92,7 +93,8 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
             declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
             locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)
     else:
-        detector = ruleset.detector(delay=wanted.delay, ordered=wanted.ordered, **names)
+        # Files are sorted: events wait for as long as the files are out of order, and none is late.
+        detector = ruleset.detector(delay=times.disorder_us, **names)
     places = [Path(path) if path else None for path in (wanted.matches, wanted.dead_letters)]
     with named(wanted.rules):
         outcome = outcomes.embedded(detector, source, *places, limit=wanted.limit, locations=locations)
@@ -125,10 +127,8 @@ def reasons(
 
 def once(ruleset: RuleSet, wanted: Wanted) -> None:
     """The run on Spark over what is there."""
-    from tocsin.api import duration_us
     from tocsin.spark import errors, runs, sources
 
-    duration_us(wanted.delay)
     _check_places(wanted)
     with errors.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
@@ -165,7 +165,7 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
         wanted.events,
         wanted.columns,
         checkpoint,
-        delay_us=duration_us(wanted.delay),
+        delay_us=duration_us(wanted.delay or 0),
         slots=wanted.slots,
         matches=wanted.matches,
         dead_letters=wanted.dead_letters,

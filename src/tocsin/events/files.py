@@ -1,7 +1,7 @@
 """Where do events come from, and where do matches go? Parquet, NDJSON, CSV and event notation, as files or folders.
 
 Reading gives chunks of a bounded size, so that a file may be larger than memory, and tells how many bytes of all have
-been read. What a line of text holds that is no event comes along as `BadLine`s. Writing streams into a temporary file
+been read. `times` reads the times first: how far events are out of order says how many have to be held to sort them. What a line of text holds that is no event comes along as `BadLine`s. Writing streams into a temporary file
 that takes its name when all is written, so that nobody reads half a result.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
 from tocsin.events.arrow import ARROW
+from tocsin.events.batches import TS_LIMIT, times_us
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
 from tocsin.events.lines import BadLine, Counts, blocks, decide, parse, tally
 from tocsin.events.types import Kind
@@ -50,6 +52,15 @@ class Chunk(NamedTuple):
     table: pa.Table
     bad: list[BadLine]
     bytes_read: int
+
+
+class Times(NamedTuple):
+    """The first and the last time of the events of files (µs; None if there are none), and how far an event comes at
+    most behind the latest before it: 0 if they are in order."""
+
+    first: int | None
+    last: int | None
+    disorder_us: int
 
 
 OPTIONAL = ("seq", "id")
@@ -96,6 +107,26 @@ class EventFiles(ABC):
                     yield Chunk(table, bad, before + bytes_read)
                 before += path.stat().st_size
 
+    def times(self, ts_unit: str | None = None) -> Times:
+        """What the times of all events are, from a reading of the column of times alone."""
+        _ = self.schema
+        first: int | None = None
+        last, disorder_us = -TS_LIMIT, 0
+        for path in self.paths:
+            with _readable(path):
+                for column in self._ts(path):
+                    ts = times_us(column, ts_unit)
+                    if not len(ts):
+                        continue
+                    latest = np.maximum.accumulate(np.concatenate([[last], ts]))
+                    disorder_us = max(disorder_us, int((latest[1:] - ts).max()))
+                    first, last = min(int(ts.min()), TS_LIMIT if first is None else first), int(latest[-1])
+        return Times(first, None if first is None else last, disorder_us)
+
+    @abstractmethod
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        """The column of times of one file, in pieces."""
+
     @abstractmethod
     def _schema(self) -> pa.Schema:
         """The columns over all files, under the names that they have there."""
@@ -131,6 +162,14 @@ class ParquetFiles(EventFiles):
                     for field in schema
                 ]
                 yield Chunk(pa.table(columns, schema=schema), [], size * done // file.metadata.num_rows)
+
+
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        name = self.names["ts"]
+        with pq.ParquetFile(path) as file:
+            if name in file.schema_arrow.names:
+                for batch in file.iter_batches(CHUNK_ROWS, columns=[name]):
+                    yield pa.chunked_array([batch[name].cast(self.schema.field(name).type)])
 
 
 class TextFiles(EventFiles):
@@ -177,6 +216,12 @@ class TextFiles(EventFiles):
             table, bad = parse(block, self.format, self.kinds)
             for start in range(0, max(1, table.num_rows), rows):
                 yield Chunk(table.slice(start, rows), bad if start == 0 else [], block.end)
+
+
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        name = self.names["ts"]
+        for block in blocks(path, self.format):
+            yield parse(block, self.format, {name: self.kinds[name]})[0][name]
 
 
 def open_events(
