@@ -254,6 +254,52 @@ def test_a_file_in_order_is_not_held_in_memory(folder: Path, monkeypatch: pytest
     assert max(held) == 1
 
 
+LINES = "".join(f"Temp,2026-07-01T13:00:{second:02}Z,A1,20\n" for second in range(30))
+
+
+def test_the_last_line_counts_what_was_rejected_and_why(folder: Path) -> None:
+    bad = "Temp,2026-07-01T13:01:00Z,A1,hot\nTemp,2026-07-01T13:01:01Z,A1,cold\nTemp\n"
+    Path("e.csv").write_text(f"{CSV}{LINES}{bad}")
+    result = run("fire.tesla", "--events", "e.csv")
+    assert result.exit_code == 0
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("34 events in ")
+    assert last.endswith(
+        "3 rejected: value is not a number (2), 1 values for 4 columns (1); --dead-letters PATH keeps them"
+    )
+    kept = run("fire.tesla", "--events", "e.csv", "--dead-letters", "d.csv")
+    assert kept.stderr.splitlines()[-1].endswith("(1); see d.csv")
+    report = json.loads(run("fire.tesla", "--events", "e.csv", "--json").stdout)
+    assert report["reasons"] == {"value is not a number": 2, "1 values for 4 columns": 1}
+
+
+def test_rows_that_the_engine_rejects_are_counted_too(folder: Path) -> None:
+    table = pa.table({"type": ["Temp", None, "Heat"], "ts": [1, 2, None], "area": ["A"] * 3, "value": [60.0] * 3})
+    pq.write_table(table, "e.parquet")
+    result = run("fire.tesla", "--events", "e.parquet", "--strict")
+    assert result.exit_code == 1
+    assert "2 rejected: type is null (1), ts is null (1)" in result.stderr.splitlines()[-1]
+
+
+def test_strict(folder: Path) -> None:
+    assert run("fire.tesla", "--events", "e.csv", "--strict").exit_code == 0
+    Path("e.csv").write_text(f"{CSV}Temp\n")
+    result = run("fire.tesla", "--events", "e.csv", "--strict", "--matches", "m.csv")
+    assert result.exit_code == 1
+    assert "1 rejected: 1 values for 4 columns (1)" in result.stderr
+    assert Path("m.csv").exists()
+
+
+def test_the_last_line_shows_from_when_to_when_events_are(folder: Path) -> None:
+    last = run("fire.tesla", "--events", "e.csv").stderr.splitlines()[-1]
+    assert last.endswith("; from 2026-07-01T12:00:00Z to 2026-07-01T12:03:00Z; none rejected")
+    Path("s.csv").write_text("type,ts,area,value\nTemp,1782907200,A1,51\nTemp,1782907100,A1,51\n")
+    seconds = ("fire.tesla", "--events", "s.csv", "--ts-unit", "s")
+    assert "from 2026-07-01T11:58:20Z to 2026-07-01T12:00:00Z" in run(*seconds).stderr
+    wrong = ("fire.tesla", "--events", "s.csv", "--ts-unit", "us")
+    assert "from 1970-01-01T00:29:42.907100Z to 1970-01-01T00:29:42.907200Z" in run(*wrong).stderr
+
+
 def test_a_delay_is_for_streams(folder: Path) -> None:
     result = run("fire.tesla", "--events", "e.csv", "--delay", "5 s")
     assert result.exit_code == 2

@@ -124,6 +124,7 @@ def run(
         str | None,
         typer.Option(metavar="PATH", help="Write late and bad events to this file or folder, with the reason."),
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 1 if any row was rejected.")] = False,
     locations: Annotated[
         str | None,
         typer.Option(
@@ -181,8 +182,12 @@ def run(
 ) -> None:
     """Run rules over events and show the matches, or write them to a file.
 
-    Without --follow, that is over what is there: it is sorted by time, and no event is late. With it, the run goes on with new files of a folder
-    or new messages of a topic, each match is written once, and a run that was stopped goes on where it was.
+    Without --follow, that is over what is there: it is sorted by time, and no event is late. With it, the run goes on
+    with new files of a folder or new messages of a topic, each match is written once, and a run that was stopped goes
+    on where it was.
+
+    Rows that cannot be used are rejected: the last line says how many and why, --dead-letters keeps them, and --strict
+    makes them an error. It also says from when to when the events are.
 
     [bold]Look:[/bold]  tocsin run fire.tesla --events readings.csv
 
@@ -231,15 +236,12 @@ def run(
         changes=rules_folder,
         metrics=metrics,
         as_json=as_json,
+        strict=strict,
         locations=locations,
         history=history,
     )
-    if engine is Engine.EMBEDDED:
-        running.embedded(ruleset, wanted)
-    elif follow:
-        raise typer.Exit(running.follow(ruleset, wanted))
-    else:
-        running.once(ruleset, wanted)
+    how = running.embedded if engine is Engine.EMBEDDED else running.follow if follow else running.once
+    raise typer.Exit(how(ruleset, wanted))
 
 
 @app.command()

@@ -63,13 +63,14 @@ def follow(followed: Followed, metrics: str | None) -> tuple[Outcome, int]:
             typer.echo(f"metrics: {where}", err=True)
         _watch(followed, stopped)
     counts = {
-        "events": counters.input_rows,
+        "events": counters.events,
         "late": counters.late,
-        "dead": counters.letters,
+        "dead": counters.letters - counters.bad_lines,
         "matches": counters.matches,
-        "bad_lines": 0,
+        "bad_lines": counters.bad_lines,
     }
-    outcome = Outcome(counts, counters.by_rule, None, counters.letters, [], perf_counter() - begun)
+    seconds = perf_counter() - begun
+    outcome = Outcome(counts, counters.by_rule, None, counters.letters, [], seconds, counters.reasons, counters.span)
     return outcome, 130 if stopped.by == signal.SIGINT else 0
 
 
@@ -92,7 +93,7 @@ def line(counters: Counters) -> str:
     if not counters.batches:
         return "waiting for the first batch"
     parts = [
-        f"{counters.input_rows:,} events",
+        f"{counters.events:,} events",
         rate(round(counters.rows_per_s), 1),
         f"{counters.matches:,} matches",
         f"state {_bytes(sum(counters.state_bytes.values()))}",
@@ -102,7 +103,7 @@ def line(counters: Counters) -> str:
     if lag is not None:
         parts.insert(2, f"lag {_span(lag)}")
     if counters.letters:
-        parts.append(f"{counters.letters:,} set aside")
+        parts.append(f"{counters.letters:,} rejected")
     return ", ".join(parts)
 
 

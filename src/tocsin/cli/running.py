@@ -48,6 +48,7 @@ class Wanted:
     changes: str | None
     metrics: str | None
     as_json: bool
+    strict: bool = False
     locations: str | None = None
     history: str | None = None
 
@@ -57,25 +58,26 @@ class Wanted:
 
         return Columns(**self.names, ts_unit=self.ts_unit)
 
-    def tell(self, outcome: Outcome) -> None:
-        """Prints what was found."""
+    def tell(self, outcome: Outcome) -> int:
+        """Prints what was found, and returns the exit code: 1 if rows were rejected that must not be."""
         if self.as_json:
             typer.echo(json.dumps(outcomes.as_json(outcome, self.matches, self.dead_letters), ensure_ascii=False))
-            return
-        if self.matches is None and self.limit and outcome.shown is not None:
-            showing.show(outcome.shown, outcome.counts["matches"])
-        showing.summary(outcome, self.matches, self.dead_letters)
+        else:
+            if self.matches is None and self.limit and outcome.shown is not None:
+                showing.show(outcome.shown, outcome.counts["matches"])
+            showing.summary(outcome, self.matches, self.dead_letters)
+        return 1 if self.strict and outcome.dead else 0
 
 
-def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
-    """The run in this process."""
+def embedded(ruleset: RuleSet, wanted: Wanted) -> int:
+    """The run in this process. Returns the exit code."""
     from tocsin.engine.kernels.cache import telling
 
     with telling(lambda: showing.remark("compiling the engine: once, for a minute or two")):
-        _embedded(ruleset, wanted)
+        return _embedded(ruleset, wanted)
 
 
-def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
+def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
     from tocsin.events.files import open_events
 
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
@@ -83,7 +85,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
     source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
     with showing.console(stderr=True).status("looking at the columns and times of the events"):
-        times = source.times(wanted.ts_unit)
+        disorder_us = source.disorder_us(wanted.ts_unit)
     names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
     locations = None
     if ruleset.interests:
@@ -94,11 +96,13 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
             locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)
     else:
         # Files are sorted: events wait for as long as the files are out of order, and none is late.
-        detector = ruleset.detector(delay=times.disorder_us, **names)
+        detector = ruleset.detector(delay=disorder_us, **names)
     places = [Path(path) if path else None for path in (wanted.matches, wanted.dead_letters)]
     with named(wanted.rules):
-        outcome = outcomes.embedded(detector, source, *places, limit=wanted.limit, locations=locations)
-    wanted.tell(outcome)
+        outcome = outcomes.embedded(
+            detector, source, *places, limit=wanted.limit, ts_unit=wanted.ts_unit, locations=locations
+        )
+    return wanted.tell(outcome)
 
 
 def reasons(
@@ -125,8 +129,8 @@ def reasons(
         return evidence.why_not(id, at, rule)
 
 
-def once(ruleset: RuleSet, wanted: Wanted) -> None:
-    """The run on Spark over what is there."""
+def once(ruleset: RuleSet, wanted: Wanted) -> int:
+    """The run on Spark over what is there. Returns the exit code."""
     from tocsin.spark import errors, runs, sources
 
     _check_places(wanted)
@@ -149,7 +153,12 @@ def once(ruleset: RuleSet, wanted: Wanted) -> None:
             dead_letters=wanted.dead_letters,
             limit=wanted.limit,
         )
-    wanted.tell(outcomes.Outcome(found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds))
+    return wanted.tell(
+        outcomes.Outcome(
+            found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds, found.reasons,
+            found.span,
+        )
+    )  # fmt: skip
 
 
 def follow(ruleset: RuleSet, wanted: Wanted) -> int:
@@ -178,8 +187,7 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
     with errors.plainly(), named(wanted.rules):
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
         outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
-    wanted.tell(outcome)
-    return code
+    return wanted.tell(outcome) or code
 
 
 def default_checkpoint(rules: Path, matches: str | None) -> str:

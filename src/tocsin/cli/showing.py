@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,22 +15,49 @@ if TYPE_CHECKING:
     from tocsin.cli.outcomes import Outcome
 
 WIDE = 160
+REASONS = 3
+EPOCH = datetime(1970, 1, 1)
 
 
 def summary(outcome: Outcome, matches: str | None, dead_letters: str | None) -> None:
     """What happened, in a few lines on stderr."""
-    events = outcome.counts["events"]
-    typer.echo(f"{count(events, 'event')} in {outcome.seconds:.2f} s: {rate(events, outcome.seconds)}", err=True)
     rules = f" ({', '.join(f'{name} {found:,}' for name, found in sorted(outcome.by_rule.items())[:8])})"
     where = f", in {matches}" if matches else ""
     found = count(outcome.counts["matches"], "match")
     typer.echo(f"{found}{rules if outcome.by_rule else ''}{where}", err=True)
-    if outcome.dead:
-        where = f"in {dead_letters}" if dead_letters else "--dead-letters FILE keeps them"
-        first = ". The first:" if outcome.examples else ""
-        typer.echo(f"{count(outcome.dead, 'event')} set aside as late or bad; {where}{first}", err=True)
+    if outcome.examples:
+        typer.echo("rejected, the first:", err=True)
         for example in outcome.examples:
             typer.echo(f"  {example}", err=True)
+    events = outcome.counts["events"]
+    parts = [f"{count(events, 'event')} in {outcome.seconds:.2f} s: {rate(events, outcome.seconds)}"]
+    if outcome.span is not None:
+        parts.append(f"from {moment(outcome.span[0])} to {moment(outcome.span[1])}")
+    parts.append(rejected(outcome, dead_letters))
+    typer.echo("; ".join(parts), err=True)
+
+
+def rejected(outcome: Outcome, dead_letters: str | None) -> str:
+    """How many rows were rejected, the most frequent reasons, and where the rows are."""
+    if not outcome.dead:
+        return "none rejected"
+    reasons = [f"{reason} ({found:,})" for reason, found in outcome.reasons.most_common(REASONS)]
+    if len(outcome.reasons) > REASONS:
+        reasons.append("…")
+    where = f"see {dead_letters}" if dead_letters else "--dead-letters PATH keeps them"
+    return f"{outcome.dead:,} rejected: {', '.join(reasons)}; {where}"
+
+
+def moment(ts: int) -> str:
+    """A time (µs) as a person reads it.
+
+    >>> moment(1_782_907_200_000_000), moment(1_782_907_200_500_000)
+    ('2026-07-01T12:00:00Z', '2026-07-01T12:00:00.500000Z')
+    """
+    try:
+        return f"{(EPOCH + timedelta(microseconds=ts)).isoformat()}Z"
+    except OverflowError:
+        return f"{ts} µs"
 
 
 def show(table: pa.Table, total: int) -> None:

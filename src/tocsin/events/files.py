@@ -1,8 +1,9 @@
 """Where do events come from, and where do matches go? Parquet, NDJSON, CSV and event notation, as files or folders.
 
 Reading gives chunks of a bounded size, so that a file may be larger than memory, and tells how many bytes of all have
-been read. `times` reads the times first: how far events are out of order says how many have to be held to sort them. What a line of text holds that is no event comes along as `BadLine`s. Writing streams into a temporary file
-that takes its name when all is written, so that nobody reads half a result.
+been read. `disorder_us` reads the times first: it says how many events have to be held to sort all. What a line of text
+holds that is no event comes along as `BadLine`s. Writing streams into a temporary file that takes its name when all is
+written, so that nobody reads half a result.
 """
 
 from __future__ import annotations
@@ -54,15 +55,6 @@ class Chunk(NamedTuple):
     bytes_read: int
 
 
-class Times(NamedTuple):
-    """The first and the last time of the events of files (µs; None if there are none), and how far an event comes at
-    most behind the latest before it: 0 if they are in order."""
-
-    first: int | None
-    last: int | None
-    disorder_us: int
-
-
 OPTIONAL = ("seq", "id")
 
 
@@ -107,21 +99,18 @@ class EventFiles(ABC):
                     yield Chunk(table, bad, before + bytes_read)
                 before += path.stat().st_size
 
-    def times(self, ts_unit: str | None = None) -> Times:
-        """What the times of all events are, from a reading of the column of times alone."""
+    def disorder_us(self, ts_unit: str | None = None) -> int:
+        """How much earlier than an event before it an event is at most; 0 if all are in order. Reads only the times."""
         _ = self.schema
-        first: int | None = None
-        last, disorder_us = -TS_LIMIT, 0
+        last, most = -TS_LIMIT, 0
         for path in self.paths:
             with _readable(path):
                 for column in self._ts(path):
                     ts = times_us(column, ts_unit)
-                    if not len(ts):
-                        continue
-                    latest = np.maximum.accumulate(np.concatenate([[last], ts]))
-                    disorder_us = max(disorder_us, int((latest[1:] - ts).max()))
-                    first, last = min(int(ts.min()), TS_LIMIT if first is None else first), int(latest[-1])
-        return Times(first, None if first is None else last, disorder_us)
+                    if len(ts):
+                        latest = np.maximum.accumulate(np.concatenate([[last], ts]))
+                        most, last = max(most, int((latest[1:] - ts).max())), int(latest[-1])
+        return most
 
     @abstractmethod
     def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
@@ -162,7 +151,6 @@ class ParquetFiles(EventFiles):
                     for field in schema
                 ]
                 yield Chunk(pa.table(columns, schema=schema), [], size * done // file.metadata.num_rows)
-
 
     def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
         name = self.names["ts"]
@@ -216,7 +204,6 @@ class TextFiles(EventFiles):
             table, bad = parse(block, self.format, self.kinds)
             for start in range(0, max(1, table.num_rows), rows):
                 yield Chunk(table.slice(start, rows), bad if start == 0 else [], block.end)
-
 
     def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
         name = self.names["ts"]
