@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     pass
 
 SPARK = "On Spark"
+WRONG_USAGE: Any = typer.BadParameter.__base__
+"""Click's UsageError, of the click that Typer uses: its own in newer versions."""
 
 
 class Answering(TyperGroup):
@@ -28,8 +30,11 @@ class Answering(TyperGroup):
         try:
             return super().invoke(ctx)
         except TocsinError as error:
-            typer.echo(f"tocsin: {error}", err=True)
+            showing.say(f"tocsin: {error}", err=True)
             raise typer.Exit(1) from None
+        except WRONG_USAGE as error:
+            error.message = showing.lines(error.message)
+            raise
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -48,7 +53,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from tocsin import __version__
 
-        typer.echo(f"tocsin {__version__}")
+        showing.say(f"tocsin {__version__}")
         raise typer.Exit
 
 
@@ -74,11 +79,11 @@ def check(rules: Rules) -> None:
     """
     ruleset = rules_of(rules)
     for rule in ruleset.rules:
-        typer.echo(f"{rule.name}: {rule.emits}")
+        showing.say(f"{rule.name}: {rule.emits}")
     for interest in ruleset.interests:
-        typer.echo(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
+        showing.say(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
     moving = f" and {showing.count(len(ruleset.interests), 'interest')}" if ruleset.interests else ""
-    typer.echo(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake", err=True)
+    showing.say(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake", err=True)
 
 
 @app.command()
@@ -94,13 +99,13 @@ def explain(
     """
     ruleset = rules_of(rules)
     if svg is None:
-        typer.echo(ruleset.explain())
+        showing.say(ruleset.explain())
         return
     try:
         svg.write_text(ruleset.explain_svg(), encoding="utf-8")
     except OSError as error:
         raise TocsinError(f"{svg} cannot be written: {error.strerror}") from None
-    typer.echo(f"the plan is in {svg}", err=True)
+    showing.say(f"the plan is in {svg}", err=True)
 
 
 @app.command()
@@ -272,9 +277,9 @@ def why(
     moment = None if at is None else microseconds(at)
     reasons = running.reasons(rules_of(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
     if as_json:
-        typer.echo(json.dumps([reason.as_data() for reason in reasons], ensure_ascii=False))
+        showing.say(showing.as_json([reason.as_data() for reason in reasons]))
     else:
-        typer.echo("\n\n".join(map(str, reasons)))
+        showing.say("\n\n".join(map(str, reasons)))
 
 
 @app.command()
@@ -317,7 +322,7 @@ def change(
         hidden.rename(folder / name)
     except OSError as error:
         raise TocsinError(f"{folder} cannot be written: {error.strerror}") from None
-    typer.echo(f"the change is in {folder / name}", err=True)
+    showing.say(f"the change is in {folder / name}", err=True)
 
 
 @app.command()
@@ -342,7 +347,7 @@ def rekey(
     with plainly():
         spark = runs.connect(master, slots, (runs.events_of(checkpoint),))
         before, after = runs.rekey(ruleset, spark, checkpoint, to, slots)
-    typer.echo(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
+    showing.say(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
 
 
 @app.command()

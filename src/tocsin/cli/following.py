@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,8 +9,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from tocsin.cli import showing
 from tocsin.cli.outcomes import Outcome
 from tocsin.cli.showing import console, rate
 
@@ -60,7 +58,7 @@ def follow(followed: Followed, metrics: str | None) -> tuple[Outcome, int]:
     counters = followed.counters
     with stopping() as stopped, published(counters, metrics) as where, followed.running():
         if where is not None and where.startswith("http"):
-            typer.echo(f"metrics: {where}", err=True)
+            showing.say(f"metrics: {where}", err=True)
         _watch(followed, stopped)
     counts = {
         "events": counters.events,
@@ -84,7 +82,7 @@ def _watch(followed: Followed, stopped: Stopped) -> None:
             if stderr.is_terminal:
                 status.update(text)
             elif perf_counter() - said_s >= SAY_S and followed.counters.batches != said:
-                typer.echo(text, err=True)
+                showing.say(text, err=True)
                 said_s, said = perf_counter(), followed.counters.batches
 
 
@@ -112,7 +110,7 @@ def print_matches(found: pa.Table) -> None:
     from tocsin.events.files import records
 
     for record in records(found):
-        typer.echo(json.dumps(record, ensure_ascii=False))
+        showing.say(showing.as_json(record))
 
 
 def _bytes(size: float) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from tocsin.cli import outcomes, showing
 from tocsin.errors import RuleError, TocsinError
@@ -61,7 +58,7 @@ class Wanted:
     def tell(self, outcome: Outcome) -> int:
         """Prints what was found, and returns the exit code: 1 if rows were rejected that must not be."""
         if self.as_json:
-            typer.echo(json.dumps(outcomes.as_json(outcome, self.matches, self.dead_letters), ensure_ascii=False))
+            showing.say(showing.as_json(outcomes.as_json(outcome, self.matches, self.dead_letters)))
         else:
             if self.matches is None and self.limit and outcome.shown is not None:
                 showing.show(outcome.shown, outcome.counts["matches"])
@@ -136,7 +133,7 @@ def once(ruleset: RuleSet, wanted: Wanted) -> int:
     _check_places(wanted)
     with errors.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
-        status.update(f"reading {wanted.events}")
+        status.update(showing.waiting(f"reading {wanted.events}"))
         source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
         locations = None
         if wanted.locations is not None:
@@ -169,7 +166,7 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
 
     _check_places(wanted)
     checkpoint = wanted.checkpoint or default_checkpoint(wanted.rules, wanted.matches)
-    typer.echo(f"checkpoint: {checkpoint}", err=True)
+    showing.say(f"checkpoint: {checkpoint}", err=True)
     what = runs.Follow(
         wanted.events,
         wanted.columns,
@@ -182,7 +179,7 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
         locations=wanted.locations,
         history=wanted.history,
         printed=None if wanted.as_json else following.print_matches,
-        said=lambda text: typer.echo(text, err=True),
+        said=lambda text: showing.say(text, err=True),
     )
     with errors.plainly(), named(wanted.rules):
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))

@@ -45,7 +45,7 @@ def describe_row(batch: pa.Table, row: int, type: str) -> str:
 _DETAILS = (
     (re.compile(r"^.*, line \d+: "), ""),
     (re.compile(r"^column \d+: "), ""),
-    (re.compile(r' is ".*", which is not '), " is not "),
+    (re.compile(r" is .*, which is not ", re.DOTALL), " is not "),
     (re.compile(r"(, it is |: ['\"]).*$", re.DOTALL), ""),
     (re.compile(r", column \d+$"), ""),
 )
