@@ -146,6 +146,12 @@ class Client:
                 return
             after = page["next"]
 
+    def latest(self, *, rule: str | None = None, limit: int = 100) -> list[Match]:
+        """The last matches, or the last ones of a rule, in order."""
+        params = {"latest": True, "limit": limit} | ({} if rule is None else {"rule": rule})
+        found: list[Match] = self._ask("GET", "/matches", params=params).json()["matches"]
+        return found
+
     def why(self, number: int) -> dict[str, Any]:
         """What a match is made of."""
         told: dict[str, Any] = self._ask("GET", f"/matches/{number}/why").json()

@@ -119,6 +119,23 @@ def test_pages_are_by_rule_and_time(web: Running) -> None:
     client.remove("Fire")
 
 
+def test_the_latest_matches_of_a_rule_are_of_that_rule(web: Running) -> None:
+    client = web.client()
+    client.deploy("rule Often\ndefine Often(n: double) from Tick() where n = Tick.n")
+    client.deploy("rule Rare\ndefine Rare(n: double) from Tock() where n = Tock.n")
+    at = START + next(clock) * SECOND
+    client.publish([{"type": "Tock", "ts": at + n, "n": n} for n in range(30)])
+    client.publish([{"type": "Tick", "ts": at + 100 + n, "n": n} for n in range(300)])
+    web.service.wait()
+    wait_for(lambda: len(client.latest(rule="Often", limit=1_000)) == 300, "the matches")
+    assert [one["attributes"]["n"] for one in client.latest(rule="Rare", limit=5)] == [25, 26, 27, 28, 29]
+    assert [one["attributes"]["n"] for one in client.latest(limit=2)] == [298, 299]
+    page = web.http().get("/matches?latest=true&rule=Rare&limit=5").json()
+    assert (page["next"], page["more"]) == (web.service.matches.last, False)
+    client.remove("Often")
+    client.remove("Rare")
+
+
 def test_a_stream_goes_on_where_it_was(web: Running) -> None:
     client = web.client()
     client.deploy(FIRE)
