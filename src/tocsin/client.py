@@ -104,6 +104,15 @@ class Client:
         ).json()
         return receipt
 
+    def dead_letters(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """All events that were not used and are kept, in order: number, reason, type, ts (µs) and the text of each."""
+        while True:
+            page = self._ask("GET", "/dead-letters", params={"after": after, "limit": 1_000}).json()
+            yield from page["dead_letters"]
+            if not page["more"]:
+                return
+            after = page["next"]
+
     # ---- rules
 
     def deploy(self, text: str, language: str | None = None, *, replace: bool = False) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 
 import tocsin
 from tocsin.errors import RuleError, StateError
+from tocsin.service import receipts as receipts_module
 from tocsin.service.core import Conflict, NotFound, Options, Service
 from tocsin.service.intake import JSON, NDJSON
+from tocsin.service.receipts import Receipt
 
 SECOND = 1_000_000
 START = 1_790_000_000 * SECOND
@@ -108,6 +111,19 @@ def test_the_same_key_counts_once_also_after_a_restart(tmp_path: Path) -> None:
     assert publish(service, event("A", 1), key="k").repeated
     assert service.events == 2
     service.close()
+
+
+def test_reasons_kept_under_keys_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts_module, "REASONS_CHARACTERS", 1_000)
+    receipts = receipts_module.Receipts()
+    for number in range(20):
+        done: Future[Receipt] = Future()
+        assert receipts.claim(f"key {number}", done) is None
+        done.set_result(Receipt(1, 2, ((0, "x" * 100), (1, "y" * 100))))
+    kept = [receipts.find(f"key {number}") for number in range(20)]
+    answers = [one.result() for one in kept if one is not None]
+    assert [(one.accepted, one.rejected) for one in answers] == [(1, 2)] * 20
+    assert [bool(one.reasons) for one in answers] == [False] * 15 + [True] * 5
 
 
 def test_mistakes_are_told_before_anything_is_deployed(service: Service) -> None:

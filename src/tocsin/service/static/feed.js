@@ -172,6 +172,21 @@ export class WhyNot {
   }
 }
 
+// The last events that were not used, newest first, with the reasons.
+export class DeadLetters {
+  constructor() {
+    by("dead").addEventListener("toggle", () => this.refresh());
+  }
+
+  async refresh() {
+    if (!by("dead").open) return;
+    const { dead_letters: letters } = await ask("GET", "/dead-letters?latest=true&limit=50");
+    by("dead-letters").replaceChildren(...letters.reverse().map((letter) => make("li", { title: letter.event },
+      make("span", { class: "badge marker" }, letter.type ?? "?"), make("span", { class: "what" }, letter.reason), make("span", { class: "what mono" }, cut(letter.event, 80)))));
+    by("dead-empty").hidden = letters.length > 0;
+  }
+}
+
 function timeline(parts) {
   const times = parts.map((part) => micros(part.ts));
   const low = Math.min(...times), high = Math.max(...times), span = high - low || 1;
