@@ -126,6 +126,20 @@ def test_reasons_kept_under_keys_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
     assert [bool(one.reasons) for one in answers] == [False] * 15 + [True] * 5
 
 
+def test_one_fast_clock_does_not_make_the_events_of_others_late(tmp_path: Path) -> None:
+    service = Service(tmp_path)  # with the bound that there is by default
+    now, minute = time.time_ns() // 1_000, 60 * SECOND
+    fast = publish(service, {"type": "Temp", "ts": now + 59 * minute}, {"type": "Temp", "ts": now + 50 * SECOND})
+    assert [reason for _, reason in fast.reasons] == ["ts is 59 min ahead of the clock; at most 1 min is accepted"]
+    service.close()
+    service = Service(tmp_path / "old")
+    for ago in (10**6, 10**5, 10):  # old data is replayed
+        assert publish(service, {"type": "Temp", "ts": now - ago * minute}).accepted == 1
+        service.wait()
+    assert publish(service, {"type": "Temp", "ts": now}).accepted == 1
+    service.close()
+
+
 def test_mistakes_are_told_before_anything_is_deployed(service: Service) -> None:
     with pytest.raises(RuleError) as mistake:
         service.deploy("define Fire() from Smoke(area=$a) and last Temp(valeu>) within 5 min from Smoke")

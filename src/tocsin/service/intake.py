@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tocsin.errors import EventError, RuleError
 from tocsin.events.arrow import concat, kind_of
 from tocsin.events.batches import DEFINED, Columns, Known, read
-from tocsin.events.clock import ahead_reason
+from tocsin.events.clock import Clock
 from tocsin.events.types import Kind
 from tocsin.service.bodies import (
     EVENTS_MAX,
@@ -350,8 +350,9 @@ def _check_times(ts: Arrays, rows: Arrays, now_us: int, bounds: Bounds, reasons:
         reached = f"late: time has reached {pa.scalar(bounds.late_us, pa.timestamp('us', 'UTC'))}"
         for row in np.nonzero(late)[0].tolist():
             reasons.setdefault(int(rows[row]), reached)
+    clock = Clock(now_us, bounds.early_us - now_us)
     for row in np.nonzero(early)[0].tolist():
-        reasons.setdefault(int(rows[row]), ahead_reason(int(ts[row]), now_us, bounds.early_us - now_us))
+        reasons.setdefault(int(rows[row]), clock.reason(int(ts[row])))
     outside = np.nonzero((late | early) & ~old)[0]
     return dict(zip(rows[outside].tolist(), ts[outside].tolist(), strict=True))
 
