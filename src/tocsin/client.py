@@ -104,6 +104,15 @@ class Client:
         ).json()
         return receipt
 
+    def dead_letters(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """All events that were not used and are kept, in order: number, reason, type, ts (µs) and the text of each."""
+        while True:
+            page = self._ask("GET", "/dead-letters", params={"after": after, "limit": 1_000}).json()
+            yield from page["dead_letters"]
+            if not page["more"]:
+                return
+            after = page["next"]
+
     # ---- rules
 
     def deploy(self, text: str, language: str | None = None, *, replace: bool = False) -> list[dict[str, Any]]:
@@ -145,6 +154,12 @@ class Client:
             if not page["more"]:
                 return
             after = page["next"]
+
+    def latest(self, *, rule: str | None = None, limit: int = 100) -> list[Match]:
+        """The last matches, or the last ones of a rule, in order."""
+        params = {"latest": True, "limit": limit} | ({} if rule is None else {"rule": rule})
+        found: list[Match] = self._ask("GET", "/matches", params=params).json()["matches"]
+        return found
 
     def why(self, number: int) -> dict[str, Any]:
         """What a match is made of."""

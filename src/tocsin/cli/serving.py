@@ -29,6 +29,7 @@ class Wanted:
     names: tuple[str, ...]
     open_to_all: bool
     delay_us: int
+    ahead_us: int
     clock: str
     private_callbacks: bool
     demo: bool
@@ -78,7 +79,13 @@ def serve(wanted: Wanted) -> None:
             raise TocsinError("--master is for --engine spark")
         what = "starting Spark" if engine == "spark" else "compiling kernels where that is not done yet"
         showing.say(f"engine: {engine}; reading the log, {what}", err=True)
-        options = Options(delay_us=wanted.delay_us, clock=wanted.clock, engine=engine, master=wanted.master)
+        options = Options(
+            delay_us=wanted.delay_us,
+            ahead_us=wanted.ahead_us,
+            clock=wanted.clock,
+            engine=engine,
+            master=wanted.master,
+        )
         service = Service(folder, options)
         stack.callback(service.close)
         if engine == "embedded":

@@ -141,7 +141,10 @@ class Evidence:
         last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
         seq = max((fact.seq for fact in facts if fact.identity in last and fact.ts == row["ts"]), default=0)
         emits = self._rules[row["rule"]].emits
-        values = {name: row[name] for name, _ in emits.attributes if row[name] is not None}
+        values = {}
+        for name, kind in emits.attributes:
+            if (value := row.get(name, row.get(f"{name}:{kind}"))) is not None:
+                values[name] = value
         words = int(row["id"][:16], 16), int(row["id"][16:], 16)
         return Fact(emits.name, row["ts"], seq, row["id"], words, values)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,8 @@ def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, rejected
 
 
-def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
-    """The objects of a JSON array, or the one object, and what is none."""
+def objects(body: bytes) -> list[Any]:
+    """What a JSON array holds, or the one object."""
     try:
         found = json.loads(body)
     except UnicodeDecodeError:
@@ -111,8 +112,20 @@ def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
         raise EventError("the body must be an event (a JSON object) or an array of events")
     if len(found) > EVENTS_MAX:
         raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {len(found):,}")
-    rows = [(place, one) for place, one in enumerate(found) if isinstance(one, dict)]
-    return rows, {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
+    return found
+
+
+def line_texts(body: bytes, places: Sequence[int]) -> list[str]:
+    """The lines at some places, which ascend."""
+    lines = (line for line in body.split(b"\n") if line.strip())
+    wanted = set(places)
+    chosen = (line for place, line in enumerate(islice(lines, places[-1] + 1)) if place in wanted)
+    return [line[:LINE_BYTES_MAX].decode(errors="replace").rstrip("\r") for line in chosen]
+
+
+def plain(text: str, characters: int) -> str:
+    """The start of a text, as UTF-8 can hold it: a lone surrogate is written as its escape."""
+    return text[:characters].encode(errors="backslashreplace").decode()
 
 
 def columns_of(

@@ -169,7 +169,7 @@ def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
     ]
     if not events:
         raise EventError("the events are not kept any more")
-    return Evidence(plan(needed, Catalog(types=declared)), declared, events, Columns())
+    return Evidence(plan(needed, Catalog(types=declared, by_kind=True)), declared, events, Columns())
 
 
 def _attributes(service: Service, part: Row) -> dict[str, Any]:

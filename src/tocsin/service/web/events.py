@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 
 from tocsin.service import looking
-from tocsin.service.intake import ARROW_STREAM, FORMATS, JSON, NDJSON, REASONS_MAX
+from tocsin.service.intake import ARROW_STREAM, FORMATS, JSON, NDJSON
 from tocsin.service.receipts import Receipt
 from tocsin.service.web.access import Here, Place, Publisher, Refusal, Subscriber
-from tocsin.service.web.models import MatchPage, Name, ReceiptAnswer, Rejection
+from tocsin.service.web.models import DeadLetter, DeadLetterPage, Name, ReceiptAnswer, Rejection
 
 router = APIRouter()
 
@@ -65,7 +66,7 @@ async def publish(
     return ReceiptAnswer(
         accepted=receipt.accepted,
         rejected=receipt.rejected,
-        reasons=[Rejection(index=index, reason=reason) for index, reason in receipt.reasons[:REASONS_MAX]],
+        reasons=[Rejection(index=index, reason=reason) for index, reason in receipt.reasons],
         repeated=receipt.repeated,
     )
 
@@ -95,13 +96,16 @@ def latest(
 def dead_letters(
     place: Here,
     token: Subscriber,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    after: Annotated[int, Query(ge=0, le=2**53, description="Behind the one of this number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
-) -> MatchPage:
-    """Events that were accepted and could not be used, with the reason: late ones among them."""
-    from tocsin.service.web.matches import page
-
-    return page(place.service.letters, after, limit)
+    latest: Annotated[bool, Query(description="The last ones instead.")] = False,
+) -> DeadLetterPage:
+    """Events that were not used, with the reason: rejected when they came, or later by the rules."""
+    feed = place.service.letters
+    lines = feed.after(max(after, feed.last - limit if latest else 0, feed.first - 1), limit)
+    found = [DeadLetter(**json.loads(line.text)) for line in lines]
+    last = found[-1].number if found else after
+    return DeadLetterPage(dead_letters=found, next=last, more=last < feed.last)
 
 
 @router.get("/types", tags=["events"])
