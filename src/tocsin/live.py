@@ -23,13 +23,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from tocsin.engine.detector import Detector
+from tocsin.engine.detector import NO_INTERESTS, Detector
 from tocsin.errors import RuleError, nearest
 from tocsin.events.batches import Data
 from tocsin.events.clock import AHEAD_US, Clock
 from tocsin.events.types import EventType
 from tocsin.language import parse
-from tocsin.language.requests import Statement
+from tocsin.language.queries import Query
+from tocsin.language.requests import Request, Statement
+from tocsin.language.rules import Program, Rule
+from tocsin.language.supported import check_supported
 
 log = logging.getLogger("tocsin.live")
 
@@ -81,11 +84,13 @@ class Live:
 
     def request(self, what: str | Statement, callback: Callback) -> str:
         """Asks to be called for each notification of a request, or match of a rule, from now on; returns its id."""
-        rules = parse(what).rules if isinstance(what, str) else (what,)
-        if len(rules) != 1:
-            raise RuleError(f"one request has one callback, this text has {len(rules)}")
-        rule = replace(rules[0], source=what) if isinstance(what, str) else rules[0]
+        program = parse(what) if isinstance(what, str) else Program(rules=(what,))
+        check_supported("`Live.request`", program, Rule, Request, Query, remedy=NO_INTERESTS)
+        if len(program.rules) != 1:
+            raise RuleError(f"one request has one callback, this text has {len(program.rules)}")
+        rule = replace(program.rules[0], source=what) if isinstance(what, str) else program.rules[0]
         with self._lock:
+            self._detector.declare(program.types)
             self._detector.add([rule])
             self._callbacks[rule.name] = callback
         return rule.name

@@ -304,11 +304,19 @@ def change(
 
     [bold]Remove, from noon on:[/bold]  tocsin change changes/ --remove Fire --at 2026-07-01T12:00:00Z
     """
+    from tocsin.language.queries import Query
+    from tocsin.language.requests import Request
+    from tocsin.language.rules import Rule
+    from tocsin.language.supported import check_supported
+
     if add is None and not remove:
         raise typer.BadParameter("say what to --add or --remove")
     order: dict[str, object] = {}
     if add is not None:
-        rules_of(add)
+        ruleset = rules_of(add)
+        remedy = "interests do not come and go while a run follows; use a run of its own: `tocsin run`"
+        with running.named(add):
+            check_supported("`tocsin change`", ruleset.program, Rule, Request, Query, remedy=remedy, verb="add")
         order["add"] = add.read_text(encoding="utf-8")
     if remove:
         order["remove"] = remove

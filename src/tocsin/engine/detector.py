@@ -28,10 +28,15 @@ from tocsin.events.letters import describe_row, letters
 from tocsin.events.scheduler import BEGINNING, Scheduler
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
-from tocsin.language.requests import Statement
+from tocsin.language.queries import Query
+from tocsin.language.requests import Request, Statement
+from tocsin.language.rules import Rule
+from tocsin.language.supported import check_supported
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
 
+NO_INTERESTS = "a detector of rules does not follow objects; use rules(…).detector()"
+"""What to do with an interest."""
 LETTERS_KEPT = 100_000
 """How many dead letters are kept until somebody takes them; beyond that they are only counted."""
 
@@ -196,9 +201,12 @@ class Detector:
         Binds only the new rules; nothing of the state is touched.
         """
         if isinstance(rules, str):
-            text = rules
-            rules = tuple(replace(rule, source=text) for rule in parse(text).rules)
+            program = parse(text := rules)
+            check_supported("`Detector.add`", program, Rule, Request, Query, remedy=NO_INTERESTS)
+            self.declare(program.types)
+            rules = tuple(replace(rule, source=text) for rule in program.rules)
         rules = tuple(rules)
+        check_supported("`Detector.add`", rules, Rule, Request, Query, remedy=NO_INTERESTS)
         if not self._silenced.isdisjoint(rule.name for rule in rules):
             self._forget()
         earliest = self._scheduler.largest + 1 if self._scheduler.largest > BEGINNING else BEGINNING

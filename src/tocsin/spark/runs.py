@@ -32,9 +32,8 @@ from tocsin.errors import EventError, StateError, TocsinError
 from tocsin.events.batches import Columns
 from tocsin.events.files import FORMATS, TableWriter
 from tocsin.events.letters import count_reasons
-from tocsin.language import parse
 from tocsin.spark import errors, kafka, reports, sinks, sources
-from tocsin.spark.control import SCHEMA, types_of
+from tocsin.spark.control import SCHEMA, added, types_of
 from tocsin.spark.frames import default_slots
 from tocsin.spark.metrics import SEEN, Counters, Listener
 from tocsin.spark.sessions import session
@@ -382,7 +381,7 @@ class Followed:
             order = json.loads(line) if line.strip() else {}
             if not isinstance(order, dict) or not order.keys() <= {"add", "remove", "at", "advance"}:
                 raise EventError("a change has the keys add, remove, at, advance, and no other")
-            rules = parse(order["add"]).rules if order.get("add") else ()
+            rules = added(order)
             types |= {type for rule in rules for type in types_of(rule)} - {rule.emits.name for rule in rules}
             does += [f"adds {rule.name}" for rule in rules]
             does += [f"removes {name}" for name in order.get("remove") or ()]
