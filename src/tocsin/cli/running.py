@@ -82,7 +82,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
         if address is not None and "://" in address:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
-    source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
+    source = open_events(wanted.events, declared=_declared(ruleset), ts_unit=wanted.ts_unit, **wanted.names)
     names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
     locations = None
     if ruleset.interests:
@@ -90,7 +90,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
         detector = ruleset.detector(delay=ALL_US, history=wanted.history or ALL_US, **names)
         if wanted.locations is not None:
             declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
-            locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)
+            locations = open_events(wanted.locations, declared=declared, optional=optional, **names)
     else:
         detector = ruleset.detector(delay=wanted.delay, ordered=wanted.ordered, **names)
     places = [Path(path) if path else None for path in (wanted.matches, wanted.dead_letters)]
@@ -114,7 +114,7 @@ def reasons(
 
     from tocsin.events.files import open_events
 
-    source = open_events(events, declared=_declared(ruleset), **names)
+    source = open_events(events, declared=_declared(ruleset), ts_unit=ts_unit, **names)
     tables = [chunk.table for chunk in source.chunks()]
     with named(path):
         evidence = ruleset.evidence(pa.concat_tables(tables), **names, ts_unit=ts_unit)

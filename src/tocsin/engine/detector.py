@@ -101,7 +101,7 @@ class Detector:
 
     def push(self, data: Data) -> pa.Table:
         """Takes events in the order of their arrival; returns the matches that became certain."""
-        seen = read(data, self._columns, self.known, first=self._times is None)
+        seen = read(data, self._columns, self.known)
         self._learn(seen)
         self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)

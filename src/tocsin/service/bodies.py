@@ -16,6 +16,7 @@ import pyarrow.json
 
 from tocsin.errors import EventError
 from tocsin.events.formats import Ndjson
+from tocsin.events.times import unit_needed
 from tocsin.events.types import Kind
 
 EVENTS_MAX = 1_000_000
@@ -26,6 +27,7 @@ Arrays = np.ndarray[Any, Any]
 Object = tuple[int, dict[str, Any]]
 """A JSON object and its place in the body."""
 
+HEADER = ("type", "ts", "seq", "id")
 _NDJSON = Ndjson()
 
 
@@ -115,15 +117,23 @@ def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
 
 
-def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str]) -> tuple[pa.Table, Arrays]:
-    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected."""
+def columns_of(
+    rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str], ts_unit: str | None = None
+) -> tuple[pa.Table, Arrays]:
+    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected.
+
+    An attribute that is nothing but lists and objects is left out.
+    """
     wanted: dict[str, Kind | None] = {}
     good: list[Object] = []
-    for place, cells in rows:
+    usable = {*HEADER, *kinds}
+    usable |= {name for _, cells in rows for name, value in cells.items() if not isinstance(value, list | dict)}
+    for place, given in rows:
+        cells = {name: value for name, value in given.items() if value is None or name in usable}
         for name, value in cells.items():
             if value is None or name == "type":
                 continue
-            reason = _misfit(name, value, kinds, wanted)
+            reason = _misfit(name, value, kinds, wanted, ts_unit)
             if reason is not None:
                 rejected[place] = reason
                 break
@@ -135,16 +145,19 @@ def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict
         values = [cells.get(name) for _, cells in good]
         kind = wanted.get(name)
         if name in ("ts", "id") or kind in (Kind.TIMESTAMP, Kind.STRING):
-            whole = name == "ts" and all(value is None or isinstance(value, int) for value in values)
-            texts = [None if value is None else value if whole else str(value) for value in values]
-            arrays[name] = pa.array(texts, pa.int64() if whole else pa.string())
+            numbers = name == "ts" and all(value is None or isinstance(value, int | float) for value in values)
+            whole = numbers and not any(isinstance(value, float) for value in values)
+            texts = [None if value is None else value if numbers else str(value) for value in values]
+            arrays[name] = pa.array(texts, pa.int64() if whole else pa.float64() if numbers else pa.string())
         else:
             number = kind is Kind.DOUBLE
             arrays[name] = pa.array([None if v is None else float(v) if number else v for v in values])
     return pa.table(arrays), np.array([place for place, _ in good], np.int64)
 
 
-def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None]) -> str | None:
+def _misfit(
+    name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], ts_unit: str | None
+) -> str | None:
     """Why a cell cannot stand in its column."""
     kind = _NDJSON.kind(value)
     if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
@@ -157,9 +170,12 @@ def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[st
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return f"{name} holds a whole number of more than 64 bits"
     if name == "ts":
-        if kind in (Kind.TIMESTAMP, Kind.LONG):
-            return None if wanted.setdefault(name, kind) == kind else "ts is text in some events and a number in others"
-        return f"ts is not a time: {str(value)[:50]!r}"
+        if kind is Kind.BOOL or (kind is Kind.STRING and ts_unit is None):
+            return f"ts is not a time: {str(value)[:50]!r}"
+        if isinstance(value, float) and ts_unit is None:
+            return unit_needed(value).message
+        text = Kind.STRING if isinstance(value, str) else Kind.LONG
+        return None if wanted.setdefault(name, text) == text else "ts is text in some events and a number in others"
     if name == "seq":
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
     if name == "id":

@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.errors import EventError, RuleError
-from tocsin.events.arrow import concat, kind_of
+from tocsin.events.arrow import concat, kind_of, whole
 from tocsin.events.batches import DEFINED, TS_LIMIT, Columns, Known, read
+from tocsin.events.times import micros
 from tocsin.events.types import Kind
 from tocsin.service.bodies import (
     EVENTS_MAX,
+    HEADER,
     NAME_CHARACTERS_MAX,
     Arrays,
     Object,
@@ -40,7 +42,6 @@ ATTRIBUTES_MAX = 1_000
 REASONS_MAX = 1_000
 """How many rejected events are told one by one; the rest is counted."""
 
-HEADER = ("type", "ts", "seq", "id")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Kinds = Mapping[str, Mapping[str, Kind]]
@@ -131,11 +132,6 @@ class Intake:
         table = _timed(table, now_us, columns)
         for name in table.column_names:
             if name not in HEADER and kind_of(table.schema.field(name).type) is None:
-                if not pa.types.is_null(table.schema.field(name).type):
-                    of = table.schema.field(name).type
-                    raise EventError(
-                        f"column '{name}' is {of}: an attribute is a string, a number, a boolean or a time"
-                    )
                 table = table.drop_columns([name])
         types, reasons = _type_names(table)
         defined = set(self._defined())
@@ -153,7 +149,7 @@ class Intake:
                 types = tuple(name for name in types if name != refused.type)
                 continue
             break
-        seen = read(table, columns, Known(numbers, {}, {}, self.registry.kinds), first=True)
+        seen = read(table, columns, Known(numbers, {}, {}, self.registry.kinds))
         reasons = {**seen.reasons, **reasons}
         kept = np.delete(np.arange(table.num_rows), list(seen.reasons)) if seen.reasons else np.arange(table.num_rows)
         batch = seen.batch
@@ -242,7 +238,7 @@ class Intake:
         names: list[str] = []
         news: dict[str, dict[str, Kind]] = {}
         for type, mine in by_type.items():
-            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected)
+            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected, columns.ts_unit)
             if not len(mine_places):
                 continue
             try:
@@ -284,8 +280,7 @@ def _timed(table: pa.Table, now_us: int, columns: Columns) -> pa.Table:
         return table.append_column("ts", now)
     column = table["ts"]
     if column.null_count and pa.types.is_timestamp(column.type):
-        moment = pa.scalar(now_us, pa.timestamp("us", "UTC"))
-        filled = pc.fill_null(column.cast(pa.timestamp("us", "UTC"), safe=False), moment)
+        filled = pc.fill_null(micros(whole(column))[0], now_us).cast(pa.timestamp("us", "UTC"))
         return table.set_column(table.column_names.index("ts"), "ts", filled)
     if pa.types.is_integer(column.type) and columns.ts_unit in (None, "us") and column.null_count:
         return table.set_column(table.column_names.index("ts"), "ts", pc.fill_null(column.cast(pa.int64()), now_us))

@@ -68,7 +68,7 @@ class Reader:
 
     def events(self, table: pa.Table, ids: Sequence[str]) -> tuple[pa.Table, list[Letter]]:
         """The events of a table, and what of it are none. `ids`: those of rows that have no id of their own."""
-        seen = read(table, Columns(id="id" if "id" in table.column_names else None), self.known, first=False)
+        seen = read(table, Columns(id="id" if "id" in table.column_names else None), self.known)
         kept = np.setdiff1d(np.arange(table.num_rows), list(seen.reasons))
         batch, numbers = seen.batch, seen.batch["type"].to_numpy()
         named = pa.array([ids[row] for row in kept.tolist()], pa.string())
