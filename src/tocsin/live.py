@@ -26,6 +26,7 @@ import pyarrow as pa
 from tocsin.engine.detector import NO_INTERESTS, Detector
 from tocsin.errors import RuleError, nearest
 from tocsin.events.batches import Data
+from tocsin.events.clock import AHEAD_US, Clock
 from tocsin.events.types import EventType
 from tocsin.language import parse
 from tocsin.language.queries import Query
@@ -66,10 +67,13 @@ class Live:
         types: Iterable[EventType] = (),
         *,
         delay_us: int = 0,
+        ahead_us: int = AHEAD_US,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
-        """`delay_us`: how late events may come. `now`: the time in microseconds since 1970."""
-        self._now, self._delay_us = now, delay_us
+        """`delay_us`: how late events may come. `ahead_us`: how far ahead of the clock; what is further ahead is a dead
+        letter. `now`: the time in microseconds since 1970.
+        """
+        self._now, self._delay_us, self._ahead_us = now, delay_us, ahead_us
         self._detector = Detector([], {type.name: type for type in types}, delay_us=delay_us, times=False)
         self._callbacks: dict[str, Callback] = {}
         self._lock = threading.RLock()
@@ -109,7 +113,7 @@ class Live:
     def publish(self, events: Data) -> None:
         """Takes events; whoever asked for what they complete is called, when it is certain."""
         with self._lock:
-            self._tell(self._detector.push(events))
+            self._tell(self._detector.push(events, Clock(self._now(), self._ahead_us)))
 
     def tick(self, now: int | None = None) -> None:
         """Lets time pass, to `now` (µs; default: what the clock says): timers fire, and events that waited are used."""

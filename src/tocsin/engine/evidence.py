@@ -20,7 +20,7 @@ from tocsin.engine.reasons import Reason, Trial
 from tocsin.engine.reference import Fact, identified
 from tocsin.errors import EventError, RuleError
 from tocsin.events.arrow import ARROW
-from tocsin.events.batches import Columns, Data, read
+from tocsin.events.batches import LABEL_COLUMN, Columns, Data, read
 from tocsin.events.ids import text_words
 from tocsin.events.types import Event, EventType, Kind
 from tocsin.language.interests import Interest
@@ -46,6 +46,7 @@ class Evidence:
         if not isinstance(data, pa.Table | pa.RecordBatch | Mapping):
             data = list(data) if isinstance(data, Iterable) else [data]
         detector = Detector(plan, types, delay_us=2**60, columns=columns)
+        detector.shows_ids = False  # two events may share an id of their source
         found = [detector.push(data), detector.finish()]
         self.found = pa.concat_tables(found)
         """The matches."""
@@ -66,7 +67,7 @@ class Evidence:
         for row in self._rows("id", id):
             rule = self._rule(row["rule"])
             facts = self._facts(rule, row["ts"])
-            anchor, *_ = (fact for fact in facts if fact.id == row["parts"][0]["id"] and fact.ts == row["ts"])
+            anchor, *_ = (fact for fact in facts if fact.identity == row["parts"][0]["id"] and fact.ts == row["ts"])
             trial = Trial(rule, facts, self._consumed(rule, facts, anchor))
             return trial.at(anchor, [part["id"] for part in row["parts"]])
         raise EventError(f"no match has the id {id}")
@@ -80,7 +81,7 @@ class Evidence:
         for ts in sorted({at} if at is not None else self._times(id)):
             for rule in rules:
                 facts = self._facts(rule, ts)
-                asked = [fact for fact in facts if fact.ts == ts and (id is None or fact.id == id)]
+                asked = [fact for fact in facts if fact.ts == ts and id in (None, fact.id, fact.identity)]
                 seen = seen or bool(asked)
                 for anchor in asked:
                     if anchor.type == rule.anchor.type:
@@ -105,15 +106,14 @@ class Evidence:
         """When the event of that id came, composite or not; equal ids may have come several times."""
         assert id is not None
         times = {row["ts"] for row in self._rows("id", id)}
-        ts, named = self._batch["ts"].to_numpy(), np.zeros(self._batch.num_rows, bool)
-        if "id" in self._batch.column_names:
-            named = self._batch["id"].is_valid().to_numpy()
-            times |= set(ts[pc.equal(self._batch["id"], id).fill_null(False).to_numpy()].tolist())
+        ts = self._batch["ts"].to_numpy()
+        if LABEL_COLUMN in self._batch.column_names:
+            times |= set(ts[pc.equal(self._batch[LABEL_COLUMN], id).fill_null(False).to_numpy()].tolist())
         if len(id) != 32 or set(id) - set("0123456789abcdef"):
             return times
         numbers = range(max(self._names, default=-1) + 1)
         words = np.array([text_words(self._names.get(number, "")) for number in numbers], np.uint64)
-        rows = np.nonzero((self._batch["type"].to_numpy() >= 0) & ~named)[0]
+        rows = np.nonzero(self._batch["type"].to_numpy() >= 0)[0]
         first, second = identities(self._batch, words.reshape(-1, 2), rows, {})
         one, other = np.uint64(int(id[:16], 16)), np.uint64(int(id[16:], 16))
         carried = (second > other).astype(np.uint64)  # equals are numbered: their number is added to both words as one
@@ -131,22 +131,25 @@ class Evidence:
         return sorted((fact for fact in facts if fact.type in rule.uses), key=lambda fact: fact.key)
 
     def _events(self, batch: pa.Table) -> Iterator[Event]:
-        columns = {name: name.rpartition(":")[0] for name in batch.column_names if ":" in name}
+        columns = {name: name.rpartition(":")[0] for name in batch.column_names if ":" in name and name != LABEL_COLUMN}
         for name in columns:
             if batch[name].type == ARROW[Kind.TIMESTAMP]:
                 batch = batch.set_column(batch.column_names.index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
             values = {column: row[name] for name, column in columns.items() if row[name] is not None}
-            yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get("id"))
+            yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get(LABEL_COLUMN))
 
     def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
         """A match as an event: it stands where the last of its parts does."""
         if not row["parts"]:
             check_explicable([self._rules[row["rule"]]])
         last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
-        seq = max((fact.seq for fact in facts if fact.id in last and fact.ts == row["ts"]), default=0)
+        seq = max((fact.seq for fact in facts if fact.identity in last and fact.ts == row["ts"]), default=0)
         emits = self._rules[row["rule"]].emits
-        values = {name: row[name] for name, _ in emits.attributes if row[name] is not None}
+        values = {}
+        for name, kind in emits.attributes:
+            if (value := row.get(name, row.get(f"{name}:{kind}"))) is not None:
+                values[name] = value
         words = int(row["id"][:16], 16), int(row["id"][16:], 16)
         return Fact(emits.name, row["ts"], seq, row["id"], words, values)
 
@@ -172,7 +175,7 @@ class Evidence:
         """What earlier matches of the rule have used up."""
         if not rule.consuming:
             return {}
-        by_id = {(fact.type, fact.ts, fact.id): fact for fact in facts}
+        by_id = {(fact.type, fact.ts, fact.identity): fact for fact in facts}
         used: dict[tuple[str, Fact], str] = {}
         for row in self._rows("rule", rule.name):
             parts = {part["role"]: by_id.get((part["type"], part["ts"], part["id"])) for part in row["parts"]}

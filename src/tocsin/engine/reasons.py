@@ -26,7 +26,7 @@ from tocsin.engine.reference import (
     value_of,
 )
 from tocsin.events.notation import write_event
-from tocsin.events.types import Event, Value
+from tocsin.events.types import LABEL, Event, Value
 from tocsin.language.printing import print_clause, print_expression, print_pattern, print_scope, print_window
 from tocsin.language.rules import Attribute, Expression, Negation, Parameter, Pattern, Policy, Rule, Selection, Within
 from tocsin.language.terms import walk
@@ -126,7 +126,7 @@ class Trial:
         chosen: Chosen = {role: anchor}
         roles = [pattern.role for pattern in self.rule.roles]
         for complete, told in self._completed(0, chosen, bound, checks):
-            if parts is None or [complete[name].id for name in roles] == list(parts):
+            if parts is None or [complete[name].identity for name in roles] == list(parts):
                 return self._reason(complete, told)
         assert self._furthest is not None
         return self._reason(self._furthest[1], self._furthest[2])
@@ -243,7 +243,9 @@ class Trial:
 
 def written(fact: Fact) -> str:
     """An event in its notation, without its id."""
-    return write_event(Event(fact.type, fact.ts, fact.attributes, fact.seq))
+    attributes = {name: value for name, value in fact.attributes.items() if name != LABEL}
+    label = fact.attributes.get(LABEL)
+    return write_event(Event(fact.type, fact.ts, attributes, fact.seq, None if label is None else str(label)))
 
 
 def _data(fact: Fact) -> dict[str, object]:

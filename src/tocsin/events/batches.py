@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tocsin.errors import EventError, nearest
 from tocsin.events.arrow import convert, kind_of, whole
 from tocsin.events.letters import describe
-from tocsin.events.types import Event, Kind, Value
+from tocsin.events.types import LABEL, Event, Kind, Value
 
 Data: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table] | Iterable[Event]
 Array = np.ndarray[Any, Any]
@@ -31,16 +31,21 @@ UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 UNNEEDED, DEFINED = -1, -2
 ARRIVAL = "\0at"
 """The column that says in which order single events came."""
+LABEL_COLUMN = f"{LABEL}:{Kind.STRING}"
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the columns that every event has are called. `ts_unit` says what an integer `ts` counts: s, ms, us, ns."""
+    """What the columns that every event has are called. `ts_unit` says what an integer `ts` counts: s, ms, us, ns.
+
+    `id`: the column with the source's own id of an event. None: there is none; a column called `id` is an attribute.
+    An id is part of an event's content: events that share one are still two, and are told apart by the rest.
+    """
 
     type: str = "type"
     ts: str = "ts"
     seq: str = "seq"
-    id: str = "id"
+    id: str | None = None
     ts_unit: str | None = None
 
 
@@ -53,8 +58,6 @@ class Known:
     exact: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     shared: Mapping[str, Kind] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
-    partly_named: bool = False
-    """Whether some events have ids and others do not."""
     find: Callable[[pa.Array], tuple[Array, set[int]]] | None = None
     """A fast way to find the numbers of types, and which there are."""
 
@@ -140,7 +143,13 @@ def _as_table(data: object) -> pa.Table:
 
 def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Known) -> Seen:
     names = table.column_names
-    for name, what in ((columns.ts, "ts"), *(() if type else ((columns.type, "type"),))):
+    id = columns.id
+    required = [(columns.ts, "ts"), *([] if type else [(columns.type, "type")])]
+    if id is not None:
+        required.append((id, "id"))
+    elif LABEL in names:
+        id = LABEL  # single events and files in event notation say which events have ids
+    for name, what in required:
         if name not in names:
             hint = nearest(name, names) or ""
             raise EventError(
@@ -160,13 +169,11 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
         if number == DEFINED:
             reasons.update((row, f"{type} is defined by a rule") for row in range(size))
     result: dict[str, Any] = {"type": pa.array(numbers), "ts": pa.array(ts), "seq": pa.array(_seq(table, columns))}
-    if columns.id in names:
-        ids = _text(table[columns.id])
-        result["id"] = ids
-        for row in [] if known.partly_named else _where_null(ids):
-            reasons.setdefault(row, "id is null")
+    header = {columns.ts, columns.seq, *(() if type else (columns.type,))}
+    if id is not None and id in names:
+        result[LABEL_COLUMN] = _text(table[id])
+        header.add(id)
     shared: dict[str, Kind] = {}
-    header = {columns.ts, columns.seq, columns.id, *(() if type else (columns.type,))}
     for name in names:
         kind = kind_of(table.schema.field(name).type)
         if name in header or kind is None:
@@ -250,6 +257,13 @@ def _times(column: pa.ChunkedArray, unit: str | None, reasons: dict[int, str]) -
     return times, words
 
 
+def times_us(column: pa.ChunkedArray, unit: str | None) -> Array:
+    """The times (µs) of the rows of a `ts` column that have a usable one."""
+    reasons: dict[int, str] = {}
+    _, words = _times(column, unit, reasons)
+    return np.delete(words, list(reasons)) if reasons else words
+
+
 def _check_unit(words: Array) -> None:
     """Fails when integer times are most likely not microseconds: all would fall into a corner of 1970, or far off."""
     least, most = int(words.min()), int(words.max())
@@ -327,7 +341,7 @@ def _dead(
         attributes = {
             key: _value(value)
             for key, value in original.items()
-            if key not in (columns.type, columns.ts, columns.seq, columns.id, ARRIVAL) and value is not None
+            if key not in (columns.type, columns.ts, columns.seq, columns.id, ARRIVAL, LABEL) and value is not None
         }
         dead.append((reason, name, ts, describe(name, ts, attributes)))
     return dead
@@ -361,10 +375,10 @@ def _read_events(events: Sequence[Event], known: Known) -> Seen:
         }
         ids = [event.id for event in mine]
         if any(id is not None for id in ids):
-            table["\0id"] = pa.array(ids, pa.string())
+            table[LABEL] = pa.array(ids, pa.string())
         for name in sorted({name for event in mine for name in event.attributes}):
             table[name] = _event_column(type, name, [event.attributes.get(name) for event in mine])
-        names = Columns(ts="\0ts", seq="\0seq", id="\0id", ts_unit="us")
+        names = Columns(ts="\0ts", seq="\0seq", ts_unit="us")
         parts.append(_read_table(pa.table(table), type, names, known))
     seen = _together(parts)
     order = seen.batch[f"{ARRIVAL}:long"].to_numpy()

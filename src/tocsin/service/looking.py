@@ -16,7 +16,7 @@ from tocsin.engine.reasons import Reason, written
 from tocsin.errors import EventError, RuleError, TocsinError
 from tocsin.events.batches import Columns
 from tocsin.events.files import records as rows_of
-from tocsin.events.types import Event, EventType
+from tocsin.events.types import LABEL, Event, EventType
 from tocsin.language.interests import Circle, Interest, Polygon, Rectangle
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Rule
@@ -31,7 +31,7 @@ from tocsin.service.detection import Detection, Row, by_type
 from tocsin.service.records import Change, Deploy, Events
 
 DRY_MATCHES = 50
-HEADER = ("ts", "seq", "id")
+HEADER = ("ts", "seq", LABEL)
 FOREVER_US = 2**60
 
 
@@ -171,7 +171,7 @@ def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
     ]
     if not events:
         raise EventError("the events are not kept any more")
-    return Evidence(plan(needed, Catalog(types=declared)), declared, events, Columns())
+    return Evidence(plan(needed, Catalog(types=declared, by_kind=True)), declared, events, Columns())
 
 
 def _attributes(service: Service, part: Row) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _events(records: Iterable[Events], types: Iterable[str], span: tuple[int, in
                 attributes = {name: value for name, value in row.items() if name not in HEADER and value is not None}
                 values = {name: value for name, value in plain.items() if name not in HEADER and value is not None}
                 found.append(
-                    {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get("id")}
+                    {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get(LABEL)}
                     | {"attributes": attributes, "values": values}
                 )
     return found

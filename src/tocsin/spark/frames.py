@@ -134,8 +134,7 @@ def explain_frames(
         lines.append(f"  from     {len(files)} Parquet files, by the workers themselves")
     for kept, test in source.conditions() if source.scan is None else ():
         lines += [f"  reads    {', '.join(kept)}", f"  keeps    {test}"]
-    if columns.id not in source.frame.columns:
-        lines.append(f"  all columns are read: they are an event's identity, as there is no column '{columns.id}'")
+    lines.append("  all columns are read: they are an event's identity")
     lines.append(f"  slots    {layout.slots}")
     for unit in layout.units:
         names = ", ".join(unit.rules[:4]) + (f", … ({len(unit.rules):,})" if len(unit.rules) > 4 else "")
@@ -194,7 +193,7 @@ class Source:
         self.tables: dict[str, dict[str, str]] | None = None
         catalog = rules.given
         if isinstance(events, DataFrame):
-            _check_columns(events, columns, ("type", "ts"))
+            _check_columns(events, columns, ("type", "ts", "id"))
             kinds, empty = _kinds(events, columns)
             self.catalog = catalog.learned(kinds, {}, empty, complete=bool(kinds))
             frames = [events]
@@ -202,7 +201,7 @@ class Source:
             self.tables = {}
             by_type: dict[str, dict[str, Kind]] = {}
             for name, frame in events.items():
-                _check_columns(frame, columns, ("ts",))
+                _check_columns(frame, columns, ("ts", "id"))
                 by_type[name], _ = _kinds(frame, columns)
                 self.tables[name] = {attribute: f"{attribute}:{kind}" for attribute, kind in by_type[name].items()}
             self.catalog = catalog.learned({}, by_type, frozenset(), complete=True)
@@ -300,24 +299,21 @@ class Source:
         return parts
 
     def _kept(self, frame: DataFrame, type: str | None) -> list[str]:
-        """The columns that cross into Python. Without ids, all that an event's identity is made of."""
+        """The columns that cross into Python: all that an event's identity is made of."""
         columns, names = self._columns, frame.schema.names
-        header = [name for name in (columns.type, columns.ts, columns.seq, columns.id, UNREADABLE) if name in names]
+        roles = (columns.type, columns.ts, columns.seq, columns.id, UNREADABLE)
+        header = [name for name in roles if name is not None and name in names]
         if type is not None and columns.type in header:
             header.remove(columns.type)
         kinds, empty = _kinds(frame, columns)
-        wanted = set(kinds)
-        if columns.id in names and not self._types_kept:
-            read = self.plan.columns.items()
-            wanted = {*self._places, *(name for owner, mine in read if type in (None, owner) for name in mine)}
-        return [*header, *(name for name in names if name in wanted and name not in header and name not in empty)]
+        return [*header, *(name for name in names if name in kinds and name not in header and name not in empty)]
 
 
 def _check_columns(frame: DataFrame, columns: Columns, roles: tuple[str, ...]) -> None:
     names = frame.schema.names
     for role in roles:
         name = getattr(columns, role)
-        if name not in names:
+        if name is not None and name not in names:
             hint = nearest(name, names) or ""
             message = f"the events have no column '{name}'; say {role}=… if it is called otherwise. {hint}"
             raise EventError(message.rstrip())

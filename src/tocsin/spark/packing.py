@@ -212,7 +212,7 @@ def events_of(payload: bytes | pa.Buffer, *, nameless: bool = False) -> tuple[pa
         held = batch[name]
         columns.setdefault(name, held.cast(pa.string()) if pa.types.is_dictionary(held.type) else held)
     found = pa.table(columns)
-    if not nameless and "id" not in columns and "first" not in columns:
+    if not nameless and "first" not in columns:
         words = np.array([text_words(type) for type in types], np.uint64)
         first, second = identities(found, words, np.arange(found.num_rows), {})
         found = found.append_column("first", pa.array(first)).append_column("second", pa.array(second))

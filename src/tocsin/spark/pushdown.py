@@ -103,7 +103,7 @@ def tests_by_type(plan: Plan, schema: T.StructType) -> dict[str, Column | None]:
 
 def broken(columns: Columns, schema: T.StructType) -> list[Column]:
     """What is wrong with a row that no reader can mend."""
-    missing = [col(name).isNull() for name in (columns.type, columns.ts, columns.id) if name in schema.names]
+    missing = [col(name).isNull() for name in (columns.type, columns.ts) if name in schema.names]
     return [*missing, *([col(UNREADABLE).isNotNull()] if UNREADABLE in schema.names else [])]
 
 

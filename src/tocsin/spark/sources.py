@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Self
@@ -30,11 +30,12 @@ from tocsin.events.letters import letters
 from tocsin.events.lines import NAMES
 from tocsin.events.types import EventType, Kind
 from tocsin.spark import kafka
+from tocsin.spark.frames import moment
 from tocsin.spark.packing import UNREADABLE
 from tocsin.spark.pushdown import col
 
 SPARK = {Kind.STRING: "string", Kind.LONG: "bigint", Kind.DOUBLE: "double"}
-LINE, CELLS, CORRUPT, REASON, ORIGIN = "_line", "_cells", "_corrupt", "_reason", "_origin"
+LINE, CELLS, CORRUPT, REASON = "_line", "_cells", "_corrupt", "_reason"
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,44 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """How many events there were, how many lines that are none, and the first and the last time of events (µs)."""
+
+    events: int
+    bad_lines: int
+    first: int | None
+    last: int | None
+
+
+@dataclass(frozen=True)
 class Events:
     """The events of a run over what is there."""
 
     frame: DataFrame
+    columns: Columns
     observed: Observation | None = None
     bad: pa.Table = field(default_factory=lambda: letters([]))
     """Lines that were found to be bad before Spark saw them."""
 
-    def count(self) -> tuple[int, int]:
-        """How many events there were, and how many lines that are none; after they were read."""
-        if self.observed is None:
-            return self.frame.count(), self.bad.num_rows
-        found = self.observed.get
-        return found["rows"] - found["unreadable"], found["unreadable"]
+    def measured(self) -> Measured:
+        """What there was, after it was read."""
+        if self.observed is not None:
+            return measured(self.observed.get)
+        (found,) = self.frame.agg(*measures(self.frame, self.columns)).collect()
+        return replace(measured(found.asDict()), bad_lines=self.bad.num_rows)
+
+
+def measures(frame: DataFrame, columns: Columns) -> list[Column]:
+    """What to count of events, for `measured`."""
+    ts = F.unix_micros(moment(columns, frame.schema[columns.ts].dataType))
+    unreadable = col(UNREADABLE) if UNREADABLE in frame.columns else F.lit(None)
+    counts = F.count(F.lit(1)).alias("rows"), F.count(unreadable).alias("unreadable")
+    return [*counts, F.min(ts).alias("first"), F.max(ts).alias("last")]
+
+
+def measured(found: Mapping[str, Any]) -> Measured:
+    """What was counted."""
+    return Measured(found["rows"] - found["unreadable"], found["unreadable"], found["first"], found["last"])
 
 
 def is_local(address: str) -> bool:
@@ -100,17 +125,17 @@ def table(
     """What is there now. `optional`: columns that may be missing."""
     if address.startswith("kafka://"):
         lines = _messages(session.read.format("kafka").options(**kafka.reading(kafka.topic(address))).load())
-        return _observed(typed(lines, Shape("Kafka", declared(types, columns)), columns))
+        return _observed(typed(lines, Shape("Kafka", declared(types, columns)), columns), columns)
     if not is_local(address):
         format = _format(Path(address))
         if format == "Parquet":
-            return Events(session.read.option("mergeSchema", True).parquet(address))
+            return Events(session.read.option("mergeSchema", True).parquet(address), columns)
         shape = Shape(format, declared(types, columns))
-        return _observed(typed(_lines(session.read.text(address)), shape, columns))
+        return _observed(typed(_lines(session.read.text(address)), shape, columns), columns)
     files = opened(address, columns, types, optional)
     if isinstance(files, TextFiles):
         return _text(session, files, columns)
-    return Events(session.read.option("mergeSchema", True).parquet(absolute(address)))
+    return Events(session.read.option("mergeSchema", True).parquet(absolute(address)), columns)
 
 
 def stream(session: SparkSession, address: str, shape: Shape, columns: Columns) -> DataFrame:
@@ -162,7 +187,7 @@ def opened(
 ) -> EventFiles:
     """The files of a path on this machine, looked at as in one process, and so with the same complaints."""
     path = Path(address)
-    names = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
+    names: dict[str, Any] = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
     if path.is_dir() and not any(file.is_file() and file.name[0] not in "._" for file in path.iterdir()):
         below = (file for file in sorted(path.rglob("*.parquet")) if _visible(file.relative_to(path)))
         path = next((file for file in below), path)  # folders in folders, as Spark writes them
@@ -183,7 +208,8 @@ def declared(types: Mapping[str, EventType], columns: Columns) -> dict[str, str 
     kinds: dict[str, str | None] = {name: _whole(agreed.get(name, Kind.STRING)) for name in names}
     # A whole number where a unit is given, else a time.
     ts = Kind.LONG if columns.ts_unit else Kind.TIMESTAMP
-    return {columns.type: "string", columns.ts: ts.value, columns.seq: "long", columns.id: "string", **kinds}
+    header = {columns.type: "string", columns.ts: ts.value, columns.seq: "long"}
+    return {**header, **({} if columns.id is None else {columns.id: "string"}), **kinds}
 
 
 def typed(lines: DataFrame, shape: Shape, columns: Columns) -> DataFrame:
@@ -207,8 +233,6 @@ def typed(lines: DataFrame, shape: Shape, columns: Columns) -> DataFrame:
             shown = F.substring(texts[name], 1, 80)
             told = F.concat(F.lit(f'{name} is "'), shown, F.lit(f'", which is not {NAMES[Kind(kind)]}'))
             reason = reason.when(texts[name].isNotNull() & values[name].isNull(), told)
-    if shape.format == "Kafka":
-        values[columns.id] = F.coalesce(values[columns.id], col(ORIGIN))
     rows = rows.select(LINE, reason.alias(REASON), *(value.alias(name) for name, value in values.items()))
     unreadable = F.when(col(REASON).isNotNull(), F.struct(col(REASON).alias("reason"), col(LINE).alias("text")))
     # What is no event must not move time.
@@ -245,16 +269,16 @@ def _text(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
     """Text files as a table. Those with the same header are read together."""
     format = _format(files.paths[0])
     if format == "notation":
-        return _notation(session, files)
+        return _notation(session, files, columns)
     kinds = _kinds(files)
     parts = []
     for header, paths in _by_header(files.paths, format).items():
         lines = _lines(session.read.text([absolute(str(path)) for path in paths]))
         parts.append(typed(lines, Shape(format, kinds, header=header), columns))
-    return _observed(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts))
+    return _observed(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts), columns)
 
 
-def _notation(session: SparkSession, files: TextFiles) -> Events:
+def _notation(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
     chunks = list(files.chunks())
     whole = pa.concat_tables([chunk.table for chunk in chunks])
     held = whole.select([name for name in whole.column_names if not pa.types.is_null(whole[name].type)])
@@ -264,7 +288,7 @@ def _notation(session: SparkSession, files: TextFiles) -> Events:
         for chunk in chunks
         for line in chunk.bad
     ]
-    return Events(session.createDataFrame(held).withColumns(empty), bad=letters(bad))
+    return Events(session.createDataFrame(held).withColumns(empty), columns, bad=letters(bad))
 
 
 def _by_header(paths: Sequence[Path], format: str) -> dict[str, list[Path]]:
@@ -286,15 +310,13 @@ def _lines(text: DataFrame) -> DataFrame:
 
 
 def _messages(rows: DataFrame) -> DataFrame:
-    """The values of messages, and where they stand: that is an event's id if it has none of its own."""
-    origin = F.concat_ws("-", "topic", "partition", "offset")
-    return rows.where("value IS NOT NULL").select(F.col("value").cast("string").alias(LINE), origin.alias(ORIGIN))
+    """The values of messages, as lines."""
+    return rows.where("value IS NOT NULL").select(F.col("value").cast("string").alias(LINE))
 
 
-def _observed(frame: DataFrame) -> Events:
+def _observed(frame: DataFrame, columns: Columns) -> Events:
     observed = Observation()
-    counts = (F.count(F.lit(1)).alias("rows"), F.count(UNREADABLE).alias("unreadable"))
-    return Events(frame.observe(observed, *counts), observed)
+    return Events(frame.observe(observed, *measures(frame, columns)), columns, observed)
 
 
 def _kinds(files: TextFiles) -> dict[str, str | None]:
