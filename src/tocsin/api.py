@@ -132,9 +132,11 @@ class RuleSet:
         select = None if select is None else tuple(select)
         if _is_frames(events):
             from tocsin.spark import matches
+            from tocsin.spark.names import col, exact
 
             found = matches(self._report(events, columns, delay, slots, control, keep, select, locations, history))
-            return found if select is None else found.select(*select)
+            with exact(found.sparkSession, found.columns):
+                return found if select is None else found.select(*(col(name) for name in select))
         detector: Detector | MovingDetector
         if self.interests:
             detector = self._moving(columns, 2**60, history)
