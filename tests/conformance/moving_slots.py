@@ -35,7 +35,8 @@ def stream(case: Moving, chance: random.Random, others: Sequence[Interest] = ())
     `others` some are there for a while."""
     batches, delay_us = arriving(case.case.events, chance)
     shape = Catalog().learned(dict.fromkeys(("x", "y", "lon", "lat"), Kind.DOUBLE), {}, frozenset(), complete=True)
-    columns, history_us = Columns(ts_unit="us"), case.city.history_us
+    id = "id" if any(event.id is not None for event in case.case.events) else None
+    columns, history_us = Columns(id=id, ts_unit="us"), case.city.history_us
     job = MovingJob(case.interests, shape, columns, chance.randint(1, 5), False, None, delay_us, history_us)
     sent = send(job)
     stores = {label: Store() for label in job.labels}
@@ -60,7 +61,7 @@ def stream(case: Moving, chance: random.Random, others: Sequence[Interest] = ())
 
 def packed(events: list[Event], sent: Sent[MovingJob], chance: random.Random) -> list[Parcel]:
     """The parcels of events in two partitions, in the order in which a shuffle brings them: any."""
-    query = MovingQuery("", 0, 1, named=any(event.id is not None for event in events))
+    query = MovingQuery("", 0, 1, named=sent.job.columns.id is not None)
     middle = chance.randint(0, len(events))
     parcels = []
     for part in (events[:middle], events[middle:]):

@@ -119,7 +119,8 @@ def sent_of(
     kinds = dict(attribute for type in types.values() for attribute in type.attributes)
     catalog = Catalog().learned(kinds, {}, frozenset(), complete=True)
     layout = lay_out(plan(rules, catalog), chance.randint(1, 7))
-    return send(Job(tuple(rules), catalog, Columns(ts_unit="us"), layout, delay_us, times=False))
+    id = "id" if any(event.id is not None for event in events) else None
+    return send(Job(tuple(rules), catalog, Columns(id=id, ts_unit="us"), layout, delay_us, times=False))
 
 
 def received(sent: Sent) -> Sent:
@@ -132,7 +133,7 @@ def packed(
     events: list[Event], types: dict[str, EventType], sent: Sent, chance: random.Random, *, ticks: bool
 ) -> list[Parcel]:
     """The parcels of events in two partitions, in the order in which a shuffle brings them: any."""
-    query = Query("", 0, 1, named=any(event.id is not None for event in events))
+    query = Query("", 0, 1, named=sent.job.columns.id is not None)
     middle = chance.randint(0, len(events))
     parcels = []
     for part in (events[:middle], events[middle:]):

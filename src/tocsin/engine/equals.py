@@ -61,10 +61,10 @@ def order_twins(found: Twins, keys: Keys, ids: pa.Array | None) -> Array:
     return order
 
 
-def count_twins(found: Twins, order: Array, keys: Keys, named: Array) -> Array | None:
-    """Which occurrence of its content each of some twins is, of those that are not named; None if all are the first."""
+def count_twins(found: Twins, order: Array, keys: Keys) -> Array | None:
+    """Which occurrence of its identity each of some twins is; None if all are the first."""
     numbers = np.empty(len(order), np.int64)
-    some = kernels.ordering.count_twins(found.before, order, keys.first, keys.second, named, numbers)
+    some = kernels.ordering.count_twins(found.before, order, keys.first, keys.second, numbers)
     return numbers if some else None
 
 
@@ -106,7 +106,6 @@ def occurrences(keys: Keys) -> Array | None:
 
 def number_occurrences(store: Store, rows: Array) -> None:
     """Adds to the computed identities of equal events, which stand behind each other, 0, 1, 2, …"""
-    rows = rows[store.given[rows] < 0]
     keys = Keys(*(column[rows] for column in (store.ts, store.seq, store.type, store.first, store.second)))
     if (numbers := occurrences(keys)) is not None:
         store.first[rows], store.second[rows] = plus(keys.first, keys.second, numbers)
@@ -141,11 +140,8 @@ class Tail:
         content = {row: (int(store.type[row]), *_identity(store, row)) for row in {*begin, *end}}
         number_occurrences(store, tied)
         for row in begin:
-            if store.given[row] < 0:
-                earlier = self.counts.get(content[row], 0)
-                store.first[[row]], store.second[[row]] = plus(
-                    store.first[[row]], store.second[[row]], np.array([earlier])
-                )
+            earlier = self.counts.get(content[row], 0)
+            store.first[[row]], store.second[[row]] = plus(store.first[[row]], store.second[[row]], np.array([earlier]))
         mark = {row: _id_text(store, row) for row in content}
         late = [row for row in begin if mark[row] < self.last.get(content[row][0], "")]
         if ends != self.key:

@@ -34,6 +34,7 @@ from tocsin.engine.store import Store
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import FoundTexts, Texts, text_buffers
 from tocsin.events.arrow import whole
+from tocsin.events.batches import LABEL_COLUMN
 from tocsin.events.ids import text_words
 from tocsin.events.types import Kind
 
@@ -94,8 +95,7 @@ def identities(
     They are in the batch if it has crossed a border behind which not all columns of the events are at hand.
     """
     if "first" in batch.column_names:
-        # Where events with ids and without wait together, those with ids have none.
-        first, second = (whole(batch[name]).fill_null(0).to_numpy()[source] for name in ("first", "second"))
+        first, second = (whole(batch[name]).to_numpy()[source] for name in ("first", "second"))
         return first, second
     first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
     header = (batch[name].to_numpy()[source].astype(np.int64, copy=False) for name in ("type", "ts", "seq"))
@@ -109,6 +109,14 @@ def identities(
             words = columns.get(name) or words_of(whole(batch[name]), Kind(kind), None)
             kernels.fold_words(first, second, title, *words, source)
     return first, second
+
+
+def own_ids(batch: pa.Table) -> pa.Array | None:
+    """The ids that the source gave the events, null where it gave none."""
+    if LABEL_COLUMN not in batch.column_names:
+        return None
+    ids = whole(batch[LABEL_COLUMN])
+    return ids.cast(pa.string()) if pa.types.is_dictionary(ids.type) else ids
 
 
 class Direct(NamedTuple):
@@ -146,6 +154,8 @@ class Intake(Sieve):
         """Whether nobody will ask who an event is: then only equals are identified, for their order."""
         self.settled = False
         """Whether batches are in canonical order already, with identities in which occurrences are counted."""
+        self.shows_ids = True
+        """Whether parts of matches are shown with the ids that the source gave, rather than with their identities."""
 
     def environment(self, lists: kernels.Lists | None) -> Array:
         """What the kernels need to evaluate expressions and to search these lists; valid until any array moves."""
@@ -158,8 +168,8 @@ class Intake(Sieve):
 
     def sift(self, batch: pa.Table, *, ahead: bool = False) -> Sifted:
         """The events of a batch that pass some filter. `ahead`: elsewhere, while others are at work here."""
-        named = "id" in batch.column_names
-        if self._reads_ids and (not named or batch["id"].null_count):
+        ids = own_ids(batch)
+        if self._reads_ids and (ids is None or ids.null_count):
             return Sifted(batch, None, np.arange(batch.num_rows), Ready())
         view = self.view_of(batch)
         direct, passed, origin = self._apart(batch, view, *self.classify(view, ahead=ahead))
@@ -167,7 +177,7 @@ class Intake(Sieve):
             batch = batch.take(pa.array(origin))
         ready = make_ready(batch, self._tables, self._texts)
         sifted = Sifted(batch, passed, origin, ready, direct=direct)
-        if not named and not self.nameless:
+        if not self.nameless:
             sifted.content = identities(batch, self._tables.type_words, np.arange(len(origin)), ready.words)
         return sifted
 
@@ -200,12 +210,13 @@ class Intake(Sieve):
         source = origin[found.places]
         content = identities(batch, self._tables.type_words, source, {})
         keys = Keys(view.ts[source], view.seq[source], view.types[source], *content)
-        ids, named = None, np.zeros(len(source), bool)
-        if "id" in batch.column_names:
-            given = whole(batch["id"]).take(pa.array(source))
-            ids, named = pc.coalesce(given, hexadecimal(*content)), given.is_valid().to_numpy(zero_copy_only=False)
+        ids = own_ids(batch)
+        if ids is not None:
+            ids = pc.coalesce(ids.take(pa.array(source)), hexadecimal(*content))
         order = order_twins(found, keys, ids)
-        again = None if self.nameless else count_twins(found, order, keys, named)
+        if self.nameless:
+            return order, None
+        again = count_twins(found, order, keys)
         if again is None:
             return order, None
         numbers = np.zeros(batch.num_rows, np.int64)
@@ -216,7 +227,7 @@ class Intake(Sieve):
         """Who events are that are not taken in, unless nobody asks."""
         if self.nameless:
             return np.zeros(len(source), np.uint64), np.zeros(len(source), np.uint64)
-        first, second, _ = self._identities(given.batch, source, {})
+        first, second = identities(given.batch, self._tables.type_words, source, {})
         return (first, second) if given.numbers is None else plus(first, second, given.numbers[source])
 
     def batch(self, sifted: Sifted) -> tuple[Passed, list[int]]:
@@ -227,7 +238,7 @@ class Intake(Sieve):
         batch, passed, origin = sifted.events, sifted.passed, sifted.origin
         if passed is None:
             return self._identified_first(batch)
-        given = whole(batch["id"]) if "id" in batch.column_names else None
+        given = own_ids(batch)
         base, columns = load(batch, self._tables, self._texts, self._store, sifted.ready)
         passed.rows += base
         if given is not None and self._reads_ids:
@@ -247,7 +258,7 @@ class Intake(Sieve):
         batch = batch.take(needed)
         base, columns = load(batch, self._tables, self._texts, store, Ready())
         source = np.arange(len(needed))
-        self._identify(batch, columns, whole(batch["id"]) if "id" in batch.column_names else None, base, source)
+        self._identify(batch, columns, own_ids(batch), base, source)
         late, _ = self._settle(batch, columns, base, source, Passed(source[:0], source[:0]))
         store.type[late] = kernels.NONE
         rows = slice(base, base + len(needed))
@@ -329,26 +340,12 @@ class Intake(Sieve):
             return
         if content is not None:
             store.first[rows], store.second[rows] = content
-            return
-        first, second, named = self._identities(batch, source, columns)
-        store.first[rows], store.second[rows] = first, second
-        if given is not None:
-            store.given[base + named] = store.names.add(given.take(pa.array(source[named])))
-
-    def _identities(
-        self, batch: pa.Table, source: Array, columns: Mapping[str, tuple[Array, Array]]
-    ) -> tuple[Array, Array, Array]:
-        """The identities of the events at `source` in a batch, and which of them have an id of their own."""
-        type_words = self._tables.type_words
-        if "id" not in batch.column_names:
-            return *identities(batch, type_words, source, columns), source[:0]
-        offsets, data, present = text_buffers(whole(batch["id"]))
-        first, second = np.empty(len(source), np.uint64), np.empty(len(source), np.uint64)
-        kernels.text_identities(first, second, offsets, data, source)
-        unnamed = np.nonzero(present[source] == 0)[0]
-        if len(unnamed):
-            first[unnamed], second[unnamed] = identities(batch, type_words, source[unnamed], columns)
-        return first, second, np.nonzero(present[source])[0]
+        else:
+            store.first[rows], store.second[rows] = identities(batch, self._tables.type_words, source, columns)
+        if given is not None and self.shows_ids:
+            mine = given.take(pa.array(source))
+            named = np.flatnonzero(mine.is_valid().to_numpy(zero_copy_only=False))
+            store.given[base + named] = store.names.add(mine.take(pa.array(named)))
 
     # ---- order among equals
 

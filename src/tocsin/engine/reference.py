@@ -13,14 +13,14 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from graphlib import TopologicalSorter
 
 from tocsin.errors import EventError
-from tocsin.events.ids import Words, content_words, hexadecimal, match_words, occurrence_words, text_words
-from tocsin.events.types import Event, Kind, Value
+from tocsin.events.ids import Words, content_words, hexadecimal, match_words, occurrence_words
+from tocsin.events.types import LABEL, Event, Kind, Value
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import (
@@ -55,6 +55,8 @@ class Part:
     ts: int
     seq: int
     id: str
+    words: Words = field(default=(0, 0), compare=False, repr=False)
+    """Its identity, which orders matches of events that share an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,12 @@ def detect(
 
 
 def _output_key(match: Match) -> tuple[object, ...]:
-    return match.ts, match.seq, match.rule, [(part.ts, part.seq, part.type, part.id) for part in match.parts]
+    return (
+        match.ts,
+        match.seq,
+        match.rule,
+        [(part.ts, part.seq, part.type, part.id, part.words) for part in match.parts],
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,27 +141,30 @@ class Fact:
         """Its place in the canonical order; events that share an id are told apart by their content."""
         return self.ts, self.seq, self.type, self.id, content_words(self.type, self.ts, self.seq, self.attributes)
 
+    @property
+    def identity(self) -> str:
+        """What tells it from every other event, also from one that shares its source id."""
+        return hexadecimal(self.words)
+
     def precedes(self, other: Fact) -> bool:
         return (self.ts, self.seq) < (other.ts, other.seq)
 
     def value(self, name: str) -> Value:
-        header: dict[str, Value] = {"ts": self.ts, "seq": self.seq, "id": self.id}
+        header: dict[str, Value] = {"ts": self.ts, "seq": self.seq, "id": self.attributes.get(LABEL, self.id)}
         return header[name] if name in header else self.attributes.get(name)
 
 
 def identified(events: Iterable[Event]) -> list[Fact]:
-    """The events with their ids: the source's, or the hash of the content plus the occurrence among equal events."""
+    """The events with their identities: the hash of the content, an id among it, plus the occurrence among equals."""
     facts = []
     occurrences: Counter[Words] = Counter()
     for event in events:
         attributes = {name: settled(value) for name, value in event.attributes.items()}
-        if event.id is not None:
-            id, words = event.id, text_words(event.id)
-        else:
-            content = content_words(event.type, event.ts, event.seq, attributes)
-            words = occurrence_words(content, occurrences[content])
-            occurrences[content] += 1
-            id = hexadecimal(words)
+        attributes |= {} if event.id is None else {LABEL: event.id}
+        content = content_words(event.type, event.ts, event.seq, attributes)
+        words = occurrence_words(content, occurrences[content])
+        occurrences[content] += 1
+        id = hexadecimal(words) if event.id is None else event.id
         facts.append(Fact(event.type, event.ts, event.seq, id, words, attributes))
     return facts
 
@@ -318,7 +328,7 @@ def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[Fact, Match]:
     kinds = dict(rule.emits.attributes)
     attributes = {name: fitted(value_of(value, chosen, bound), kinds[name]) for name, value in rule.where}
     filled = [(pattern.role, chosen[pattern.role]) for pattern in rule.roles]
-    parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id) for role, fact in filled)
+    parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id, fact.words) for role, fact in filled)
     words = match_words(rule.name, (fact.words for _, fact in filled))
     match = Match(rule.name, rule.emits.name, anchor.ts, anchor.seq, hexadecimal(words), attributes, parts)
     return Fact(match.type, match.ts, match.seq, match.id, words, attributes), match

@@ -22,6 +22,7 @@ from tocsin.engine.sieve import Passed, Sieve
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts, text_buffers
 from tocsin.events.arrow import whole
+from tocsin.events.batches import LABEL_COLUMN
 from tocsin.events.types import Kind
 from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Filter
@@ -105,9 +106,9 @@ class Router:
         passed, source = self._tried(local) if self._filter_of is None else self._by_type(batch)
         if not len(source):
             return
-        kept = [name for name in batch.column_names if ":" not in name or name in self._columns]
+        kept = [name for name in batch.column_names if ":" not in name or name in self._columns or name == LABEL_COLUMN]
         content = None
-        if "id" not in kept and len(kept) < len(batch.column_names):
+        if len(kept) < len(batch.column_names):
             content = identities(local, self._tables.type_words, source, {})
         if self._texts.crowded:
             self._texts.keep([])

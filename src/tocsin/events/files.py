@@ -1,8 +1,9 @@
 """Where do events come from, and where do matches go? Parquet, NDJSON, CSV and event notation, as files or folders.
 
 Reading gives chunks of a bounded size, so that a file may be larger than memory, and tells how many bytes of all have
-been read. What a line of text holds that is no event comes along as `BadLine`s. Writing streams into a temporary file
-that takes its name when all is written, so that nobody reads half a result.
+been read. `disorder_us` reads the times first: it says how many events have to be held to sort all. What a line of text
+holds that is no event comes along as `BadLine`s. Writing streams into a temporary file that takes its name when all is
+written, so that nobody reads half a result.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -25,8 +27,10 @@ import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
 from tocsin.events.arrow import ARROW
+from tocsin.events.batches import TS_LIMIT, times_us
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
-from tocsin.events.lines import BadLine, Counts, blocks, decide, parse, tally
+from tocsin.events.lines import BadLine, Counts, blocks, decide, decide_ts, parse, tally
+from tocsin.events.times import check_unit
 from tocsin.events.types import Kind
 
 FORMATS = {
@@ -65,8 +69,11 @@ class EventFiles(ABC):
         names: Mapping[str, str],
         declared: Mapping[str, Kind],
         optional: Collection[str] = OPTIONAL,
+        ts_unit: str | None = None,
     ) -> None:
+        check_unit(ts_unit)
         self.optional = optional
+        self.ts_unit = ts_unit
         self.source = source
         self.paths = paths
         self.names = dict(names)
@@ -78,8 +85,7 @@ class EventFiles(ABC):
         """The columns over all files. Text files are read once for this."""
         schema = self._schema()
         for header, name in self.names.items():
-            optional = header in self.optional and name == header
-            if optional or name in schema.names:
+            if (header in self.optional and name == header) or name in schema.names:
                 continue
             role = {"type": "type", "ts": "time"}.get(header, header)
             message = f"{self.source} has no column '{name}' with the {role} of each event"
@@ -95,6 +101,23 @@ class EventFiles(ABC):
                 for table, bad, bytes_read in self._file(path, schema, rows):
                     yield Chunk(table, bad, before + bytes_read)
                 before += path.stat().st_size
+
+    def disorder_us(self, ts_unit: str | None = None) -> int:
+        """How much earlier than an event before it an event is at most; 0 if all are in order. Reads only the times."""
+        _ = self.schema
+        last, most = -TS_LIMIT, 0
+        for path in self.paths:
+            with _readable(path):
+                for column in self._ts(path):
+                    ts = times_us(column, ts_unit)
+                    if len(ts):
+                        latest = np.maximum.accumulate(np.concatenate([[last], ts]))
+                        most, last = max(most, int((latest[1:] - ts).max())), int(latest[-1])
+        return most
+
+    @abstractmethod
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        """The column of times of one file, in pieces."""
 
     @abstractmethod
     def _schema(self) -> pa.Schema:
@@ -132,6 +155,13 @@ class ParquetFiles(EventFiles):
                 ]
                 yield Chunk(pa.table(columns, schema=schema), [], size * done // file.metadata.num_rows)
 
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        name = self.names["ts"]
+        with pq.ParquetFile(path) as file:
+            if name in file.schema_arrow.names:
+                for batch in file.iter_batches(CHUNK_ROWS, columns=[name]):
+                    yield pa.chunked_array([batch[name].cast(self.schema.field(name).type)])
+
 
 class TextFiles(EventFiles):
     """NDJSON, CSV and the event notation."""
@@ -151,13 +181,16 @@ class TextFiles(EventFiles):
                 for block in blocks(path, self.format):
                     bad = tally(block, self.format, counts)
                     first_bad = first_bad or bad
-            for name in self.format.header:
+            for name in filter(None, self.format.header):
                 counts.setdefault(name, Counter())
         if not counts:
             if first_bad is None:
                 raise EventError(f"{self.source} is empty: there are no events to read")
             raise EventError(f"{first_bad.path}, line {first_bad.line}: {first_bad.reason}\n  {first_bad.text[:200]}")
-        return {name: self._declared(name) or decide(counter) for name, counter in counts.items()}
+        return {
+            name: decide_ts(counter) if name == self.names["ts"] else self._declared(name) or decide(counter)
+            for name, counter in counts.items()
+        }
 
     def _declared(self, name: str) -> Kind | None:
         kind = self.declared.get(name)
@@ -166,7 +199,7 @@ class TextFiles(EventFiles):
     def _schema(self) -> pa.Schema:
         kinds = self.kinds
         ts = self.names["ts"]
-        if kinds.get(ts) in (Kind.STRING, Kind.BOOL):
+        if kinds.get(ts) is Kind.BOOL or (kinds.get(ts) is Kind.STRING and self.ts_unit is None):
             message = f"column '{ts}' of {self.source} holds text that is no time"
             hint = "Times are written as in 2026-07-01T12:00:00.5Z (ISO 8601), or as whole numbers."
             raise EventError(message, hint=hint)
@@ -178,6 +211,11 @@ class TextFiles(EventFiles):
             for start in range(0, max(1, table.num_rows), rows):
                 yield Chunk(table.slice(start, rows), bad if start == 0 else [], block.end)
 
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        name = self.names["ts"]
+        for block in blocks(path, self.format):
+            yield parse(block, self.format, {name: self.kinds[name]})[0][name]
+
 
 def open_events(
     path: str | Path,
@@ -185,18 +223,19 @@ def open_events(
     type: str = "type",
     ts: str = "ts",
     seq: str = "seq",
-    id: str = "id",
+    id: str | None = None,
     declared: Mapping[str, Kind] | None = None,
     optional: Collection[str] = OPTIONAL,
+    ts_unit: str | None = None,
 ) -> EventFiles:
     """The events of a file, or of all files of a folder in the order of their names.
 
-    `type`, `ts`, `seq` and `id` say what those columns are called, `optional` which of them may be missing under its
-    own name, `declared` what columns of text files hold that is not to be guessed. In a folder, names that start with
-    `.` or `_` are passed over, as are folders inside it.
+    `type`, `ts`, `seq` and `id` say what those columns are called, `ts_unit` what numbers in `ts` count, `optional`
+    which columns may be missing under their own name, `declared` what columns of text files hold that is not to be
+    guessed. In a folder, names that start with `.` or `_` are passed over, as are folders inside it.
     """
     path = Path(path)
-    names = {"type": type, "ts": ts, "seq": seq, "id": id}
+    names = {"type": type, "ts": ts, "seq": seq} | ({} if id is None else {"id": id})
     with _readable(path):
         if not path.exists():
             beside = (
@@ -212,7 +251,9 @@ def open_events(
         if len(formats) > 1:
             examples = ", ".join(f"{file.name} ({name})" for name, file in sorted(formats.items()))
             raise EventError(f"the folder {path} mixes formats: {examples}", hint="Read one format at a time.")
-        return (ParquetFiles if "Parquet" in formats else TextFiles)(path, paths, names, declared or {}, optional)
+        return (ParquetFiles if "Parquet" in formats else TextFiles)(
+            path, paths, names, declared or {}, optional, ts_unit
+        )
 
 
 def iso(table: pa.Table) -> pa.Table:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 from tocsin.errors import EventError
 from tocsin.events.arrow import ARROW
 from tocsin.events.notation import write_event
-from tocsin.events.types import Event, Kind, Value
+from tocsin.events.types import LABEL, Event, Kind, Value
 
 DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("event", pa.string())])
 
@@ -31,13 +33,38 @@ def describe(
 def describe_row(batch: pa.Table, row: int, type: str) -> str:
     """An event of a batch in its notation."""
     attributes: dict[str, Any] = {}
+    id = batch[f"{LABEL}:{Kind.STRING}"][row].as_py() if f"{LABEL}:{Kind.STRING}" in batch.column_names else None
     for name in batch.column_names:
         attribute, value = name.rpartition(":")[0], batch[name][row]
-        if attribute and value.is_valid:
+        if attribute and attribute != LABEL and value.is_valid:
             time = value.type == ARROW[Kind.TIMESTAMP]
             attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
-    id = batch["id"][row].as_py() if "id" in batch.column_names else None
     return describe(type, batch["ts"][row].as_py(), attributes, batch["seq"][row].as_py(), id)
+
+
+_DETAILS = (
+    (re.compile(r"^.*, line \d+: "), ""),
+    (re.compile(r"^column \d+: "), ""),
+    (re.compile(r" is .*, which is not ", re.DOTALL), " is not "),
+    (re.compile(r"(, it is |: ['\"]).*$", re.DOTALL), ""),
+    (re.compile(r", column \d+$"), ""),
+)
+"""What differs between rows that are rejected for the same reason: where they are, and what they hold."""
+
+
+def count_reasons(dead: pa.Table) -> Counter[str]:
+    """How many dead letters there are for each reason, whatever the rows hold.
+
+    >>> count_reasons(letters([('e.csv, line 7: value is "x", which is not a number', None, None, "…")]))
+    Counter({'value is not a number': 1})
+    """
+    counted: Counter[str] = Counter()
+    for found in dead["reason"].value_counts().to_pylist():
+        reason = found["values"]
+        for detail, instead in _DETAILS:
+            reason = detail.sub(instead, reason)
+        counted[reason] += found["counts"]
+    return counted
 
 
 def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:

@@ -48,6 +48,11 @@ HEADER: Mapping[str, Kind] = {"ts": Kind.TIMESTAMP, "seq": Kind.LONG, "id": Kind
 """What every event has besides its own attributes; rules use them like attributes."""
 
 
+LABEL = "\0id"
+"""The attribute that holds a source's own id of an event. It is part of the event's content, so that two events that
+share an id stay two, and is shown where the event is part of a match."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventType:
     """A name and the attributes of its events, in order.

@@ -14,8 +14,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tocsin.events.ids import text_words
-from tocsin.events.types import Event
+from tocsin.events.ids import content_words
+from tocsin.events.types import LABEL, Event
 from tocsin.language.interests import Space
 from tocsin.overlay.collecting import CollectCells, Events, Marker, Site
 from tocsin.overlay.correlation import Row
@@ -201,7 +201,7 @@ class Cells:
         """The events of a region that an operator needs, later than its points."""
         earliest = min(points[type] for type in wanted.types)
         return tuple(
-            Row(event, text_words(event.id or ""), (place,))
+            Row(event, content_words(event.type, event.ts, event.seq, {**event.attributes, LABEL: event.id}), (place,))
             for event, place in self._events(region, earliest)
             if event.type in wanted.types and event.ts > points[event.type] and region.contains(place)
         )

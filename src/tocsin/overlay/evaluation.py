@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tocsin.engine.detector import Detector
 from tocsin.engine.output import schema
 from tocsin.events.arrow import ARROW
+from tocsin.events.batches import LABEL_COLUMN, Columns
 from tocsin.events.types import HEADER, EventType, Kind
 from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Pattern, Rule
 from tocsin.overlay.rows import Rows
@@ -58,7 +59,7 @@ def passing(pattern: Pattern, batch: Rows, types: Types) -> Array:
     if odd and passed.any():
         kept = np.nonzero(passed)[0]
         rule = Rule("Partial", PARTIAL, Pattern(pattern.type, tuple(odd)))
-        detector = Detector([rule], {pattern.type: types[pattern.type]}, times=False)
+        detector = Detector([rule], {pattern.type: types[pattern.type]}, columns=Columns(id="id"), times=False)
         order = np.argsort(batch.ts[kept], kind="stable")
         found = [detector.push(batch.take(kept[order]).table), detector.finish()]
         ids = pa.concat_tables(found)["parts"].combine_chunks().flatten().field("id")
@@ -112,7 +113,10 @@ class Evaluator:
         self.consuming = any(rule.consuming for rule in self.rules)
         read = {name for columns in self._plan().columns.values() for name in columns}
         known = (pair for type in self.types.values() for pair in type.attributes)
-        self._attributes = {name: kind for name, kind in known if name in read}
+        self._declared = dict(known)
+        self._attributes = {name: kind for name, kind in self._declared.items() if name in read}
+        for tally in tallies:
+            self._declared.pop(tally.column, None)
         self.others = frozenset(rule.name for rule in self.rules) - wanted
         """The rules whose matches go to no sink."""
         self._anchors = {rule.anchor.type for rule in self.rules}
@@ -122,7 +126,7 @@ class Evaluator:
         return _planned(self.rules, tuple(self.types.values()))
 
     def _new(self) -> Detector:
-        return self._telling(Detector(self._plan(), self.types, times=False))
+        return self._telling(Detector(self._plan(), self.types, columns=Columns(id="id"), times=False))
 
     def _telling(self, detector: Detector) -> Detector:
         """Matches that go to sinks have a `seq` too, by which a root puts them in order."""
@@ -156,8 +160,9 @@ class Evaluator:
             "type": pa.array(rows.types[1].astype(np.int32)),
             "ts": rows.ts,
             "seq": rows["seq"],
-            "id": rows["id"],
+            LABEL_COLUMN: rows["id"],
         }
+        columns["first"], columns["second"] = rows.contents(self._declared)
         batch = pa.table({**columns, **{f"{name}:{kind}": rows[name] for name, kind in read.items()}})
         return detector.push_batch(batch, names)
 

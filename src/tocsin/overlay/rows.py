@@ -7,15 +7,19 @@ put together with others or written down. What is worked out once about a table 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import kernels
+from tocsin.engine.intake import identities
 from tocsin.engine.texts import text_buffers
 from tocsin.events.arrow import whole
+from tocsin.events.batches import LABEL_COLUMN
+from tocsin.events.ids import text_words
+from tocsin.events.types import Kind
 from tocsin.overlay.timing import Array
 
 
@@ -24,6 +28,7 @@ class Base:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
+        self._contents: dict[tuple[tuple[str, Kind], ...], tuple[Array, Array]] = {}
 
     @cached_property
     def types(self) -> tuple[list[str], Array]:
@@ -33,6 +38,19 @@ class Base:
     @cached_property
     def ts(self) -> Array:
         return np.array(self.table["ts"].to_numpy())
+
+    def contents(self, attributes: Mapping[str, Kind]) -> tuple[Array, Array]:
+        """The identities of events with these attributes, of which they may lack some."""
+        key = tuple(attributes.items())
+        if key not in self._contents:
+            names, codes = self.types
+            columns = {"type": pa.array(codes.astype(np.int32)), "ts": self.ts, "seq": self.table["seq"]}
+            columns[LABEL_COLUMN] = self.table["id"]
+            there = {name: kind for name, kind in attributes.items() if name in self.table.column_names}
+            columns |= {f"{name}:{kind}": self.table[name] for name, kind in there.items()}
+            words = np.array([text_words(name) for name in names], np.uint64).reshape(-1, 2)
+            self._contents[key] = identities(pa.table(columns), words, np.arange(self.table.num_rows), {})
+        return self._contents[key]
 
     @cached_property
     def identities(self) -> tuple[Array, Array]:
@@ -82,6 +100,11 @@ class Rows:
     def identities(self) -> tuple[Array, Array]:
         """The identities of the rows' ids."""
         first, second = self.base.identities
+        return self.of(first), self.of(second)
+
+    def contents(self, attributes: Mapping[str, Kind]) -> tuple[Array, Array]:
+        """The identities of the rows as events with these attributes."""
+        first, second = self.base.contents(attributes)
         return self.of(first), self.of(second)
 
     def take(self, chosen: Array) -> Rows:

@@ -14,6 +14,9 @@ from typing import Any
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.types import HEADER, EventType, Kind
 
+READABLE = "strings, numbers, booleans or times"
+"""What rules can read. Columns that hold anything else are left out on every host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
@@ -28,6 +31,8 @@ class Catalog:
     complete: bool = False
     """Whether `shared` names every column, so that another name is a mistake and not merely unseen."""
     closed: bool = False
+    by_kind: bool = False
+    """Whether columns of matches are called `name:kind`, so that rules may give one name different kinds."""
 
     def check_type(self, name: str, span: Span | None) -> None:
         """Fails if there can be no events of this type."""
@@ -50,7 +55,7 @@ class Catalog:
             return kind
         kind = self.seen.get(type, {}).get(attribute) or self.shared.get(attribute)
         if kind is None and self.complete and attribute not in self.empty:
-            message = f"{type} has no attribute {attribute}: the events have no such column"
+            message = f"{type} has no attribute {attribute}: the events have no such column of {READABLE}"
             raise RuleError(message, span=span, hint=nearest(attribute, self.shared))
         return kind
 
@@ -107,6 +112,7 @@ class Catalog:
             "empty": sorted(self.empty),
             "complete": self.complete,
             "closed": self.closed,
+            "by_kind": self.by_kind,
         }
 
     @classmethod
@@ -123,4 +129,5 @@ class Catalog:
             frozenset(data["empty"]),
             data["complete"],
             data["closed"],
+            data.get("by_kind", False),
         )

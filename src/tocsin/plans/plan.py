@@ -7,7 +7,7 @@ rules that define its types.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,7 +76,7 @@ class Plan:
     @cached_property
     def emitted(self) -> Emitted:
         """What the rules define."""
-        return Emitted().with_rules(self.sources)
+        return Emitted(by_kind=self.given.by_kind).with_rules(self.sources)
 
     @property
     def defined(self) -> Mapping[str, EventType]:
@@ -152,7 +152,9 @@ class Plan:
             tuple(rule for rule in self.rules if rule.rule.name not in names),
             {name: level for name, level in self.levels.items() if name not in names},
         )
-        return _remembering(plan, Emitted().with_rules(rest), rest, numbers=dict(self.numbers))
+        return _remembering(
+            plan, Emitted(by_kind=self.given.by_kind).with_rules(rest), rest, numbers=dict(self.numbers)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +163,19 @@ class Emitted:
 
     types: Mapping[str, EventType] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    """By the column that an attribute has in matches: its name, or `name:kind`."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """The rule that named each column first."""
     names: frozenset[str] = frozenset()
     fills: Mapping[str, bool] = field(default_factory=dict)
     """For each type, whether queries define it: their rows stand in an order of their own."""
+    by_kind: bool = False
+    """See `Catalog`."""
 
     def with_rules(self, rules: Iterable[Statement]) -> Emitted:
         """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
         types, kinds, names, fills = dict(self.types), dict(self.kinds), set(self.names), dict(self.fills)
+        owners = dict(self.owners)
         for rule in rules:
             types |= {clock.type: EventType(clock.type) for clock in _clocks(rule)}
             if rule.name in names:
@@ -183,11 +191,13 @@ class Emitted:
                 message = f"another rule defines {known}, here it is {rule.emits}"
                 raise located(RuleError(message, span=rule.span, hint=hint), rule)
             for attribute, kind in rule.emits.attributes:
-                if kinds.setdefault(attribute, kind) != kind:
-                    hint = "Matches share one table: call one of them otherwise."
-                    message = f"{attribute} is {a(kind)} here and {a(kinds[attribute])} in another rule"
+                column = f"{attribute}:{kind}" if self.by_kind else attribute
+                owner = owners.setdefault(column, rule.name)
+                if kinds.setdefault(column, kind) != kind:
+                    hint = f"Matches of all rules share one table: rename {attribute} in one of the two rules."
+                    message = f"{attribute} is {a(kind)} in {rule.name} and {a(kinds[column])} in {owner}"
                     raise located(RuleError(message, span=rule.span, hint=hint), rule)
-        return Emitted(types, kinds, frozenset(names), fills)
+        return Emitted(types, kinds, owners, frozenset(names), fills, self.by_kind)
 
 
 def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
@@ -195,7 +205,7 @@ def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
 
     Time linear in the rules: sharing is by hashing.
     """
-    emitted = Emitted().with_rules(rules)
+    emitted = Emitted(by_kind=catalog.by_kind).with_rules(rules)
     _check_undeclared(rules, catalog)
     levels = order(rules)
     bound = _bound(rules, catalog, emitted)
@@ -264,23 +274,28 @@ def order(rules: Sequence[Statement], ready: Mapping[str, int] | None = None) ->
         producers[rule.emits.name].append(rule)
     levels: dict[str, int] = {}
 
-    def level(rule: Statement, path: tuple[Statement, ...]) -> int:
-        if rule.name in levels:
-            return levels[rule.name]
-        if rule in path:
-            circle = [*(link.emits.name for link in path[path.index(rule) :]), rule.emits.name]
-            message = "a composite event cannot be made from itself: " + " ← ".join(circle)
-            raise located(RuleError(message, span=rule.span), rule)
-        highest = 0
-        for type in rule.uses:
-            highest = max(highest, ready.get(type, 0) if ready else 0)
-            for producer in producers.get(type, ()):
-                highest = max(highest, 1 + level(producer, (*path, rule)))
-        levels[rule.name] = highest + _depth(rule)
-        return levels[rule.name]
+    def used(rule: Statement) -> Iterator[Statement]:
+        return (producer for type in rule.uses for producer in producers.get(type, ()))
 
-    for rule in rules:
-        level(rule, ())
+    for first in rules:
+        # A path from rule to rule that uses it, and what is still to be looked at of each; rules nest without limit.
+        path = {first.name: (first, used(first))} if first.name not in levels else {}
+        while path:
+            rule, waiting = path[next(reversed(path))]
+            producer = next((one for one in waiting if one.name not in levels), None)
+            if producer is None:
+                given = (ready.get(type, 0) if ready else 0 for type in rule.uses)
+                highest = max((*given, *(1 + levels[one.name] for one in used(rule))), default=0)
+                levels[rule.name] = highest + _depth(rule)
+                path.popitem()
+            elif producer.name in path:
+                names = list(path)
+                links = [path[name][0].emits.name for name in names[names.index(producer.name) :]]
+                circle = [*links, producer.emits.name] if len(links) < 12 else [*links[:6], "…", *links[-3:], links[0]]
+                message = "a composite event cannot be made from itself: " + " ← ".join(circle)
+                raise located(RuleError(message, span=producer.span), producer)
+            else:
+                path[producer.name] = producer, used(producer)
     return levels
 
 

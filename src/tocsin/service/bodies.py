@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from tocsin.errors import EventError
+from tocsin.events.batches import Columns
 from tocsin.events.formats import Ndjson
+from tocsin.events.times import unit_needed
 from tocsin.events.types import Kind
 
 EVENTS_MAX = 1_000_000
@@ -26,6 +29,8 @@ Arrays = np.ndarray[Any, Any]
 Object = tuple[int, dict[str, Any]]
 """A JSON object and its place in the body."""
 
+HEADER = ("type", "ts", "seq")
+DEFAULT = Columns()
 _NDJSON = Ndjson()
 
 
@@ -95,8 +100,8 @@ def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, rejected
 
 
-def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
-    """The objects of a JSON array, or the one object, and what is none."""
+def objects(body: bytes) -> list[Any]:
+    """What a JSON array holds, or the one object."""
     try:
         found = json.loads(body)
     except UnicodeDecodeError:
@@ -111,19 +116,39 @@ def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
         raise EventError("the body must be an event (a JSON object) or an array of events")
     if len(found) > EVENTS_MAX:
         raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {len(found):,}")
-    rows = [(place, one) for place, one in enumerate(found) if isinstance(one, dict)]
-    return rows, {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
+    return found
 
 
-def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str]) -> tuple[pa.Table, Arrays]:
-    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected."""
+def line_texts(body: bytes, places: Sequence[int]) -> list[str]:
+    """The lines at some places, which ascend."""
+    lines = (line for line in body.split(b"\n") if line.strip())
+    wanted = set(places)
+    chosen = (line for place, line in enumerate(islice(lines, places[-1] + 1)) if place in wanted)
+    return [line[:LINE_BYTES_MAX].decode(errors="replace").rstrip("\r") for line in chosen]
+
+
+def plain(text: str, characters: int) -> str:
+    """The start of a text, as UTF-8 can hold it: a lone surrogate is written as its escape."""
+    return text[:characters].encode(errors="backslashreplace").decode()
+
+
+def columns_of(
+    rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str], columns: Columns = DEFAULT
+) -> tuple[pa.Table, Arrays]:
+    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected.
+
+    An attribute that is nothing but lists and objects is left out.
+    """
     wanted: dict[str, Kind | None] = {}
     good: list[Object] = []
-    for place, cells in rows:
+    usable = {*HEADER, *kinds, columns.id}
+    usable |= {name for _, cells in rows for name, value in cells.items() if not isinstance(value, list | dict)}
+    for place, given in rows:
+        cells = {name: value for name, value in given.items() if value is None or name in usable}
         for name, value in cells.items():
             if value is None or name == "type":
                 continue
-            reason = _misfit(name, value, kinds, wanted)
+            reason = _misfit(name, value, kinds, wanted, columns)
             if reason is not None:
                 rejected[place] = reason
                 break
@@ -134,17 +159,20 @@ def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict
     for name in names:
         values = [cells.get(name) for _, cells in good]
         kind = wanted.get(name)
-        if name in ("ts", "id") or kind in (Kind.TIMESTAMP, Kind.STRING):
-            whole = name == "ts" and all(value is None or isinstance(value, int) for value in values)
-            texts = [None if value is None else value if whole else str(value) for value in values]
-            arrays[name] = pa.array(texts, pa.int64() if whole else pa.string())
+        if name in ("ts", columns.id) or kind in (Kind.TIMESTAMP, Kind.STRING):
+            numbers = name == "ts" and all(value is None or isinstance(value, int | float) for value in values)
+            whole = numbers and not any(isinstance(value, float) for value in values)
+            texts = [None if value is None else value if numbers else str(value) for value in values]
+            arrays[name] = pa.array(texts, pa.int64() if whole else pa.float64() if numbers else pa.string())
         else:
             number = kind is Kind.DOUBLE
             arrays[name] = pa.array([None if v is None else float(v) if number else v for v in values])
     return pa.table(arrays), np.array([place for place, _ in good], np.int64)
 
 
-def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None]) -> str | None:
+def _misfit(
+    name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], columns: Columns
+) -> str | None:
     """Why a cell cannot stand in its column."""
     kind = _NDJSON.kind(value)
     if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
@@ -157,13 +185,16 @@ def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[st
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return f"{name} holds a whole number of more than 64 bits"
     if name == "ts":
-        if kind in (Kind.TIMESTAMP, Kind.LONG):
-            return None if wanted.setdefault(name, kind) == kind else "ts is text in some events and a number in others"
-        return f"ts is not a time: {str(value)[:50]!r}"
+        if kind is Kind.BOOL or (kind is Kind.STRING and columns.ts_unit is None):
+            return f"ts is not a time: {str(value)[:50]!r}"
+        if isinstance(value, float) and columns.ts_unit is None:
+            return unit_needed(value).message
+        text = Kind.STRING if isinstance(value, str) else Kind.LONG
+        return None if wanted.setdefault(name, text) == text else "ts is text in some events and a number in others"
     if name == "seq":
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
-    if name == "id":
-        return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"id should be text, it is {value!r}"
+    if name == columns.id:
+        return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"{name} should be text, it is {value!r}"
     if not name or len(name) > NAME_CHARACTERS_MAX:
         return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
     known = kinds.get(name)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import TypeAlias
 
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -20,8 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tocsin.engine import output
 from tocsin.errors import EventError, nearest
-from tocsin.events.arrow import kind_of
-from tocsin.events.batches import TS_LIMIT, Columns
+from tocsin.events.arrow import kind_of, whole
+from tocsin.events.batches import Columns
+from tocsin.events.times import micros
 from tocsin.events.types import Kind
 from tocsin.garbage import uncollected
 from tocsin.plans.explain import explain
@@ -30,10 +32,12 @@ from tocsin.plans.placing import Placer, placer
 from tocsin.plans.plan import Plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, bound, send
+from tocsin.spark.names import col, exact, map_in_arrow
 from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
-from tocsin.spark.pushdown import col, needed, needed_of_type, tests_by_type
+from tocsin.spark.pushdown import needed, needed_of_type, tests_by_type
 from tocsin.spark.scans import Scan, scan_of, scanned
 from tocsin.spark.slots import batch_detector
+from tocsin.spark.times import moment
 
 Events: TypeAlias = DataFrame | Mapping[str, DataFrame]
 
@@ -62,6 +66,22 @@ def detect(
     select: Iterable[str] | None = None,
 ) -> DataFrame:
     """The report of these rules over these events."""
+    frames = [events] if isinstance(events, DataFrame) else list(events.values())
+    names = {*output.schema(rules, times=False).names, *(name for frame in frames for name in frame.columns)}
+    with exact(frames[0].sparkSession, names):
+        return _detect(rules, events, columns, delay_us, slots, control, keep, select)
+
+
+def _detect(
+    rules: Plan,
+    events: Events,
+    columns: Columns,
+    delay_us: int,
+    slots: int | None,
+    control: DataFrame | None,
+    keep: Iterable[str] | None,
+    select: Iterable[str] | None,
+) -> DataFrame:
     source, job = prepare(rules, events, columns, delay_us, slots, control, keep, select)
     sent = send(job)
     if source.streaming:
@@ -71,7 +91,7 @@ def detect(
     if source.scan is not None:
         parcels = scanned(source.frame, source.scan, sent, PARCELS_DDL)
     else:
-        parcels = source.needed(job.types).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+        parcels = map_in_arrow(source.needed(job.types), packer(sent, ticks=False), PARCELS_DDL)
     if source.plan.is_timed:
         parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
@@ -134,8 +154,7 @@ def explain_frames(
         lines.append(f"  from     {len(files)} Parquet files, by the workers themselves")
     for kept, test in source.conditions() if source.scan is None else ():
         lines += [f"  reads    {', '.join(kept)}", f"  keeps    {test}"]
-    if columns.id not in source.frame.columns:
-        lines.append(f"  all columns are read: they are an event's identity, as there is no column '{columns.id}'")
+    lines.append("  all columns are read: they are an event's identity")
     lines.append(f"  slots    {layout.slots}")
     for unit in layout.units:
         names = ", ".join(unit.rules[:4]) + (f", … ({len(unit.rules):,})" if len(unit.rules) > 4 else "")
@@ -168,17 +187,6 @@ def default_slots(session: SparkSession) -> int:
     return max(1, min(parallel or SLOTS_MAX, SLOTS_MAX))
 
 
-def moment(columns: Columns, held: T.DataType) -> Column:
-    """The time of a row as Spark's watermark wants it; null where there is none."""
-    ts = col(columns.ts)
-    if isinstance(held, T.IntegralType):
-        micros = {"s": F.try_multiply(ts, F.lit(1_000_000)), "ms": F.try_multiply(ts, F.lit(1_000))}
-        whole = micros.get(columns.ts_unit or "us", (ts / 1_000).cast("bigint") if columns.ts_unit == "ns" else ts)
-        whole = whole.cast("bigint")
-        return F.timestamp_micros(F.when(whole.between(-TS_LIMIT, TS_LIMIT), whole))
-    return F.try_to_timestamp(ts) if isinstance(held, T.StringType) else ts.cast("timestamp")
-
-
 class Source:
     """Events in one or several DataFrames as one, with what is known of their types."""
 
@@ -194,7 +202,7 @@ class Source:
         self.tables: dict[str, dict[str, str]] | None = None
         catalog = rules.given
         if isinstance(events, DataFrame):
-            _check_columns(events, columns, ("type", "ts"))
+            _check_columns(events, columns, ("type", "ts", "id"))
             kinds, empty = _kinds(events, columns)
             self.catalog = catalog.learned(kinds, {}, empty, complete=bool(kinds))
             frames = [events]
@@ -202,7 +210,7 @@ class Source:
             self.tables = {}
             by_type: dict[str, dict[str, Kind]] = {}
             for name, frame in events.items():
-                _check_columns(frame, columns, ("ts",))
+                _check_columns(frame, columns, ("ts", "id"))
                 by_type[name], _ = _kinds(frame, columns)
                 self.tables[name] = {attribute: f"{attribute}:{kind}" for attribute, kind in by_type[name].items()}
             self.catalog = catalog.learned({}, by_type, frozenset(), complete=True)
@@ -212,6 +220,7 @@ class Source:
         if len(held) > 1:
             raise EventError(f"{columns.ts} is of several types: {', '.join(sorted(map(str, held)))}")
         self._held = held.pop()
+        _check_times(self._held, columns)
         self.times = isinstance(self._held, T.TimestampType | T.TimestampNTZType | T.DateType | T.StringType)
         self.streaming = any(frame.isStreaming for frame in frames)
 
@@ -300,30 +309,37 @@ class Source:
         return parts
 
     def _kept(self, frame: DataFrame, type: str | None) -> list[str]:
-        """The columns that cross into Python. Without ids, all that an event's identity is made of."""
+        """The columns that cross into Python: all that an event's identity is made of."""
         columns, names = self._columns, frame.schema.names
-        header = [name for name in (columns.type, columns.ts, columns.seq, columns.id, UNREADABLE) if name in names]
+        roles = (columns.type, columns.ts, columns.seq, columns.id, UNREADABLE)
+        header = [name for name in roles if name is not None and name in names]
         if type is not None and columns.type in header:
             header.remove(columns.type)
         kinds, empty = _kinds(frame, columns)
-        wanted = set(kinds)
-        if columns.id in names and not self._types_kept:
-            read = self.plan.columns.items()
-            wanted = {*self._places, *(name for owner, mine in read if type in (None, owner) for name in mine)}
-        return [*header, *(name for name in names if name in wanted and name not in header and name not in empty)]
+        return [*header, *(name for name in names if name in kinds and name not in header and name not in empty)]
 
 
 def _check_columns(frame: DataFrame, columns: Columns, roles: tuple[str, ...]) -> None:
     names = frame.schema.names
     for role in roles:
         name = getattr(columns, role)
-        if name not in names:
+        if name is not None and name not in names:
             hint = nearest(name, names) or ""
             message = f"the events have no column '{name}'; say {role}=… if it is called otherwise. {hint}"
             raise EventError(message.rstrip())
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise EventError(f"the events have two columns called '{min(repeated)}'")
+
+
+def _check_times(held: T.DataType, columns: Columns) -> None:
+    """Fails as every host does if `ts` cannot be read."""
+    try:
+        empty = to_arrow_schema(T.StructType([T.StructField("ts", held)]), timezone="UTC").empty_table()
+    except PySparkTypeError:
+        raise EventError(f"ts must hold times or numbers, it is {held.simpleString()}") from None
+    if not isinstance(held, T.NullType):
+        micros(whole(empty["ts"]), columns.ts_unit)
 
 
 def _kinds(frame: DataFrame, columns: Columns) -> tuple[dict[str, Kind], frozenset[str]]:
@@ -338,9 +354,10 @@ def _kinds(frame: DataFrame, columns: Columns) -> tuple[dict[str, Kind], frozens
         if isinstance(held, T.NullType):
             empty.add(name)
             continue
-        if isinstance(held, T.ArrayType | T.MapType | T.StructType | T.BinaryType) or held.typeName() == "variant":
+        try:
+            kind = kind_of(to_arrow_schema(T.StructType([T.StructField("_", held)]), timezone="UTC").field(0).type)
+        except PySparkTypeError:  # a type that Arrow has not, such as an interval of months
             continue
-        kind = kind_of(to_arrow_schema(T.StructType([T.StructField("_", held)]), timezone="UTC").field(0).type)
-        if kind is not None:
+        if kind is not None and name:
             kinds[name] = kind
     return kinds, frozenset(empty)

@@ -132,11 +132,7 @@ def _advance(ts: int) -> bytes:
 
 
 def routed(batch: pa.Table, types: Sequence[str], job: Job) -> Iterator[Parcel]:
-    """The parcels of a batch of events. Those without ids go apart: their identity is their content."""
-    if "id" in batch.column_names and batch["id"].null_count:
-        nameless = batch["id"].is_null()
-        yield from routed(batch.filter(nameless).drop_columns(["id"]), types, job)
-        batch = batch.filter(batch["id"].is_valid())
+    """The parcels of a batch of events."""
     if not batch.num_rows or not job.types:
         return
     numbers = {type: number for number, type in enumerate(job.types) if type not in job.plan.defined}

@@ -102,17 +102,15 @@ def order_twins(before, first, second, most, order):
 
 
 @jit
-def count_twins(before, order, first, second, named, numbers):
-    """Counts how often the content of each twin came before among its twins in order, for those without ids of their
-    own. Returns whether some came before.
-    """
-    last, some = np.empty(len(before), np.int64), False
+def count_twins(before, order, first, second, numbers):
+    """Counts how often the identity of each twin came before among its twins in order. Returns whether some did."""
+    some = False
     for place in range(len(before)):
-        event, other = order[place], NONE if before[place] == NONE else last[before[place]]
-        numbers[event], last[place] = 0, other
-        if not named[event]:
-            last[place] = event
-            if other != NONE and first[other] == first[event] and second[other] == second[event]:
+        event = order[place]
+        numbers[event] = 0
+        if before[place] != NONE:
+            other = order[before[place]]
+            if first[other] == first[event] and second[other] == second[event]:
                 numbers[event], some = numbers[other] + 1, True
     return some
 

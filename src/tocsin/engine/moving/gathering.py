@@ -15,17 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.engine import kernels
 from tocsin.engine.columns import hexadecimal
 from tocsin.engine.detector import Detector
 from tocsin.engine.equals import Keys, canonical, occurrences, plus
-from tocsin.engine.intake import identities
+from tocsin.engine.intake import identities, own_ids
 from tocsin.engine.moving.following import UPDATE
 from tocsin.engine.routing import Router
-from tocsin.engine.texts import text_buffers
 from tocsin.errors import RuleError
 from tocsin.events.arrow import concat, whole
-from tocsin.events.batches import DEFINED, Known
+from tocsin.events.batches import DEFINED, LABEL_COLUMN, Known
 from tocsin.events.ids import text_words
 from tocsin.events.letters import describe
 from tocsin.events.types import EventType, Kind
@@ -212,7 +210,7 @@ class Sieve:
             return None
         found = parts[0]
         for place, name in enumerate(found.column_names):
-            if pa.types.is_string(found.schema.field(place).type) and name != "id":
+            if pa.types.is_string(found.schema.field(place).type) and name != LABEL_COLUMN:
                 found = found.set_column(place, name, whole(found[name]).dictionary_encode())
         return self._identified(found)
 
@@ -224,13 +222,7 @@ class Sieve:
         for place, name in enumerate(found.column_names):
             if pa.types.is_dictionary(found.schema.field(place).type):
                 plain = plain.set_column(place, name, whole(found[name]).cast(pa.string()))
-        first, second = (column.copy() for column in identities(plain, words, np.arange(found.num_rows), {}))
-        if "id" in found.column_names:
-            offsets, data, present = text_buffers(whole(found["id"]))
-            named = np.flatnonzero(present)
-            one, two = np.empty(len(named), np.uint64), np.empty(len(named), np.uint64)
-            kernels.text_identities(one, two, offsets, data, named)
-            first[named], second[named] = one, two
+        first, second = identities(plain, words, np.arange(found.num_rows), {})
         return found.append_column("first", pa.array(first)).append_column("second", pa.array(second))
 
 
@@ -262,9 +254,9 @@ class Gathered:
     def _canonical(self, batch: pa.Table) -> Array:
         keys = _keys(batch)
         ranks = np.argsort(np.argsort(np.array(self.types)))[keys.type]
-        ids = None
-        if "id" in batch.column_names:
-            ids = pc.coalesce(whole(batch["id"]), hexadecimal(keys.first, keys.second))
+        ids = own_ids(batch)
+        if ids is not None:
+            ids = pc.coalesce(ids, hexadecimal(keys.first, keys.second))
         return canonical(keys._replace(type=ranks), ids)
 
     def __len__(self) -> int:
@@ -281,11 +273,12 @@ class Gathered:
     @cached_property
     def ids(self) -> tuple[pa.Array, pa.Array] | None:
         """Identities as text, and the sources' own ids beside them; None if there are none."""
-        if "id" not in self.batch.column_names:
+        own = own_ids(self.batch)
+        if own is None:
             return None
-        there = self.batch["id"].is_valid()
+        there = own.is_valid()
         mine = self.batch.filter(there)
-        return hexadecimal(mine["first"].to_numpy(), mine["second"].to_numpy()), whole(mine["id"])
+        return hexadecimal(mine["first"].to_numpy(), mine["second"].to_numpy()), own.filter(there)
 
 
 def _alike(parts: Sequence[pa.Table]) -> list[pa.Table]:
@@ -318,15 +311,12 @@ def _keys(batch: pa.Table) -> Keys:
 
 
 def _numbered(batch: pa.Table) -> pa.Table:
-    """The batch in canonical order, with the occurrences of equal events without ids counted in their identities."""
-    keys, nameless = _keys(batch), np.arange(batch.num_rows)
-    if "id" in batch.column_names:
-        nameless = np.flatnonzero(batch["id"].is_null().to_numpy())
-    numbers = occurrences(Keys(*(column[nameless] for column in keys)))
+    """The batch in canonical order, with the occurrences of equal events counted in their identities."""
+    keys = _keys(batch)
+    numbers = occurrences(keys)
     if numbers is None:
         return batch
-    first, second = keys.first.copy(), keys.second.copy()
-    first[nameless], second[nameless] = plus(first[nameless], second[nameless], numbers)
+    first, second = plus(keys.first, keys.second, numbers)
     names = batch.column_names
     batch = batch.set_column(names.index("first"), "first", pa.array(first))
     return batch.set_column(names.index("second"), "second", pa.array(second))

@@ -24,6 +24,7 @@ from tocsin.engine.moving.gathering import Gathered, Sieve
 from tocsin.engine.moving.places import Cells, cell_size
 from tocsin.engine.texts import text_buffers
 from tocsin.events.arrow import whole
+from tocsin.events.batches import LABEL_COLUMN
 from tocsin.events.ids import LANE, text_words
 from tocsin.events.types import EventType, Kind
 from tocsin.language.interests import Interest, Shape
@@ -190,7 +191,7 @@ class Matcher:
         wanted = {f"{name}:{kind}" for columns in group.plan.columns.values() for name, kind in columns.items()}
         header = ["type", "ts", "seq", "first", "second"]
         if any("id" in columns for columns in group.plan.columns.values()):
-            header.append("id")
+            header.append(LABEL_COLUMN)
         names = [name for name in events.batch.column_names if name in wanted or name in header]
         detector = Detector(group.plan, {}, delay_us=NEVER_LATE_US, times=False)
         detector.settled, detector.select = True, self._found

@@ -76,8 +76,6 @@ def prepare(
         history_us = HISTORY_US
     slots = slots or default_slots(source.frame.sparkSession)
     job = MovingJob(interests, source.catalog, columns, slots, source.times, source.tables, delay_us, history_us)
-    if locations is not None and columns.id in source.frame.columns and columns.id not in locations.columns:
-        job = replace(job, partly_named=True)
     return source, Source(plan(focals.rules, given), together, columns, (), places), job
 
 

@@ -7,7 +7,7 @@ cells as large as the largest range: a piece lies on the blocks that its box tou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -46,8 +46,6 @@ class MovingJob:
     history_us: int | None = None
     select: tuple[str, ...] | None = None
     """The columns that rows have, if not all."""
-    partly_named: bool = False
-    """Whether events have ids and location updates do not."""
     pieces: tuple[tuple[Array, ...], ...] = ()
     """Over a table: for each slot what is to be run, in chunks."""
     letters: tuple[Letter, ...] = field(default=(), repr=False)
@@ -76,7 +74,7 @@ class MovingJob:
     @cached_property
     def known(self) -> Known:
         """What the reader of batches must know."""
-        return replace(self.sieve.known, partly_named=self.partly_named)
+        return self.sieve.known
 
     @cached_property
     def labels(self) -> list[int]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tocsin.errors import EventError, TocsinError
 from tocsin.events.arrow import ARROW
-from tocsin.events.batches import UNNEEDED, Columns, Known, read
+from tocsin.events.batches import LABEL_COLUMN, UNNEEDED, Columns, Known, read
 from tocsin.events.files import open_events, records
 from tocsin.events.formats import Ndjson
 from tocsin.events.letters import letters
@@ -58,7 +58,7 @@ class Reader:
     def __init__(self, site: str, types: Mapping[str, EventType], published: frozenset[str]) -> None:
         self.site, self.published = site, sorted(published)
         chosen = {name: dict(types[name].attributes) for name in self.published}
-        self.known = Known({name: number for number, name in enumerate(self.published)}, chosen, partly_named=True)
+        self.known = Known({name: number for number, name in enumerate(self.published)}, chosen)
         self.declared = {name: kind for kinds in chosen.values() for name, kind in kinds.items()}
         self.kinds = {name: kind for type in types.values() for name, kind in type.attributes}
         self.schema = pa.schema(
@@ -67,12 +67,18 @@ class Reader:
         )
 
     def events(self, table: pa.Table, ids: Sequence[str]) -> tuple[pa.Table, list[Letter]]:
-        """The events of a table, and what of it are none. `ids`: those of rows that have no id of their own."""
-        seen = read(table, Columns(), self.known, first=False)
+        """The events of a table, and the rows that are no events. `ids` tell its events apart: they name the file and
+        row, or the partition and offset. An event in event notation may have an id of its own.
+        """
+        seen = read(table, Columns(), self.known)
         kept = np.setdiff1d(np.arange(table.num_rows), list(seen.reasons))
         batch, numbers = seen.batch, seen.batch["type"].to_numpy()
         named = pa.array([ids[row] for row in kept.tolist()], pa.string())
-        own = batch["id"].combine_chunks() if "id" in batch.column_names else pa.nulls(len(kept), pa.string())
+        own = (
+            batch[LABEL_COLUMN].combine_chunks()
+            if LABEL_COLUMN in batch.column_names
+            else pa.nulls(len(kept), pa.string())
+        )
         columns = {
             "type": pa.array(self.published, pa.string()).take(pa.array(np.maximum(numbers, 0))),
             "ts": batch["ts"], "seq": batch["seq"], "id": pc.coalesce(own, named),
