@@ -15,13 +15,13 @@ slow = pytest.mark.slow
 
 HUNDRED = MovingQuery("100", seed=5000, tenants=100)
 BATCHES = [
-    MovingQuery("few", seed=5100, tenants=20),
+    MovingQuery("few", seed=5100, tenants=10),
     pytest.param(HUNDRED, marks=slow),
     pytest.param(MovingQuery("nameless", seed=6000, tenants=60, slots=3, named=False, history_us=None), marks=slow),
     pytest.param(MovingQuery("apart", seed=7000, tenants=60, slots=1, apart=True, history_us=60), marks=slow),
 ]
 STREAMS = [
-    MovingQuery("few", seed=5100, tenants=20, rekeyed=3),
+    MovingQuery("few", seed=5100, tenants=10, rekeyed=3),
     pytest.param(HUNDRED, marks=slow),
     pytest.param(
         MovingQuery("nameless", seed=6000, tenants=60, slots=3, named=False, batches=6, rekeyed=1), marks=slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
+from tests.budget import examples
 from tests.strategies import TYPES, Case
 from tests.strategies_queries import chains, definitions, joins, single
 from tests.strategies_queries import events as query_events
@@ -26,7 +27,7 @@ QUIET = list(HealthCheck)
 DECLARED = {type.name: type for type in TYPES}
 
 
-@settings(max_examples=60, suppress_health_check=QUIET, deadline=None)
+@settings(max_examples=examples(60), suppress_health_check=QUIET, deadline=None)
 @given(case=request_cases(modes=(Mode.GENERIC, Mode.RECENT, Mode.CUMULATIVE)))
 def test_requests(case: Case) -> None:
     matches = reference.detect(case.rules, case.events)
@@ -46,7 +47,7 @@ def test_requests(case: Case) -> None:
         event("matched" if reasons[0].matched else f"not matched: {reasons[0].checks[-1].found[:20]}")
 
 
-@settings(max_examples=40, suppress_health_check=QUIET, deadline=None)
+@settings(max_examples=examples(40), suppress_health_check=QUIET, deadline=None)
 @given(case=request_cases(timers=True, events_max=6))
 def test_requests_with_timers(case: Case) -> None:
     told = Evidence(plan(case.rules, Catalog(types=DECLARED, closed=True)), DECLARED, list(case.events), Columns())
@@ -57,7 +58,7 @@ def test_requests_with_timers(case: Case) -> None:
         assert told.why_not(fact.id, None, rule.name)
 
 
-@settings(max_examples=60, suppress_health_check=QUIET, deadline=None)
+@settings(max_examples=examples(60), suppress_health_check=QUIET, deadline=None)
 @given(query=single() | joins() | chains(), drawn=query_events())
 def test_queries(query: str, drawn: tuple[Event, ...]) -> None:
     program = parse(f"{definitions()}{query} insert into O;", "siddhi")

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tocsin
+from tests.budget import examples
 from tests.language.hostile import EPS, HOSTILE, MCEP, SIDDHI, TESLA
 from tocsin.errors import RuleError, TocsinError
 from tocsin.service.deployed import TEXT_CHARACTERS_MAX, read
@@ -107,7 +108,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("language", WORDS)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_words_in_any_order_give_statements_or_an_error(language: str, data: st.DataObject) -> None:
     word = st.sampled_from(WORDS[language].split()) | st.text(max_size=3)
@@ -118,7 +119,7 @@ def test_words_in_any_order_give_statements_or_an_error(language: str, data: st.
         outcome(lambda: tocsin.rules(start + " ".join(words) + "\n", language))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.text(max_size=200), st.sampled_from([None, *WORDS]))
 def test_any_text_gives_statements_or_an_error(text: str, language: str | None) -> None:
     with bounded():
