@@ -96,7 +96,7 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, events_max: int = 40, *, ids_shared: bool = False) -> Case:
+def cases(draw: st.DrawFn, events_max: int = 40, *, ids_shared: bool | None = None) -> Case:
     """A rule set over all clauses and a stream for it."""
     alphabet = pick(draw, ["AB", "A", "ABC", "ABC", "ABCDE"])
     # What is drawn last comes out smallest, and a long stream matters more than many rules.
@@ -108,10 +108,12 @@ def cases(draw: st.DrawFn, events_max: int = 40, *, ids_shared: bool = False) ->
 
 
 @st.composite
-def streams(draw: st.DrawFn, alphabet: str = "ABCDE", events_max: int = 40, *, ids_shared: bool = False) -> list[Event]:
+def streams(
+    draw: st.DrawFn, alphabet: str = "ABCDE", events_max: int = 40, *, ids_shared: bool | None = None
+) -> list[Event]:
     """Events with all ids or none. They share a few sets of attributes, so that many are alike and some are equal.
 
-    Ids are unique; with `ids_shared` different events often have the same.
+    `ids_shared`: whether different events often have the same id; None for either.
     """
     contents = draw(st.lists(_CONTENTS, max_size=8)) or [{}]
     row = st.tuples(
@@ -124,6 +126,8 @@ def streams(draw: st.DrawFn, alphabet: str = "ABCDE", events_max: int = 40, *, i
     # A list of lists is longer than a list, and shrinks as well.
     rows = [row for some in draw(st.lists(st.lists(row, max_size=12), max_size=10)) for row in some][:events_max]
     named = draw(st.booleans())
+    if ids_shared is None:
+        ids_shared = draw(st.booleans())
     return [
         Event(type, ts, contents[content], seq, f"{letter}{number * (not ids_shared)}" if named else None)
         for number, (type, ts, seq, content, letter) in enumerate(rows)

@@ -290,10 +290,10 @@ class RuleSet:
             return MovingDetector.restore(snapshot, self.interests, self.types)
         return Detector.restore(snapshot, self.rules, self.types)
 
-    def why(self, events: Data, id: str, **names: Any) -> Reason:
+    def why(self, events: Data, id: str, /, **names: Any) -> Reason:
         """What made the match of that id in these events: each thing that its rule asks, and what was found.
 
-        `names` are those of `detect`: what the columns are called.
+        `names` are those of `detect`: what the columns are called, `id` among them.
 
         >>> fire = rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke")
         >>> from tocsin.events.types import Event
@@ -310,7 +310,7 @@ class RuleSet:
         return self.evidence(events, **names).why(id)
 
     def why_not(
-        self, events: Data, id: str | None = None, *, at: int | None = None, rule: str | None = None, **names: Any
+        self, events: Data, id: str | None = None, /, *, at: int | None = None, rule: str | None = None, **names: Any
     ) -> list[Reason]:
         """What became of the rules, or of one of them, at an event, that of an id or those of a time (µs): what was
         asked and met, and the first thing that was not, with the candidate that came nearest.

@@ -114,7 +114,11 @@ def write(table: pa.Table, path: Path, number: int) -> None:
 
 
 def options(query: Query) -> dict[str, object]:
-    return {"slots": query.slots, "id": "id" if query.named else None, **({} if query.timestamps else {"ts_unit": "us"})}
+    return {
+        "slots": query.slots,
+        "id": "id" if query.named else None,
+        **({} if query.timestamps else {"ts_unit": "us"}),
+    }
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def upto(rule: Rule, roles: int) -> Rule:
 
 
 @settings(max_examples=500, suppress_health_check=list(HealthCheck))
-@given(case=cases(events_max=25))
+@given(case=cases(events_max=25, ids_shared=False))
 def test_why_and_why_not_are_those_of_the_reference(case: Case) -> None:
     matches = reference.detect(case.rules, case.events)
     told = evidence(case)

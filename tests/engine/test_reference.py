@@ -14,9 +14,9 @@ from tests.strategies import KINDS, Case, cases
 
 from tocsin.engine.reference import Match, Part, detect
 from tocsin.errors import EventError
-from tocsin.events.ids import content_words, hexadecimal, match_words, occurrence_words, text_words
+from tocsin.events.ids import content_words, hexadecimal, match_words, occurrence_words
 from tocsin.events.notation import read_events
-from tocsin.events.types import Event, EventType, Kind, Value
+from tocsin.events.types import LABEL, Event, EventType, Kind, Value
 from tocsin.language.rules import Negation, Policy, Rule, Selection
 from tocsin.language.tesla import parse
 
@@ -110,7 +110,7 @@ def test_a_composite_event_is_at_its_anchor_and_known_by_rule_and_parts() -> Non
     a = content_words("A", 2, 1, {"n": 1})
     assert (match.rule, match.type, match.ts, match.seq) == ("R", "P", 2, 1)
     assert match.parts == (Part("A", "A", 2, 1, hexadecimal(a)), Part("B", "B", 1, 7, "b"))
-    assert match.id == hexadecimal(match_words("R", [a, text_words("b")]))
+    assert match.id == hexadecimal(match_words("R", [a, content_words("B", 1, 7, {LABEL: "b"})]))
 
 
 def test_matches_come_out_by_time_rule_and_parts() -> None:
@@ -166,7 +166,7 @@ def test_a_negation_belongs_to_the_latest_role_of_its_scope() -> None:
 
 
 def test_a_negation_belongs_to_the_role_that_binds_its_parameter() -> None:
-    events = ["B@1[b](k=1)", "B@2[c](k=2)", "D@3(k=2)", "A@9[a]()"]
+    events = ['B@1[b](k="x")', 'B@2[c](k="y")', 'D@3(k="y")', "A@9[a]()"]
     assert chosen("A() and last B(k=$k) within 9 us from A and not D(k=$k) within 9 us from A", *events) == ["a b"]
 
 
@@ -477,8 +477,9 @@ def test_rules_use_composite_events_whatever_their_order() -> None:
     ]
     p, q, r = matches[1:]
     assert [part.id for part in (*q.parts, *r.parts)] == [p.id, q.id]
-    assert p.id == hexadecimal(match_words("P", [text_words("b")]))
-    assert q.id == hexadecimal(match_words("Q", [match_words("P", [text_words("b")])]))
+    b = content_words("A", 2, 0, {"n": 2, LABEL: "b"})
+    assert p.id == hexadecimal(match_words("P", [b]))
+    assert q.id == hexadecimal(match_words("Q", [match_words("P", [b])]))
 
 
 def test_a_composite_event_is_concurrent_with_its_anchor() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.errors import EventError
 from tocsin.events.arrow import ARROW, concat, convert, kind_of
-from tocsin.events.batches import DEFINED, Columns, Known, Seen, read
+from tocsin.events.batches import DEFINED, LABEL_COLUMN, Columns, Known, Seen, read
 from tocsin.events.letters import letters
 from tocsin.events.types import Event, Kind
 
@@ -156,7 +156,7 @@ def test_types_may_be_a_dictionary_and_batches_single() -> None:
 def test_columns_of_other_names() -> None:
     table = pa.table({"kind": ["A"], "when": [5], "order": [2], "key": [77], "type": ["x"], "ts": [1.5]})
     result = seen(table, type="kind", ts="when", seq="order", id="key")
-    assert rows(result) == [{"type": 0, "ts": 5, "seq": 2, "id": "77", "type:string": "x", "ts:double": 1.5}]
+    assert rows(result) == [{"type": 0, "ts": 5, "seq": 2, LABEL_COLUMN: "77", "type:string": "x", "ts:double": 1.5}]
 
 
 def test_a_mapping_is_put_in_the_order_of_time() -> None:
@@ -226,12 +226,10 @@ def test_bad_rows_are_set_aside_with_the_first_reason() -> None:
         }
     )
     result = seen(table, first=False)
-    assert result.batch.num_rows == 0
+    assert rows(result) == [{"type": 0, "ts": 3, "seq": 0, "id:string": None, "n:long": 3}]
     assert result.rows == 4
-    assert [letter[0] for letter in result.dead] == [
-        "ts is null", "P is defined by a rule", "id is null", "ts is out of range"
-    ]  # fmt: skip
-    assert result.dead[1][1:] == ("P", 2, "P@2(n=2)")
+    assert [letter[0] for letter in result.dead] == ["ts is null", "P is defined by a rule", "ts is out of range"]
+    assert result.dead[1][1:] == ("P", 2, 'P@2(id="b", n=2)')
 
 
 def test_an_empty_table() -> None:
@@ -261,7 +259,15 @@ def test_no_events() -> None:
 
 def test_events_with_ids_and_seqs() -> None:
     result = seen([Event("A", 1, seq=4, id="x"), Event("B", 2, id="y")])
-    assert [(row["seq"], row["id"]) for row in rows(result)] == [(4, "x"), (0, "y")]
+    assert [(row["seq"], row[LABEL_COLUMN]) for row in rows(result)] == [(4, "x"), (0, "y")]
+
+
+def test_a_column_called_id_is_an_attribute_unless_the_user_names_it() -> None:
+    table = pa.table({"type": ["A", "A"], "ts": [1, 2], "id": ["x", None]})
+    assert [row["id:string"] for row in rows(seen(table))] == ["x", None]
+    assert [row[LABEL_COLUMN] for row in rows(seen(table, id="id"))] == ["x", None]
+    with pytest.raises(EventError, match="no column 'key'"):
+        seen(table, id="key")
 
 
 def test_batches_one_after_another() -> None:

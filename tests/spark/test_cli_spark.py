@@ -211,7 +211,7 @@ def test_kafka_needs_declared_types(folder: Path) -> None:
 
 
 def test_lines_of_a_topic(spark: SparkSession) -> None:
-    """What a message becomes, without a broker: the same as a line, with an id of its own or its place as the id."""
+    """What a message becomes, without a broker: the same as a line."""
     from tocsin.events.batches import Columns
     from tocsin.events.types import EventType, Kind
     from tocsin.spark import sources
@@ -219,10 +219,11 @@ def test_lines_of_a_topic(spark: SparkSession) -> None:
     types = {"Temp": EventType("Temp", (("area", Kind.STRING), ("value", Kind.INT)))}
     messages = ['{"type":"Temp","ts":"2026-07-01T12:00:00Z","area":7,"value":46}', '{"type":"Temp","ts":5}', "{"]
     messages.append('{"type":"Temp","ts":"2026-07-01T12:00:00Z","id":"mine","value":4.5}')
-    lines = spark.createDataFrame([(m, f"t-0-{n}") for n, m in enumerate(messages)], "_line string, _origin string")
-    shape = sources.Shape("Kafka", sources.declared(types, Columns()))
-    first, *others = sources.typed(lines, shape, Columns()).toArrow().to_pylist()
-    assert (first["area"], first["value"], first["id"], first["_unreadable"]) == ("7", 46, "t-0-0", None)
+    lines = spark.createDataFrame([(message,) for message in messages], "_line string")
+    columns = Columns(id="id")
+    shape = sources.Shape("Kafka", sources.declared(types, columns))
+    first, *others = sources.typed(lines, shape, columns).toArrow().to_pylist()
+    assert (first["area"], first["value"], first["id"], first["_unreadable"]) == ("7", 46, None, None)
     assert [row["_unreadable"]["reason"] for row in others] == [
         'ts is "5", which is not a time',
         "it is not a JSON object",

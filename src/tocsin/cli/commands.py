@@ -142,7 +142,7 @@ def run(
     ts_column: TsColumn = "ts",
     ts_unit: TsUnit = None,
     seq_column: SeqColumn = "seq",
-    id_column: IdColumn = "id",
+    id_column: IdColumn = None,
     limit: Annotated[int, typer.Option(min=0, help="How many matches to show if they are not written.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     engine: Annotated[Engine, typer.Option(help="Where to run: on Spark, or in this process.")] = Engine.SPARK,
@@ -260,7 +260,7 @@ def why(
     ts_column: TsColumn = "ts",
     ts_unit: TsUnit = None,
     seq_column: SeqColumn = "seq",
-    id_column: IdColumn = "id",
+    id_column: IdColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
     """Say why a rule matched at an event, or why not: what it asks, what was found, and the first thing not met.

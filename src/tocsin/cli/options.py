@@ -40,7 +40,10 @@ TsUnit = Annotated[
     typer.Option("--ts-unit", help="What whole numbers in that column count.", show_default="microseconds"),
 ]
 SeqColumn = Annotated[str, typer.Option("--seq-column", help="The column that orders events of one instant, if any.")]
-IdColumn = Annotated[str, typer.Option("--id-column", help="The column with the event's own id, if any.")]
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id-column", help="The column with the source's own id of an event.", show_default="none"),
+]
 
 
 def microseconds(text: str) -> int:

@@ -37,7 +37,7 @@ class Wanted:
     events: str
     matches: str | None
     dead_letters: str | None
-    names: dict[str, str]
+    names: dict[str, Any]
     """What the columns type, ts, seq and id are called."""
     ts_unit: str | None
     delay: str
@@ -106,7 +106,7 @@ def reasons(
     id: str | None,
     at: int | None,
     rule: str | None,
-    names: Mapping[str, str],
+    names: Mapping[str, Any],
     ts_unit: str | None,
 ) -> list[Reason]:
     """Why the match of an id was found, or what became of the rules at an event."""

@@ -22,7 +22,7 @@ from tocsin.errors import EventError, RuleError
 from tocsin.events.arrow import ARROW
 from tocsin.events.batches import LABEL_COLUMN, Columns, Data, read
 from tocsin.events.ids import text_words
-from tocsin.events.types import LABEL, Event, EventType, Kind
+from tocsin.events.types import Event, EventType, Kind
 from tocsin.language.queries import Query
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Clause, Rule, Within
@@ -60,7 +60,7 @@ class Evidence:
         for row in self._rows("id", id):
             rule = self._rule(row["rule"])
             facts = self._facts(rule, row["ts"])
-            anchor, *_ = (fact for fact in facts if fact.id == row["parts"][0]["id"] and fact.ts == row["ts"])
+            anchor, *_ = (fact for fact in facts if fact.identity == row["parts"][0]["id"] and fact.ts == row["ts"])
             trial = Trial(rule, facts, self._consumed(rule, facts, anchor))
             return trial.at(anchor, [part["id"] for part in row["parts"]])
         raise EventError(f"no match has the id {id}")
@@ -75,7 +75,7 @@ class Evidence:
         for ts in sorted({at} if at is not None else self._times(id)):
             for rule in rules:
                 facts = self._facts(rule, ts)
-                asked = [fact for fact in facts if fact.ts == ts and id in (None, fact.id, fact.attributes.get(LABEL))]
+                asked = [fact for fact in facts if fact.ts == ts and id in (None, fact.id, fact.identity)]
                 seen = seen or bool(asked)
                 for anchor in asked:
                     if anchor.type == rule.anchor.type:
@@ -126,20 +126,20 @@ class Evidence:
         return sorted((fact for fact in facts if fact.type in rule.uses), key=lambda fact: fact.key)
 
     def _events(self, batch: pa.Table) -> Iterator[Event]:
-        columns = {name: name.rpartition(":")[0] for name in batch.column_names if ":" in name}
+        columns = {name: name.rpartition(":")[0] for name in batch.column_names if ":" in name and name != LABEL_COLUMN}
         for name in columns:
             if batch[name].type == ARROW[Kind.TIMESTAMP]:
                 batch = batch.set_column(batch.column_names.index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
             values = {column: row[name] for name, column in columns.items() if row[name] is not None}
-            yield Event(self._names[row["type"]], row["ts"], values, row["seq"])
+            yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get(LABEL_COLUMN))
 
     def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
         """A match as an event: it stands where the last of its parts does."""
         if not row["parts"]:
             raise RuleError(f"{row['rule']} is a query: why and why not are answered for rules of TESLA")
         last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
-        seq = max((fact.seq for fact in facts if fact.id in last and fact.ts == row["ts"]), default=0)
+        seq = max((fact.seq for fact in facts if fact.identity in last and fact.ts == row["ts"]), default=0)
         emits = self._rules[row["rule"]].emits
         values = {name: row[name] for name, _ in emits.attributes if row[name] is not None}
         words = int(row["id"][:16], 16), int(row["id"][16:], 16)
@@ -167,7 +167,7 @@ class Evidence:
         """What earlier matches of the rule have used up."""
         if not rule.consuming:
             return {}
-        by_id = {(fact.type, fact.ts, fact.id): fact for fact in facts}
+        by_id = {(fact.type, fact.ts, fact.identity): fact for fact in facts}
         used: dict[tuple[str, Fact], str] = {}
         for row in self._rows("rule", rule.name):
             parts = {part["role"]: by_id.get((part["type"], part["ts"], part["id"])) for part in row["parts"]}

@@ -126,7 +126,7 @@ class Trial:
         chosen: Chosen = {role: anchor}
         roles = [pattern.role for pattern in self.rule.roles]
         for complete, told in self._completed(0, chosen, bound, checks):
-            if parts is None or [complete[name].id for name in roles] == list(parts):
+            if parts is None or [complete[name].identity for name in roles] == list(parts):
                 return self._reason(complete, told)
         assert self._furthest is not None
         return self._reason(self._furthest[1], self._furthest[2])

@@ -13,7 +13,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from graphlib import TopologicalSorter
@@ -55,6 +55,8 @@ class Part:
     ts: int
     seq: int
     id: str
+    words: Words = field(default=(0, 0), compare=False, repr=False)
+    """Its identity, which orders matches of events that share an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def detect(
     A rule named in `since` sees only events with `ts` at or after that time, in microseconds. Timers run up to
     `last_ts`, or to the last event.
 
-    >>> from tocsin.events.types import LABEL, EventType
+    >>> from tocsin.events.types import EventType
     >>> rule = Rule("Fire", EventType("Fire"), Pattern("Smoke"))
     >>> [(match.type, match.ts) for match in detect([rule], [Event("Smoke", 7)])]
     [('Fire', 7)]
@@ -115,7 +117,12 @@ def detect(
 
 
 def _output_key(match: Match) -> tuple[object, ...]:
-    return match.ts, match.seq, match.rule, [(part.ts, part.seq, part.type, part.id) for part in match.parts]
+    return (
+        match.ts,
+        match.seq,
+        match.rule,
+        [(part.ts, part.seq, part.type, part.id, part.words) for part in match.parts],
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +140,11 @@ class Fact:
     def key(self) -> tuple[int, int, str, str, Words]:
         """Its place in the canonical order; events that share an id are told apart by their content."""
         return self.ts, self.seq, self.type, self.id, content_words(self.type, self.ts, self.seq, self.attributes)
+
+    @property
+    def identity(self) -> str:
+        """What tells it from every other event, also from one that shares its source id."""
+        return hexadecimal(self.words)
 
     def precedes(self, other: Fact) -> bool:
         return (self.ts, self.seq) < (other.ts, other.seq)
@@ -316,7 +328,7 @@ def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[Fact, Match]:
     kinds = dict(rule.emits.attributes)
     attributes = {name: fitted(value_of(value, chosen, bound), kinds[name]) for name, value in rule.where}
     filled = [(pattern.role, chosen[pattern.role]) for pattern in rule.roles]
-    parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id) for role, fact in filled)
+    parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id, fact.words) for role, fact in filled)
     words = match_words(rule.name, (fact.words for _, fact in filled))
     match = Match(rule.name, rule.emits.name, anchor.ts, anchor.seq, hexadecimal(words), attributes, parts)
     return Fact(match.type, match.ts, match.seq, match.id, words, attributes), match

@@ -203,7 +203,7 @@ def _composed(request: Request, combination: Combination) -> tuple[Fact, Match]:
     roles = [leaf.role for leaf in leaves(request.expression)]
     ts, seq = latest(combination)
     attributes: Mapping[str, Value] = {"notification": request.notification} if request.emits.attributes else {}
-    parts = tuple(Part(roles[leaf], fact.type, fact.ts, fact.seq, fact.id) for leaf, fact in combination)
+    parts = tuple(Part(roles[leaf], fact.type, fact.ts, fact.seq, fact.id, fact.words) for leaf, fact in combination)
     words = match_words(request.name, (fact.words for _, fact in combination))
     match = Match(request.name, request.name, ts, seq, hexadecimal(words), attributes, parts)
     return Fact(match.type, ts, seq, match.id, words, attributes), match

@@ -59,7 +59,7 @@ def passing(pattern: Pattern, batch: Rows, types: Types) -> Array:
     if odd and passed.any():
         kept = np.nonzero(passed)[0]
         rule = Rule("Partial", PARTIAL, Pattern(pattern.type, tuple(odd)))
-        detector = Detector([rule], {pattern.type: types[pattern.type]}, times=False)
+        detector = Detector([rule], {pattern.type: types[pattern.type]}, columns=Columns(id="id"), times=False)
         order = np.argsort(batch.ts[kept], kind="stable")
         found = [detector.push(batch.take(kept[order]).table), detector.finish()]
         ids = pa.concat_tables(found)["parts"].combine_chunks().flatten().field("id")

@@ -34,7 +34,7 @@ from tocsin.spark.packing import UNREADABLE
 from tocsin.spark.pushdown import col
 
 SPARK = {Kind.STRING: "string", Kind.LONG: "bigint", Kind.DOUBLE: "double"}
-LINE, CELLS, CORRUPT, REASON, ORIGIN = "_line", "_cells", "_corrupt", "_reason", "_origin"
+LINE, CELLS, CORRUPT, REASON = "_line", "_cells", "_corrupt", "_reason"
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,6 @@ def typed(lines: DataFrame, shape: Shape, columns: Columns) -> DataFrame:
             shown = F.substring(texts[name], 1, 80)
             told = F.concat(F.lit(f'{name} is "'), shown, F.lit(f'", which is not {NAMES[Kind(kind)]}'))
             reason = reason.when(texts[name].isNotNull() & values[name].isNull(), told)
-    if shape.format == "Kafka" and columns.id is not None:
-        values[columns.id] = F.coalesce(values[columns.id], col(ORIGIN))
     rows = rows.select(LINE, reason.alias(REASON), *(value.alias(name) for name, value in values.items()))
     unreadable = F.when(col(REASON).isNotNull(), F.struct(col(REASON).alias("reason"), col(LINE).alias("text")))
     # What is no event must not move time.
@@ -287,9 +285,8 @@ def _lines(text: DataFrame) -> DataFrame:
 
 
 def _messages(rows: DataFrame) -> DataFrame:
-    """The values of messages, and where they stand: that is an event's id if it has none of its own."""
-    origin = F.concat_ws("-", "topic", "partition", "offset")
-    return rows.where("value IS NOT NULL").select(F.col("value").cast("string").alias(LINE), origin.alias(ORIGIN))
+    """The values of messages, as lines."""
+    return rows.where("value IS NOT NULL").select(F.col("value").cast("string").alias(LINE))
 
 
 def _observed(frame: DataFrame) -> Events:

@@ -67,8 +67,10 @@ class Reader:
         )
 
     def events(self, table: pa.Table, ids: Sequence[str]) -> tuple[pa.Table, list[Letter]]:
-        """The events of a table, and what of it are none. `ids`: those of rows that have no id of their own."""
-        seen = read(table, Columns(id="id" if "id" in table.column_names else None), self.known, first=False)
+        """The events of a table, and the rows that are no events. `ids` tell its events apart: they name the file and
+        row, or the partition and offset. An event in event notation may have an id of its own.
+        """
+        seen = read(table, Columns(), self.known, first=False)
         kept = np.setdiff1d(np.arange(table.num_rows), list(seen.reasons))
         batch, numbers = seen.batch, seen.batch["type"].to_numpy()
         named = pa.array([ids[row] for row in kept.tolist()], pa.string())
