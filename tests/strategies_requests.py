@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from tests.strategies import KINDS, LITERALS, Case, pick, streams
-from tocsin.events.types import Kind
+from tocsin.events.types import Event, Kind
 from tocsin.language.requests import (
     After,
     All,
@@ -66,6 +66,19 @@ def requests(
 
 
 @st.composite
+def crowded_cases(draw: st.DrawFn, leaves_max: int = 6) -> Case:
+    """Requests with many events of one or two types, and events at few times: an event often fits several leaves."""
+    alphabet = pick(draw, ["A", "AB"])
+    row = st.tuples(st.sampled_from(alphabet), st.integers(0, 4), st.sampled_from([0, 0, 0, 1]), st.integers(0, 2))
+    events = [Event(type, ts, {"n": n}, seq) for type, ts, seq, n in draw(st.lists(row, max_size=14))]
+    requests = []
+    for number in range(draw(st.integers(1, 2))):
+        expression = _named(draw(expressions(alphabet, leaves_max, constrained=False)), iter("abcdefgh"))
+        requests.append(Request(f"N{number}", expression, window_us=draw(st.sampled_from([5, 1, 2]))))
+    return Case(tuple(requests), tuple(events))
+
+
+@st.composite
 def linked_cases(draw: st.DrawFn, leaves_max: int = 5) -> Case:
     """A request whose events are joined in pairs, chains or stars, often several of one type, and events for it."""
     alphabet = pick(draw, ["ABCDE", "AB", "ABC"])
@@ -97,9 +110,11 @@ def linked_cases(draw: st.DrawFn, leaves_max: int = 5) -> Case:
     return Case((request,), tuple(draw(streams(alphabet, 13))))
 
 
-def expressions(alphabet: str, leaves_max: int, timers: bool = False) -> st.SearchStrategy[EventExpression]:
+def expressions(
+    alphabet: str, leaves_max: int, timers: bool = False, constrained: bool = True
+) -> st.SearchStrategy[EventExpression]:
     """Event expressions of so many events at most."""
-    leaf = _occurrences(alphabet)
+    leaf = _occurrences(alphabet) if constrained else st.builds(Occurs, st.builds(Pattern, st.sampled_from(alphabet)))
     if timers:
         leaf = leaf | leaf | leaf | _timers(alphabet, leaves_max)
     if leaves_max < 2:
@@ -115,8 +130,8 @@ def expressions(alphabet: str, leaves_max: int, timers: bool = False) -> st.Sear
     @st.composite
     def joined(draw: st.DrawFn) -> EventExpression:
         left_max = draw(st.integers(1, leaves_max - 1))
-        left = draw(expressions(alphabet, left_max, timers))
-        right = draw(expressions(alphabet, leaves_max - left_max, timers))
+        left = draw(expressions(alphabet, left_max, timers, constrained))
+        right = draw(expressions(alphabet, leaves_max - left_max, timers, constrained))
         operator = draw(st.sampled_from([All, Then, Either]))
         if operator is Then:
             return Then(left, right)

@@ -96,7 +96,7 @@ def test_mistakes(folder: Path) -> None:
     result = tocsin("run", "plain.tesla", "--events", "e.csv", "--locations", "l.csv", "--engine", "embedded")
     assert result.exit_code == 2
     assert "has no interest" in result.stderr
-    result = tocsin("run", "jams.mcep", "--events", "e.csv", "--ordered", "--engine", "embedded")
+    result = tocsin("run", "jams.mcep", "--events", "e.csv", "--follow", "--rules-folder", "changes")
     assert result.exit_code == 2
     assert "queries that move" in result.stderr
 

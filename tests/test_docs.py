@@ -70,7 +70,6 @@ def test_metrics_that_pages_speak_of_exist() -> None:
             assert metric in known, f"{name}: {metric}"
 
 
-@pytest.mark.slow
 def test_the_site_is_built(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)

@@ -84,3 +84,28 @@ def test_what_comes_too_late_is_a_dead_letter() -> None:
     live.publish([Event("A", 100)])
     live.publish([Event("A", 94)])
     assert live.dead_letters()["reason"].to_pylist() == ["late"]
+
+
+def test_one_fast_clock_does_not_silence_the_others() -> None:
+    clock = [1_800_000_000_000_000]
+    live, told = Live(now=lambda: clock[0]), []
+    live.request("request R on A", told.append)
+    hour = 3_600_000_000
+    live.publish([Event("A", clock[0] + 90 * hour, {"n": 1}), Event("Other", clock[0] + 90 * hour)])
+    live.publish([Event("A", clock[0] - hour, {"n": 2})])  # old times are no mistake
+    live.publish([Event("A", clock[0] + 60_000_000, {"n": 3}), Event("A", clock[0] + 60_000_001, {"n": 4})])
+    live.tick(clock[0] + hour)
+    assert [one.ts - clock[0] for one in told] == [-hour, 60_000_000]
+    dead = live.dead_letters()
+    assert dead["reason"].to_pylist() == ["ts is 3 d ahead of the clock; at most 1 min is accepted"] * 2 + [
+        "ts is 60 s ahead of the clock; at most 1 min is accepted"
+    ]
+    assert dead["type"].to_pylist() == ["A", None, "A"]
+
+
+def test_how_far_ahead_of_the_clock_is_an_option() -> None:
+    live, told = Live(now=lambda: 0, ahead_us=10), []
+    live.request("request R on A", told.append)
+    live.publish([Event("A", 11), Event("A", 10)])
+    live.tick(100)
+    assert [one.ts for one in told] == [10]

@@ -137,7 +137,7 @@ def test_what_is_for_queries_that_move() -> None:
     with pytest.raises(EventError, match="locations is for queries that move"):
         tocsin.rules([hot]).detect(table(("A", 1, 0, 0)), locations=table(("Me", 1, 0, 0)))
     moving = interest("Near", of=["P"], around=event("Me"), range=circle(1), rules=[hot])
-    with pytest.raises(RuleError, match="bring their rules along"):
+    with pytest.raises(RuleError, match="`rules` with interests cannot run rule P: interests have the rules"):
         tocsin.rules([moving, hot])
     with pytest.raises(EventError, match="leave ordered out"):
         tocsin.rules([moving]).detector(ordered=True)

@@ -17,6 +17,8 @@ import tocsin
 
 ROOT = Path(__file__).parent.parent
 RULE = "define Hot(t: double)\nfrom Reading(value > 40)\nwhere t = Reading.value\n"
+UNREACHABLE = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "Network is unreachable")
+"""What pip says when there is no package index."""
 EVENTS = "type,ts,value\nReading,2026-07-01T12:00:00Z,41.5\nReading,2026-07-01T12:01:00Z,20\n"
 
 
@@ -27,7 +29,6 @@ def test_there_is_one_version() -> None:
     assert f"\n## {tocsin.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_the_wheel_in_an_empty_environment(tmp_path: Path) -> None:
     sources, out, home = tmp_path / "sources", tmp_path / "dist", tmp_path / "home"
     sources.mkdir()
@@ -77,5 +78,7 @@ def _run(*command: str, cwd: Path) -> str:
     cwd.mkdir(exist_ok=True)
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=900)
+    if done.returncode and any(word in done.stdout + done.stderr for word in UNREACHABLE):
+        pytest.skip("no package index can be reached")
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout

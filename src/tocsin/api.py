@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 from tocsin.engine import output
 from tocsin.engine.ahead import Coming, at_its_turn
 from tocsin.engine.detector import Detector, identifies
-from tocsin.engine.evidence import Evidence
+from tocsin.engine.evidence import Evidence, check_explicable
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
 from tocsin.engine.reasons import Reason
@@ -31,6 +31,7 @@ from tocsin.language.printing_interests import print_interest
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Program, Rule
+from tocsin.language.supported import KINDS, check_supported, check_used
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.explain import explain
 from tocsin.plans.picture import picture
@@ -52,6 +53,7 @@ class RuleSet:
     """Rules that are deployed together, or queries that move (`interests`) with the rules that they are made of."""
 
     def __init__(self, program: Program) -> None:
+        check_used(program)
         self.program = program
         self._shelf = Shelf()
         self._plan = plan(program.rules, Catalog(types=self.types, closed=bool(self.types)))
@@ -78,7 +80,8 @@ class RuleSet:
 
     def __repr__(self) -> str:
         names = ", ".join(rule.name for rule in self.rules[:8]) + (", …" if len(self) > 8 else "")
-        return f"<RuleSet of {len(self)}: {names}>"
+        moving = "; interests: " + ", ".join(interest.name for interest in self.interests) if self.interests else ""
+        return f"<RuleSet of {len(self)}: {names}{moving}>"
 
     @property
     def plan(self) -> Plan:
@@ -333,7 +336,7 @@ class RuleSet:
                 "why and why not look at events in this process: give an Arrow table, such as df.toArrow()"
             )
         if self.interests:
-            raise EventError("why and why not are answered for rules, not for queries that move")
+            check_explicable(self.interests)
         return Evidence(self._plan, self.types, events, Columns(**names))
 
     def explain(self, events: Frames | None = None, **options: Any) -> str:
@@ -341,9 +344,11 @@ class RuleSet:
 
         With DataFrames also what is pushed into Spark, and what runs in which slot; the options are those of `detect`.
         """
-        if events is None or self.interests:
+        if events is None:
             told = [print_interest(interest) for interest in self.interests]
             return "\n\n".join([explain(self._plan), *told])
+        remedy = "what Spark does is shown for rules, requests and queries; use `explain()` without events"
+        check_supported("`explain` with events", self.program, Rule, Request, Query, remedy=remedy, verb="explain")
         from tocsin.spark.frames import explain_frames
 
         names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
@@ -353,6 +358,8 @@ class RuleSet:
 
     def explain_svg(self) -> str:
         """The shared operator graph, as a picture."""
+        remedy = "the picture shows rules, requests and queries; use `explain` for text"
+        check_supported("`explain_svg`", self.program, Rule, Request, Query, remedy=remedy, verb="draw")
         return picture(self._plan)
 
 
@@ -395,17 +402,12 @@ def rules(source: str | Path | Iterable[Statement | Interest], language: str | N
     moving = tuple(one for one in given if isinstance(one, Interest))
     if moving:
         if len(moving) < len(given):
-            raise RuleError("queries that move bring their rules along: give them alone")
+            check_supported("`rules` with interests", given, Interest, remedy="interests have the rules that they use")
         check_rules_alone(moving)
         needed: tuple[Statement, ...] = tuple(dict.fromkeys(rule for one in moving for rule in one.rules))
         return RuleSet(Program((), needed, moving))
-    plain: list[Statement] = []
-    for rule in given:
-        if not isinstance(rule, Rule | Request | Query):
-            message = f"rules come as text, a file, or Rule objects, not as {type(rule).__name__}"
-            raise RuleError(message, hint="The builder's rules end with .build().")
-        plain.append(rule)
-    return RuleSet(Program((), tuple(plain)))
+    check_supported("`rules`", given, *KINDS, remedy="")
+    return RuleSet(Program((), tuple(one for one in given if not isinstance(one, Interest))))
 
 
 def duration_us(duration: Duration) -> int:

@@ -81,11 +81,13 @@ class Client:
         events: pa.Table | pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, Any]],
         *,
         key: str | None = None,
+        id: str | None = None,
     ) -> dict[str, Any]:
         """Publishes events: an Arrow table, or objects with `type`, `ts` (now, if there is none) and attributes.
 
         Returns how many were accepted and why others were not. They are durable then. `key`: what this request is
-        called, if it may be sent again by another client.
+        called, if it may be sent again by another client. `id`: the attribute that holds the source's own id of an
+        event.
         """
         if isinstance(events, pa.Table | pa.RecordBatch):
             sink = pa.BufferOutputStream()
@@ -97,8 +99,19 @@ class Client:
             body = b"\n".join(json.dumps(dict(one), default=str).encode() for one in some)
             format = "application/x-ndjson"
         headers = {"Content-Type": format, "Idempotency-Key": key or uuid.uuid4().hex}
-        receipt: dict[str, Any] = self._ask("POST", "/events", content=body, headers=headers).json()
+        receipt: dict[str, Any] = self._ask(
+            "POST", "/events", content=body, headers=headers, params={} if id is None else {"id": id}
+        ).json()
         return receipt
+
+    def dead_letters(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """All events that were not used and are kept, in order: number, reason, type, ts (µs) and the text of each."""
+        while True:
+            page = self._ask("GET", "/dead-letters", params={"after": after, "limit": 1_000}).json()
+            yield from page["dead_letters"]
+            if not page["more"]:
+                return
+            after = page["next"]
 
     # ---- rules
 
@@ -141,6 +154,12 @@ class Client:
             if not page["more"]:
                 return
             after = page["next"]
+
+    def latest(self, *, rule: str | None = None, limit: int = 100) -> list[Match]:
+        """The last matches, or the last ones of a rule, in order."""
+        params = {"latest": True, "limit": limit} | ({} if rule is None else {"rule": rule})
+        found: list[Match] = self._ask("GET", "/matches", params=params).json()["matches"]
+        return found
 
     def why(self, number: int) -> dict[str, Any]:
         """What a match is made of."""

@@ -23,12 +23,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from tocsin.engine.detector import Detector
+from tocsin.engine.detector import NO_INTERESTS, Detector
 from tocsin.errors import RuleError, nearest
 from tocsin.events.batches import Data
+from tocsin.events.clock import AHEAD_US, Clock
 from tocsin.events.types import EventType
 from tocsin.language import parse
-from tocsin.language.requests import Statement
+from tocsin.language.queries import Query
+from tocsin.language.requests import Request, Statement
+from tocsin.language.rules import Program, Rule
+from tocsin.language.supported import check_supported
 
 log = logging.getLogger("tocsin.live")
 
@@ -63,10 +67,13 @@ class Live:
         types: Iterable[EventType] = (),
         *,
         delay_us: int = 0,
+        ahead_us: int = AHEAD_US,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
-        """`delay_us`: how late events may come. `now`: the time in microseconds since 1970."""
-        self._now, self._delay_us = now, delay_us
+        """`delay_us`: how late events may come. `ahead_us`: how far ahead of the clock; what is further ahead is a dead
+        letter. `now`: the time in microseconds since 1970.
+        """
+        self._now, self._delay_us, self._ahead_us = now, delay_us, ahead_us
         self._detector = Detector([], {type.name: type for type in types}, delay_us=delay_us, times=False)
         self._callbacks: dict[str, Callback] = {}
         self._lock = threading.RLock()
@@ -77,11 +84,13 @@ class Live:
 
     def request(self, what: str | Statement, callback: Callback) -> str:
         """Asks to be called for each notification of a request, or match of a rule, from now on; returns its id."""
-        rules = parse(what).rules if isinstance(what, str) else (what,)
-        if len(rules) != 1:
-            raise RuleError(f"one request has one callback, this text has {len(rules)}")
-        rule = replace(rules[0], source=what) if isinstance(what, str) else rules[0]
+        program = parse(what) if isinstance(what, str) else Program(rules=(what,))
+        check_supported("`Live.request`", program, Rule, Request, Query, remedy=NO_INTERESTS)
+        if len(program.rules) != 1:
+            raise RuleError(f"one request has one callback, this text has {len(program.rules)}")
+        rule = replace(program.rules[0], source=what) if isinstance(what, str) else program.rules[0]
         with self._lock:
+            self._detector.declare(program.types)
             self._detector.add([rule])
             self._callbacks[rule.name] = callback
         return rule.name
@@ -104,7 +113,7 @@ class Live:
     def publish(self, events: Data) -> None:
         """Takes events; whoever asked for what they complete is called, when it is certain."""
         with self._lock:
-            self._tell(self._detector.push(events))
+            self._tell(self._detector.push(events, Clock(self._now(), self._ahead_us)))
 
     def tick(self, now: int | None = None) -> None:
         """Lets time pass, to `now` (µs; default: what the clock says): timers fire, and events that waited are used."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import random
+from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import tocsin
+from tests.budget import examples
 from tests.conformance.hosts import HOSTS
 from tests.conformance.test_tesla import ALL, check
 from tests.strategies import Case
-from tests.strategies_requests import linked_cases, request_cases
+from tests.strategies_requests import crowded_cases, linked_cases, request_cases
 from tocsin.engine import reference
 from tocsin.engine.reference import identified
 from tocsin.engine.trees import Tree
@@ -23,8 +24,7 @@ from tocsin.language.printing import print_rule
 from tocsin.language.requests import Mode
 
 QUIET = list(HealthCheck)
-EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "60"))
-"""How many cases each test draws; more are for a sweep by hand."""
+EXAMPLES = examples(60)
 SNOOP = (Mode.RECENT, Mode.CHRONOLOGICAL, Mode.CONTINUOUS, Mode.CUMULATIVE)
 
 
@@ -58,14 +58,43 @@ def test_host_gives_the_notifications_of_the_reference_for_events_joined_in_pair
     check(host, case, seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("host", HOSTS)
-@settings(max_examples=10 * EXAMPLES, suppress_health_check=QUIET)
-@given(case=linked_cases(), seed=st.integers(0, 999))
-def test_host_gives_the_notifications_of_the_reference_for_pairs_in_a_long_sweep(
-    host: str, case: Case, seed: int
-) -> None:
-    check(host, case, seed)
+def _case(text: str, events: str) -> Case:
+    return Case(parse(text).rules, tuple(read_events(events)))
+
+
+BOTH_ALTERNATIVES_ON_THE_RIGHT = _case(
+    "request N0 on A() as a ; (A() as b & (A() as c || A() as d)) within 5 us mode cumulative",
+    "A@0()\nA@0()\nA@0()\nA@1()",
+)
+BOTH_ALTERNATIVES_ON_THE_LEFT = _case(
+    "request N0 on (B() as a & (A() as b || A() as c)) ; A() as d within 5 us mode cumulative",
+    "A@0()\nB@0()\nA@1()",
+)
+BOTH_ALTERNATIVES_OF_TWO_OPERANDS = _case(
+    "request N0 on (B as a & (A as b || A as c)) & (B as d & (A as e || A as f)) within 5 us mode cumulative",
+    "A@0()\nA@0()\nB@1()\nB@1()\nA@2()\nB@2()",
+)
+
+
+@pytest.mark.parametrize("host", ALL)
+@pytest.mark.parametrize("mode", SNOOP)
+@settings(max_examples=examples(25), suppress_health_check=QUIET)
+@example(case=BOTH_ALTERNATIVES_ON_THE_RIGHT, seed=0)
+@example(case=BOTH_ALTERNATIVES_ON_THE_LEFT, seed=0)
+@example(case=BOTH_ALTERNATIVES_OF_TWO_OPERANDS, seed=0)
+@given(case=crowded_cases(), seed=st.integers(0, 999))
+def test_an_event_that_fits_several_leaves(host: str, mode: Mode, case: Case, seed: int) -> None:
+    check(host, replace(case, rules=tuple(replace(request, mode=mode) for request in case.rules)), seed)
+
+
+def test_two_leaves_that_one_event_fills_are_one_operand_of_another_operator() -> None:
+    """`c` and `d` are the same event; `a` must be another, and there are two."""
+    found = reference.detect(BOTH_ALTERNATIVES_ON_THE_RIGHT.rules, BOTH_ALTERNATIVES_ON_THE_RIGHT.events)
+    (match,) = found
+    assert [(part.role, part.ts) for part in match.parts] == [("a", 0), ("a", 0), ("b", 1), ("c", 0), ("d", 0)]
+    ids = [part.id for part in match.parts]
+    assert ids[3] == ids[4]
+    assert len(set(ids)) == 4
 
 
 def test_two_values_of_one_event_that_a_third_makes_equal() -> None:
@@ -128,7 +157,7 @@ def test_four_phases_while_requests_come_and_go(case: Case, seed: int) -> None:
     assert sorted(found) == sorted(right)
 
 
-@settings(max_examples=300, suppress_health_check=QUIET)
+@settings(max_examples=examples(300), suppress_health_check=QUIET)
 @given(case=request_cases())
 def test_a_printed_request_is_read_as_the_same(case: Case) -> None:
     for request in case.rules:

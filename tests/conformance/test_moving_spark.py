@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.budget import queries
 from tests.conformance.moving_packs import MovingPack, MovingQuery, batch, stream
 
 slow = pytest.mark.slow
@@ -28,13 +30,35 @@ STREAMS = [
 ]
 
 
-@pytest.mark.parametrize("query", BATCHES, ids=str)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "query" in metafunc.fixturenames:
+        tables = metafunc.function is test_tables
+        metafunc.parametrize("query", queries(BATCHES if tables else STREAMS, drawn_query), ids=str)
+
+
+def drawn_query(seed: int) -> MovingQuery:
+    """Any query."""
+    chance = random.Random(seed)
+    return MovingQuery(
+        f"seed-{seed}",
+        seed=1000 * seed,  # one for each tenant
+        tenants=chance.randint(10, 60),
+        slots=chance.randint(1, 5),
+        named=chance.random() < 0.7,
+        batches=chance.randint(2, 6),
+        delay_us=chance.choice([0, 1, 5, 10]),
+        restarts=chance.choice([1, 1, 2]),
+        history_us=chance.choice([10_000, 10_000, 60, None]),
+        apart=chance.random() < 0.3,
+        rekeyed=chance.choice([None, 1, 3]),
+    )
+
+
 def test_tables(query: MovingQuery, spark: SparkSession, tmp_path: Path) -> None:
     pack = MovingPack(query)
     assert pack.wrong(batch(spark, pack, tmp_path)) == []
 
 
-@pytest.mark.parametrize("query", STREAMS, ids=str)
 def test_streams(query: MovingQuery, spark: SparkSession, tmp_path: Path) -> None:
     pack = MovingPack(query)
     assert pack.wrong(stream(spark, pack, tmp_path)) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.budget import examples
 from tests.conformance.hosts import HOSTS, expected, rows_of
 from tests.conformance.packs import settled
 from tests.conformance.slots import SLOTS
@@ -23,8 +23,7 @@ from tocsin.events.types import Event
 from tocsin.language import parse
 from tocsin.language.requests import Statement
 
-EXAMPLES = int(os.environ.get("TOCSIN_EXAMPLES", "25"))
-"""How many cases each test draws; more are for a sweep by hand."""
+EXAMPLES = examples(25)
 QUIET = list(HealthCheck)
 ALL = {**HOSTS, **SLOTS}
 TIMED = "has timers or uses composite events"
@@ -145,23 +144,12 @@ def test_host_gives_the_rows_of_the_reference_for_joins(
 
 
 @pytest.mark.parametrize("host", ALL)
-@settings(max_examples=2 * EXAMPLES, suppress_health_check=QUIET)
+@settings(max_examples=examples(50), suppress_health_check=QUIET)
 @given(query=chains(), behind=st.sampled_from(BEHIND), drawn=events(), seed=st.integers(0, 999))
 def test_host_gives_the_rows_of_the_reference_for_chains(
     host: str, query: str, behind: str, drawn: tuple[Event, ...], seed: int
 ) -> None:
     program = parse(f"{definitions()}{query} insert into O;{behind}", "siddhi")
-    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("host", ALL)
-@settings(max_examples=20 * EXAMPLES, suppress_health_check=QUIET)
-@given(text=texts(), drawn=events(), seed=st.integers(0, 999))
-def test_host_gives_the_rows_of_the_reference_in_a_long_sweep(
-    host: str, text: str, drawn: tuple[Event, ...], seed: int
-) -> None:
-    program = parse(text, "siddhi")
     check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
 
 

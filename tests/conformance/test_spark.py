@@ -1,7 +1,7 @@
 """One rule, one answer, on Spark too: packs of cases, as tables and as streams, give the matches of the reference.
 
-Cuts into micro-batches, numbers of slots and orders of arrival vary. `--sweep N` runs N more queries, each of its own
-seed, which its name ends with; `--sweep-seed` says where they start.
+Cuts into micro-batches, numbers of slots and orders of arrival vary. A sweep runs generated queries instead of the ones
+below, each of its own seed, which its name ends with.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.budget import queries
 from tests.conformance.packs import Pack, Query, Row, census, packed, write_case
 from tests.conformance.spark import batch, embedded, stream
 
@@ -47,31 +48,22 @@ STREAMS = [
 ]
 
 
-@pytest.mark.parametrize("query", BATCHES, ids=str)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "query" in metafunc.fixturenames:
+        tables = metafunc.function is test_tables_give_the_answer_of_the_reference
+        metafunc.parametrize("query", queries(BATCHES if tables else STREAMS, drawn_query), ids=str)
+
+
 def test_tables_give_the_answer_of_the_reference(query: Query, spark: SparkSession, tmp_path: Path) -> None:
     pack = packed(query)
     check(pack, query, "embedded", embedded(pack), tmp_path)
     check(pack, query, "batch", batch(spark, pack, query, tmp_path / "query"), tmp_path)
 
 
-@pytest.mark.parametrize("query", STREAMS, ids=str)
 def test_a_stream_gives_the_answer_of_the_reference(query: Query, spark: SparkSession, tmp_path: Path) -> None:
     pack = packed(query)
     check(pack, query, "embedded", embedded(pack), tmp_path)
     check(pack, query, "stream", stream(spark, pack, query, tmp_path / "query"), tmp_path)
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "swept" in metafunc.fixturenames:
-        first = metafunc.config.getoption("--sweep-seed")
-        queries = [drawn_query(first + n) for n in range(metafunc.config.getoption("--sweep"))]
-        metafunc.parametrize("swept", queries, ids=str)
-
-
-def test_sweep(swept: Query, spark: SparkSession, tmp_path: Path) -> None:
-    pack = packed(swept)
-    for way in (batch, stream):
-        check(pack, swept, way.__name__, way(spark, pack, swept, tmp_path / way.__name__), tmp_path)
 
 
 def drawn_query(seed: int) -> Query:

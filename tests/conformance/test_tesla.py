@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.budget import examples
 from tests.conformance.hosts import HOSTS, expected
 from tests.conformance.packs import beside, joined, settled
 from tests.conformance.slots import SLOTS, detected, sent_of
@@ -35,20 +36,20 @@ def check(host: str, case: Case, seed: int) -> None:
 
 
 @pytest.mark.parametrize("host", ALL)
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(case=cases(), seed=st.integers(0, 999))
 def test_host_gives_the_answer_of_the_reference(host: str, case: Case, seed: int) -> None:
     check(host, case, seed)
 
 
 @pytest.mark.parametrize("host", SLOTS)
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(case=KEYED, seed=st.integers(0, 999))
 def test_keyed_rules_give_the_answer_of_the_reference(host: str, case: Case, seed: int) -> None:
     check(host, case, seed)
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(case=cases(), seed=st.integers(0, 999))
 def test_some_columns_of_matches_are_those_of_all_columns(case: Case, seed: int) -> None:
     """Where nobody asks for ids, events are not identified, and still stand in the right order."""
@@ -60,19 +61,3 @@ def test_some_columns_of_matches_are_those_of_all_columns(case: Case, seed: int)
         for job in (sent, some)
     ]
     assert rows[0] == rows[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("host", HOSTS)
-@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
-@given(case=cases(), seed=st.integers(0, 999))
-def test_host_gives_the_answer_of_the_reference_in_a_long_sweep(host: str, case: Case, seed: int) -> None:
-    check(host, case, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("host", SLOTS)
-@settings(max_examples=800, suppress_health_check=list(HealthCheck))
-@given(case=KEYED, seed=st.integers(0, 999))
-def test_keyed_rules_give_the_answer_of_the_reference_in_a_long_sweep(host: str, case: Case, seed: int) -> None:
-    check(host, case, seed)

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.conformance.hosts import expected, rows_of
 from tests.strategies import TYPES, Case, cases
 from tests.strategies_requests import request_cases
@@ -22,7 +23,7 @@ from tocsin.language.requests import Mode, Request
 DECLARED = {type.name: type for type in TYPES}
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(case=cases(), seed=st.integers(0, 9999))
 def test_a_change_is_exact(case: Case, seed: int) -> None:
     defined = {rule.emits.name for rule in case.rules}
@@ -30,7 +31,7 @@ def test_a_change_is_exact(case: Case, seed: int) -> None:
     check_change(case, random.Random(seed))
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(case=request_cases(tuple(Mode), events_max=8, timers=True), seed=st.integers(0, 9999))
 def test_requests_come_and_go(case: Case, seed: int) -> None:
     check_change(case, random.Random(seed))
@@ -74,7 +75,7 @@ def check_change(case: Case, chance: random.Random) -> None:
     assert plain(found) == plain(right)
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(case=cases() | request_cases((Mode.GENERIC,), events_max=12), seed=st.integers(0, 9999))
 def test_rules_that_are_silenced_are_gone(case: Case, seed: int) -> None:
     """A detector that lays out its rules anew after each removal says the same, also if the state is written down."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.conformance.hosts import expected, rows_of
 from tests.strategies import TYPES, Case, cases
 
@@ -173,7 +174,7 @@ QUIET = {
 }
 
 
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=examples(150), **QUIET)
 @given(case=cases(events_max=30), seed=st.integers(0, 999))
 def test_a_rule_that_is_added_sees_later_events(case: Case, seed: int) -> None:
     chance = random.Random(seed)
@@ -196,7 +197,7 @@ def test_a_rule_that_is_added_sees_later_events(case: Case, seed: int) -> None:
     assert filled(found, names_of(case.rules)) == right
 
 
-@settings(max_examples=100, **QUIET)
+@settings(max_examples=examples(100), **QUIET)
 @given(case=cases(events_max=30), seed=st.integers(0, 999))
 def test_a_rule_that_is_removed_leaves_the_others_alone(case: Case, seed: int) -> None:
     chance = random.Random(seed)
@@ -219,7 +220,7 @@ def test_a_rule_that_is_removed_leaves_the_others_alone(case: Case, seed: int) -
     assert [row for row in filled(found, names) if row["rule"] not in going] == right
 
 
-@settings(max_examples=100, **QUIET)
+@settings(max_examples=examples(100), **QUIET)
 @given(case=cases(events_max=30), other=cases(events_max=0), seed=st.integers(0, 999))
 def test_a_rule_that_is_changed_in_a_snapshot_sees_later_events(case: Case, other: Case, seed: int) -> None:
     chance = random.Random(seed)
@@ -346,9 +347,7 @@ where  n = $n
 
 
 @pytest.mark.parametrize("options", [{"delay": "1 s"}, {"delay": 0}, {"ordered": True}])
-@pytest.mark.parametrize(
-    ("count", "chunk"), [(150_000, 5_000), pytest.param(2_000_000, 100_000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("count", "chunk"), [(150_000, 5_000), (2_000_000, 100_000)])
 def test_a_long_stream_leaves_no_more_than_its_last_window(options: dict[str, object], count: int, chunk: int) -> None:
     rules = tocsin.rules(STREAMED)
     detector, fresh = (rules.detector(ts_unit="us", **options) for _ in range(2))  # type: ignore[arg-type]

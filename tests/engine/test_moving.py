@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
-from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from tests.simulation.moving import Moving, dense, moving, shadowed
-from tests.simulation.ranges import all_expected, arriving, nameless, rows_of, told
+from tests.simulation.moving import dense, shadowed
+from tests.simulation.ranges import rows_of, told
 
 from tocsin.engine.detector import Detector
 from tocsin.engine.moving.detector import MovingDetector
@@ -25,64 +24,6 @@ from tocsin.plans.regions import DEGREE_M, Region
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 NEVER_LATE_US = 2**60
-
-
-def table(case: Moving) -> None:
-    detector = MovingDetector(case.interests, case.types, delay_us=NEVER_LATE_US, history_us=case.city.history_us)
-    found = [detector.push(list(case.case.events)), detector.finish()]
-    assert told(rows_of(found)) == all_expected(case)
-    assert not detector.dead_letters().num_rows
-
-
-def stream(case: Moving, chance: Random, restarts: float = 0.0) -> None:
-    """`restarts`: how probable it is after each batch that another detector goes on from the bytes of this one."""
-    batches, delay_us = arriving(case.case.events, chance)
-    # Ranges whose rules consume are looked at from their start on: they must not be older than the history.
-    detector = MovingDetector(case.interests, case.types, delay_us=delay_us, history_us=case.city.history_us)
-    found = []
-    for batch in batches:
-        found.append(detector.push(batch))
-        if chance.random() < restarts:
-            detector = MovingDetector.restore(detector.snapshot(), case.interests, case.types)
-    found.append(detector.finish())
-    assert told(rows_of(found)) == all_expected(case)
-    assert not detector.dead_letters().num_rows
-
-
-@pytest.mark.parametrize("first", range(0, 40, 20))
-def test_tables(first: int) -> None:
-    for seed in range(first, first + 20):
-        table(dense(seed, queries=2))
-
-
-def test_tables_without_ids() -> None:
-    for seed in range(100, 110):
-        table(nameless(dense(seed, queries=2)))
-
-
-@settings(max_examples=30, suppress_health_check=QUIET)
-@given(moving(queries=2))
-def test_any_rules_over_tables(case: Moving) -> None:
-    table(case)
-
-
-@pytest.mark.parametrize("first", range(40, 80, 20))
-def test_streams(first: int) -> None:
-    for seed in range(first, first + 20):
-        case = dense(seed, queries=2)
-        stream(nameless(case) if seed % 3 == 0 else case, Random(seed))
-
-
-def test_streams_that_stop_and_go_on_from_bytes() -> None:
-    for seed in range(80, 100):
-        case = dense(seed, queries=2)
-        stream(nameless(case) if seed % 3 == 0 else case, Random(seed), restarts=0.5)
-
-
-@settings(max_examples=20, suppress_health_check=QUIET)
-@given(moving(queries=2), st.integers(0, 99))
-def test_any_rules_in_streams_that_stop_and_go_on(case: Moving, seed: int) -> None:
-    stream(case, Random(seed), restarts=0.5)
 
 
 def test_a_snapshot_grows_with_what_is_remembered_and_says_if_it_is_damaged() -> None:
@@ -161,15 +102,6 @@ def test_queries_over_the_same_ranges_are_run_once(monkeypatch: pytest.MonkeyPat
     assert found[5][0] == found[1][0] > 0
     assert found[5][1].num_rows == 5 * found[1][1].num_rows > 100
     assert len(set(found[5][1]["id"].to_pylist())) == found[5][1].num_rows
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 2000, 100))
-def test_a_thousand_tables_and_streams(first: int) -> None:
-    for seed in range(first, first + 100):
-        case = dense(seed, queries=2)
-        table(case)
-        stream(nameless(case) if seed % 3 == 0 else case, Random(seed), restarts=0.2 * (seed % 2))
 
 
 @given(st.lists(st.integers(0, 60)), st.integers(0, 60), st.integers(1, 9))

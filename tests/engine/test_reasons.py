@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
+from tests.budget import examples
 from tests.strategies import TYPES, Case, cases
 
 from tocsin.engine import reference
@@ -40,7 +41,7 @@ def upto(rule: Rule, roles: int) -> Rule:
     return replace(rule, clauses=clauses, where=(), consuming=(), emits=replace(rule.emits, attributes=()))
 
 
-@settings(max_examples=500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(500), suppress_health_check=list(HealthCheck))
 @given(case=cases(events_max=25, ids_shared=False))
 def test_why_and_why_not_are_those_of_the_reference(case: Case) -> None:
     matches = reference.detect(case.rules, case.events)

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.conformance.hosts import expected, whole
 from tests.strategies import KINDS, Case, cases
 
@@ -526,7 +527,7 @@ def keys(matches: list[Match]) -> list[tuple[Part, ...]]:
     return [match.parts for match in matches]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases(), st.randoms(use_true_random=False))
 def test_input_order_never_matters(case: Case, random: Random) -> None:
     shuffled = list(case.events)
@@ -535,14 +536,14 @@ def test_input_order_never_matters(case: Case, random: Random) -> None:
     assert detect(case.rules[::-1], shuffled) == detect(case.rules, case.events)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases(), st.integers(0, 30))
 def test_what_comes_later_changes_nothing(case: Case, ts: int) -> None:
     early = [event for event in case.events if event.ts <= ts]
     assert detect(case.rules, early) == [match for match in detect(case.rules, case.events) if match.ts <= ts]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases())
 def test_matches_are_sorted_and_told_apart_by_id(case: Case) -> None:
     matches = detect(case.rules, case.events)
@@ -552,14 +553,14 @@ def test_matches_are_sorted_and_told_apart_by_id(case: Case) -> None:
         assert (match.ts, match.seq) == max((part.ts, part.seq) for part in match.parts)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases())
 def test_each_finds_all_that_other_policies_find(case: Case) -> None:
     some, all = detect([lone(case)], case.events), detect([lone(case, policy=Policy.EACH)], case.events)
     assert {match.id for match in some} <= {match.id for match in all}
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases())
 def test_a_negation_never_adds_a_match_of_each(case: Case) -> None:
     rule = lone(case, policy=Policy.EACH)
@@ -567,7 +568,7 @@ def test_a_negation_never_adds_a_match_of_each(case: Case) -> None:
     assert set(keys(detect([rule], case.events))) <= set(keys(detect([without], case.events)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases())
 def test_consuming_never_adds_a_match_of_each(case: Case) -> None:
     rule = lone(case, policy=Policy.EACH)
@@ -575,7 +576,7 @@ def test_consuming_never_adds_a_match_of_each(case: Case) -> None:
     assert set(keys(detect([consuming], case.events))) <= set(keys(detect([rule], case.events)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases(), st.integers(0, 30))
 def test_since_is_a_cut_of_the_input(case: Case, ts: int) -> None:
     rule = lone(case)

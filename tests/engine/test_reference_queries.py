@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
+from tests.budget import examples
 from tests.conftest import GOLDEN
 from tests.strategies_queries import Case, cases
 
@@ -160,14 +161,14 @@ def test_queries_beside_rules() -> None:
     assert len({match.id for match in found}) == len(found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cases())
 def test_events_in_any_order_give_the_same_rows(case: Case) -> None:
     """Arrival order never matters: only ts and seq do."""
     assert answers(case.text, case.events[::-1]) == answers(case.text, case.events)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cases())
 def test_rows_come_in_order_and_later_events_change_none_of_them(case: Case) -> None:
     for query in parse(case.text, "siddhi").rules:
@@ -182,7 +183,7 @@ def test_rows_come_in_order_and_later_events_change_none_of_them(case: Case) -> 
             assert before == [row for row in whole if row.ts <= cut_ts]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cases())
 def test_all_events_are_the_current_and_the_expired_ones(case: Case) -> None:
     """Without aggregates and groups, which keep one row of a chunk, nothing is lost between the two kinds of output."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.conformance.hosts import canonical_key, expected, rows_of
 from tests.strategies import TYPES, streams
 
@@ -155,7 +156,7 @@ class Partitions:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@settings(max_examples=120, **QUIET)
+@settings(max_examples=examples(120), **QUIET)
 @given(events=streams("ABC", 60), seed=st.integers(0, 999))
 def test_regrouped_partitions_give_the_answer_of_the_reference(text: str, events: list[Event], seed: int) -> None:
     chance = random.Random(seed)
@@ -174,7 +175,7 @@ def test_regrouped_partitions_give_the_answer_of_the_reference(text: str, events
     assert by_identity(found) == by_identity(expected(reference.detect(rules, events), rules))
 
 
-@settings(max_examples=120, **QUIET)
+@settings(max_examples=examples(120), **QUIET)
 @given(events=streams("ABC", 60), seed=st.integers(0, 999))
 def test_states_of_some_rules_each_are_joined(events: list[Event], seed: int) -> None:
     chance = random.Random(seed)
@@ -198,7 +199,7 @@ def test_states_of_some_rules_each_are_joined(events: list[Event], seed: int) ->
     assert by_identity(found) == by_identity(expected(reference.detect(rules, events), rules))
 
 
-@settings(max_examples=80, **QUIET)
+@settings(max_examples=examples(80), **QUIET)
 @given(events=streams("ABC", 60), parts=st.integers(1, 5), text=st.sampled_from(TEXTS))
 def test_what_was_split_is_joined_as_it_was(events: list[Event], parts: int, text: str) -> None:
     rules = parse(text).rules

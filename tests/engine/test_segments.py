@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.conformance.hosts import canonical_key, expected, rows_of
 from tests.strategies import TYPES, Case, cases
 
@@ -72,7 +73,7 @@ def batches(events: Sequence[Event], chance: random.Random) -> Iterator[Sequence
         at += size
 
 
-@settings(max_examples=300, **QUIET)
+@settings(max_examples=examples(300), **QUIET)
 @given(case=cases(), seed=st.integers(0, 999))
 def test_head_and_segments_are_the_state(case: Case, seed: int) -> None:
     chance = random.Random(seed)
@@ -105,7 +106,7 @@ def test_head_and_segments_are_the_state(case: Case, seed: int) -> None:
     assert found == right
 
 
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=examples(150), **QUIET)
 @given(case=cases(), seed=st.integers(0, 999))
 def test_rules_come_and_go(case: Case, seed: int) -> None:
     """A detector that is written in pieces does what one that is never written does."""
@@ -150,7 +151,7 @@ def addable(every: Sequence[Rule], now: Sequence[Rule]) -> list[Rule]:
     return [rule for rule in every if rule.name not in names and used(rule) <= known]
 
 
-@settings(max_examples=100, **QUIET)
+@settings(max_examples=examples(100), **QUIET)
 @given(case=cases(), other=cases(events_max=0), seed=st.integers(0, 999))
 def test_restored_under_other_rules(case: Case, other: Case, seed: int) -> None:
     chance = random.Random(seed)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 import tocsin
 from tocsin.engine import filters, machine, tables
@@ -94,7 +95,7 @@ def table(seed: int, events: int, named: bool = False) -> pa.Table:
 
 
 @pytest.mark.parametrize("rules", RULES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.booleans(), offset=st.integers(0, 9))
 def test_pieces_sifted_ahead_give_the_same(rules: str, seed: int, chunk: int, named: bool, offset: int) -> None:
     events = table(seed, 120, named).slice(offset)
@@ -125,7 +126,7 @@ QUERIES = """
 """
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.sampled_from([0, 70, 150]),
     instants=st.sampled_from([None, 300, 15, 2]), cut=st.integers(0, 150),
@@ -172,7 +173,7 @@ def test_plain_queries_give_the_same_in_pieces(
         assert pa.concat_tables(pieces).equals(expected)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seeds=st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=4), doubles=st.booleans())
 def test_rules_laid_out_once_give_the_same(seeds: list[int], doubles: bool) -> None:
     """Tables with other strings, and, if so drawn, with `n` of another kind every other time."""
@@ -193,7 +194,7 @@ RELATIONS = {
 }  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), types=st.sampled_from([1, 3, 12]), filters=st.sampled_from([1, 5, 70, 600]))
 def test_filters_pass_what_they_ask_for(data: st.DataObject, types: int, filters: int) -> None:
     """Few and many types; filters for a part of a word, for two words, for two blocks."""

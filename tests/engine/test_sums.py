@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from tocsin.engine.kernels import sums
 
@@ -29,7 +30,7 @@ def rounded(exact: Fraction) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     values=st.lists(st.tuples(DOUBLES, st.booleans()), max_size=8)
     | st.lists(st.tuples(LIKE, st.booleans()), max_size=20)

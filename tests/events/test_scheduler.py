@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from tocsin.events.scheduler import BEGINNING, Scheduler
 
@@ -57,7 +58,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0, 0, 0, 1, -1]))
 CUTS = st.lists(st.integers(0, 60), max_size=20)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(rows=ROWS, cuts=CUTS, delay_us=st.sampled_from([0, 1, 3, 10, 2**60]))
 @example(rows=[(5, 0), (3, 0), (9, 0), (4, 0)], cuts=[1, 2, 3], delay_us=3)
 def test_any_split_is_as_one_batch_and_as_the_definition(rows: list[Row], cuts: list[int], delay_us: int) -> None:
@@ -67,7 +68,7 @@ def test_any_split_is_as_one_batch_and_as_the_definition(rows: list[Row], cuts: 
     assert run(Scheduler(delay_us), rows, range(1, 60)) == right
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(rows=ROWS, cuts=CUTS)
 def test_an_ordered_source_any_split(rows: list[Row], cuts: list[int]) -> None:
     kept: list[int] = []
@@ -79,7 +80,7 @@ def test_an_ordered_source_any_split(rows: list[Row], cuts: list[int]) -> None:
         assert run(Scheduler(ordered=True), rows, ends) == (kept, late)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(rows=ROWS, delay_us=st.sampled_from([0, 2, 7]), times=st.lists(st.integers(0, 40), max_size=8))
 def test_advance_is_as_an_event_that_nobody_needs(rows: list[Row], delay_us: int, times: list[int]) -> None:
     """Time that has reached ts: the watermark is at least ts, whatever the delay."""

@@ -21,7 +21,8 @@ from tocsin.language.interests import (
     Timed,
 )
 from tocsin.language.mcep import parse
-from tocsin.language.printing_interests import print_interest, print_interests
+from tocsin.language.printing import print_program
+from tocsin.language.printing_interests import print_interest
 from tocsin.language.rules import Pattern, Program
 
 TEXT = """
@@ -90,7 +91,7 @@ def test_a_built_interest_equals_its_text() -> None:
         every=20,
         semantics="strong",
     )
-    text = print_interests(Program((), (rule,), (built,)))
+    text = print_program(Program((), (rule,), (built,)))
     assert parse(text).interests == (built,)
     assert interest("I", of=["P"], around=event("Me"), range=rectangle(5), rules=[rule], every="3 s").update == Timed(
         3_000_000
@@ -127,6 +128,6 @@ _UPDATES = st.one_of(st.just(Each()), st.integers(1, 10**12).map(Timed), st.buil
 def test_what_is_printed_is_read_as_it_was(shape, space, lifetime_us, update, semantics) -> None:
     rule = define("P").from_(event("A")).build()
     one = Interest("I", ("P",), Pattern("Me"), shape, (rule,), space, lifetime_us, update, semantics)
-    text = print_interests(Program((), (rule,), (one,)))
+    text = print_program(Program((), (rule,), (one,)))
     assert parse(text).interests == (one,)
     assert print_interest(parse(text).interests[0]) == print_interest(one)

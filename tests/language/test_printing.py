@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from tests.budget import examples
 from tests.language import strategies
 from tocsin.errors import RuleError
 from tocsin.events.types import Kind
@@ -14,25 +15,25 @@ from tocsin.language.tesla import parse, parse_expression, parse_pattern
 
 
 @given(strategies.rules())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_printed_rule_is_the_rule(rule: Rule) -> None:
     assert parse(print_rule(rule)).rules == (rule,)
 
 
 @given(strategies.programs())
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_printed_program_is_the_program(program: Program) -> None:
     assert parse(print_program(program)) == program
 
 
 @given(strategies.expressions())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_printed_expression_is_the_expression(expression: Expression) -> None:
     assert parse_expression(print_expression(expression)) == expression
 
 
 @given(strategies.patterns(named=True))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_printed_pattern_is_the_pattern(pattern: Pattern) -> None:
     assert parse_pattern(print_pattern(pattern)) == pattern
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.budget import examples
 from tests.strategies_queries import definitions, queries
 from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
@@ -78,7 +79,7 @@ def test_table_1() -> None:
     assert [name for name, _ in third.select] == ["maxPrice", "avgPrice", "minPrice"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(queries(), min_size=1, max_size=3))
 def test_what_is_printed_is_read_as_it_was(texts: list[str]) -> None:
     numbered = [text.replace("into O", f"into O{number}") for number, text in enumerate(texts)]
@@ -144,7 +145,7 @@ VOCABULARY = (
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(queries(), st.randoms(use_true_random=False))
 def test_a_query_with_slips_is_read_or_has_a_rule_error(query: str, chance: random.Random) -> None:
     text = definitions() + query

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.budget import examples
 from tests.language import strategies
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import EventType, Kind
@@ -401,7 +402,7 @@ def test_every_node_knows_its_text() -> None:
 
 
 @given(strategies.expressions())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_text_of_a_part_is_the_part(expression: Expression) -> None:
     text = print_rule(Rule("X", EventType("X"), Pattern("A"), where=(("x", expression),)))
     for node in nodes(parse(text).rules[0].where[0][1]):
@@ -455,7 +456,7 @@ VOCABULARY = [
 
 
 @given(st.lists(st.sampled_from(VOCABULARY), max_size=15), st.sampled_from(["", "define X() from A() and "]))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_an_error_never_speaks_of_the_grammar(words: list[str], start: str) -> None:
     error = mistake(start + " ".join(words))
     if error is not None:
@@ -465,7 +466,7 @@ def test_an_error_never_speaks_of_the_grammar(words: list[str], start: str) -> N
 
 
 @given(strategies.rules(), st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_rule_with_slips_parses_or_has_a_rule_error(rule: Rule, chance: random.Random) -> None:
     text = print_rule(rule)
     for _ in range(chance.randint(1, 3)):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.budget import examples
 from tests.strategies import Case, cases
 from tocsin.engine import reference
 from tocsin.events.types import Event
@@ -126,16 +127,9 @@ def check(case: Case, seed: int) -> None:
 SIMPLE = cases(events_max=20).filter(lambda case: not set("PQR") & set(case.rules[0].uses))
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(case=SIMPLE, seed=st.integers(0, 9999))
 def test_what_partial_rules_send_gives_the_same_matches(case: Case, seed: int) -> None:
-    check(case, seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=2000, suppress_health_check=list(HealthCheck))
-@given(case=SIMPLE, seed=st.integers(0, 9999))
-def test_what_partial_rules_send_gives_the_same_matches_in_a_long_sweep(case: Case, seed: int) -> None:
     check(case, seed)
 
 

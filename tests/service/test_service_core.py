@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from hypothesis import strategies as st
 
 import tocsin
 from tocsin.errors import RuleError, StateError
+from tocsin.service import looking
+from tocsin.service import receipts as receipts_module
 from tocsin.service.core import Conflict, NotFound, Options, Service
 from tocsin.service.intake import JSON, NDJSON
+from tocsin.service.receipts import Receipt
 
 SECOND = 1_000_000
 START = 1_790_000_000 * SECOND
@@ -66,7 +70,17 @@ def test_a_match_is_numbered_and_says_what_it_is_made_of(service: Service) -> No
     assert match["number"] == 1
     assert (match["rule"], match["type"], match["attributes"]) == ("Fire", "Fire", {"area": "A", "temp": 46.5})
     assert [(part["role"], part["type"]) for part in match["parts"]] == [("Smoke", "Smoke"), ("Temp", "Temp")]
-    assert match["parts"][0]["id"] == "s1"
+    assert len(match["parts"][0]["id"]) == 32
+
+
+def test_an_attribute_is_a_source_id_where_the_request_says_so(service: Service) -> None:
+    service.deploy("define Seen() from Smoke()").result(300)
+    body = b"\n".join(json.dumps(event("Smoke", ts, order="s1")).encode() for ts in (1, 2, 2))
+    assert service.accept(service.read(body, NDJSON, id="order")).result(300).accepted == 3
+    settle(service)
+    found = matches(service)
+    assert [match["parts"][0]["id"] for match in found] == ["s1"] * 3
+    assert len({match["id"] for match in found}) == 3
 
 
 def test_time_passes_when_nothing_comes(service: Service) -> None:
@@ -100,6 +114,35 @@ def test_the_same_key_counts_once_also_after_a_restart(tmp_path: Path) -> None:
     service.close()
 
 
+def test_reasons_kept_under_keys_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts_module, "REASONS_CHARACTERS", 1_000)
+    receipts = receipts_module.Receipts()
+    for number in range(20):
+        done: Future[Receipt] = Future()
+        assert receipts.claim(f"key {number}", done) is None
+        done.set_result(Receipt(1, 2, ((0, "x" * 100), (1, "y" * 100))))
+    kept = [receipts.find(f"key {number}") for number in range(20)]
+    answers = [one.result() for one in kept if one is not None]
+    assert [(one.accepted, one.rejected) for one in answers] == [(1, 2)] * 20
+    assert [bool(one.reasons) for one in answers] == [False] * 15 + [True] * 5
+
+
+def test_one_fast_clock_does_not_make_the_events_of_others_late(tmp_path: Path) -> None:
+    service = Service(tmp_path)  # with the bound that there is by default
+    now, minute = time.time_ns() // 1_000, 60 * SECOND
+    fast = publish(
+        service, {"type": "Temp", "ts": now + 59 * minute + 30 * SECOND}, {"type": "Temp", "ts": now + 50 * SECOND}
+    )
+    assert [reason for _, reason in fast.reasons] == ["ts is 59 min ahead of the clock; at most 1 min is accepted"]
+    service.close()
+    service = Service(tmp_path / "old")
+    for ago in (10**6, 10**5, 10):  # old data is replayed
+        assert publish(service, {"type": "Temp", "ts": now - ago * minute}).accepted == 1
+        service.wait()
+    assert publish(service, {"type": "Temp", "ts": now}).accepted == 1
+    service.close()
+
+
 def test_mistakes_are_told_before_anything_is_deployed(service: Service) -> None:
     with pytest.raises(RuleError) as mistake:
         service.deploy("define Fire() from Smoke(area=$a) and last Temp(valeu>) within 5 min from Smoke")
@@ -130,6 +173,31 @@ def test_declared_types_hold_for_what_comes(service: Service) -> None:
     assert [match["attributes"] for match in matches(service)] == [{"n": 5}]
     with pytest.raises(RuleError, match="declared already"):
         service.deploy("event Count(n: string)\ndefine Other() from Count()")
+
+
+def test_rules_may_give_one_name_different_kinds(tmp_path: Path) -> None:
+    service = Service(tmp_path, NOW)
+    service.deploy("rule A\ndefine A(v: string) from Temp() where v = Temp.area").result(300)
+    service.deploy("rule B\ndefine B(v: double) from Temp() where v = Temp.value").result(300)
+    both = "rule Both\ndefine Both(v: double) from A(v='y') and last B(v>1) within 1 min from A where v = B.v"
+    service.deploy(both).result(300)
+    publish(service, event("Temp", 1, area="x", value=2.5), event("Temp", 2, area="y", value=3.5))
+    settle(service)
+    expected = [("A", "x"), ("B", 2.5), ("Both", 2.5), ("A", "y"), ("B", 3.5)]
+    assert sorted((one["rule"], str(one["attributes"]["v"])) for one in matches(service)) == sorted(
+        (rule, str(value)) for rule, value in expected
+    )
+    number = next(one["number"] for one in matches(service) if one["rule"] == "Both")
+    assert looking.why(service, str(number))["checks"]
+    assert looking.dry_run(service, "rule C\ndefine C(v: bool) from A() where v = true")["matches"] == 2
+    service.close()
+    service = Service(tmp_path, NOW)
+    service.remove("Both").result(300)
+    service.remove("A").result(300)
+    publish(service, event("Temp", 20_000, area="z", value=4.5), event("Clock", 20_001))
+    service.wait()
+    assert matches(service)[-1]["attributes"] == {"v": 4.5}
+    service.close()
 
 
 LANGUAGES = {

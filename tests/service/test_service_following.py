@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.service import following
 
 import tocsin.service.on_spark
@@ -172,14 +173,8 @@ def check(folder: Path, seed: int, slots: int, kills: float) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 5), st.sampled_from([0.0, 0.3]))
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rules_that_come_and_go_find_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, slots: int, kills: float
 ) -> None:
     check(tmp_path_factory.mktemp("life"), seed, slots, kills)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100))
-def test_many_lives_find_the_same(tmp_path: Path, seed: int) -> None:
-    check(tmp_path, seed, 1 + seed % 5, 0.3)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.errors import EventError, RuleError
+from tocsin.events.batches import Columns
 from tocsin.events.types import Kind
-from tocsin.service.intake import ARROW_STREAM, JSON, NDJSON, Bounds, Intake, Kinds, Registry, Taken
+from tocsin.service.intake import ARROW_STREAM, JSON, NDJSON, TYPES_MAX, Bounds, Intake, Kinds, Registry, Taken
 from tocsin.service.records import Events, decode
 
 NOW = 1_800_000_000_000_000
@@ -38,7 +39,7 @@ def arrow(table: pa.Table) -> bytes:
 
 
 def take(body: bytes, format: str, into: Intake | None = None, bounds: Bounds = ALWAYS, **options: Any) -> Taken:
-    return (into or intake()).read(body, format, now_us=NOW, bounds=bounds, **options)
+    return (into or intake()).read(body, format, now_us=NOW, bounds=bounds, columns=Columns(**options))
 
 
 def rows(taken: Taken) -> list[dict[str, Any]]:
@@ -139,8 +140,34 @@ def test_an_event_without_a_time_happens_now() -> None:
 def test_late_and_early_events_are_rejected() -> None:
     body = ndjson(*({"type": "A", "ts": NOW + offset} for offset in (-1, 0, 10, 11)))
     taken = take(body, NDJSON, bounds=Bounds(NOW, NOW + 10))
-    assert {place: reason.split(":")[0] for place, reason in taken.rejected.items()} == {0: "late", 3: "too early"}
+    assert {place: reason.split(":")[0] for place, reason in taken.rejected.items()} == {
+        0: "late",
+        3: "ts is 11 us ahead of the clock; at most 10 us is accepted",
+    }
+    assert taken.times == {0: NOW - 1, 3: NOW + 11}
     assert [row["ts"] - NOW for row in rows(taken)] == [0, 10]
+
+
+@pytest.mark.parametrize("format", [JSON, NDJSON, ARROW_STREAM])
+def test_only_accepted_events_register_types_and_attributes(format: str) -> None:
+    objects = [{"type": f"Late{number}", "ts": NOW - 1, "x": 1.5} for number in range(9)]
+    objects += [{"type": "Good", "ts": NOW, "x": 1.5}, {"type": "Good", "ts": NOW - 1, "x": 1.5, "y": 2.5}]
+    tables = {name: [one.get(name) for one in objects] for name in ("type", "ts", "x", "y")}
+    bodies = {JSON: json.dumps(objects).encode(), NDJSON: ndjson(*objects), ARROW_STREAM: arrow(pa.table(tables))}
+    into = intake()
+    taken = take(bodies[format], format, into, Bounds(NOW, NOW))
+    assert (taken.accepted, len(taken.rejected)) == (1, 10)
+    assert into.registry.kinds == taken.news == {"Good": {"x": Kind.DOUBLE}}
+    assert rows(taken) == [{"type": "Good", "ts": NOW, "seq": 0, "x": 1.5}]
+
+
+def test_a_full_registry_refuses_new_types_only() -> None:
+    into = intake({f"T{number}": {"x": Kind.DOUBLE} for number in range(TYPES_MAX - 1)})
+    objects = [{"type": type, "ts": NOW, "x": 1.5} for type in ("T5", "New", "Newer", "Newest")]
+    taken = take(ndjson(*objects), NDJSON, into)
+    assert taken.accepted == 2
+    assert set(taken.rejected.values()) == {f"there are more than {TYPES_MAX} types of events"}
+    assert set(into.registry.kinds) >= {taken.types[number] for number in taken.batch["type"].to_pylist()}
 
 
 def test_what_rules_define_does_not_come_from_outside() -> None:
@@ -201,11 +228,12 @@ def test_every_event_is_accepted_or_rejected_and_the_log_keeps_it(objects: list[
         taken = take(body, format)
         assert taken.accepted + len(taken.rejected) == len(objects)
         assert all(0 <= place < len(objects) for place in taken.rejected)
-        record = Events(taken.batch, taken.types, taken.news, "key", len(taken.rejected), NOW)
+        record = Events(taken.batch, taken.types, taken.news, "key", len(taken.rejected), taken.letters, NOW)
         again = decode(memoryview(record.encode()))
         assert isinstance(again, Events)
         assert again.batch.equals(taken.batch.combine_chunks())
         assert (again.types, again.news, again.key) == (taken.types, taken.news, "key")
+        assert again.letters == taken.letters
 
 
 @pytest.mark.parametrize("line", [b"null", b'{"a":' * 50_000 + b"1" + b"}" * 50_000, b"[" * 9 + b"]" * 9, b"NaN"])

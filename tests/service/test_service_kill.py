@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.budget import seeds
 
 import tocsin
 from tocsin.client import Client
@@ -52,7 +53,7 @@ def free_port() -> int:
     ],
 )
 def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, events: int, engine: str) -> None:
-    seed = random.randrange(1_000)
+    seed = seeds(range(1)).start
     print(f"seed {seed}, {events} events")
     table = fire_events(events, areas=20, rate=100, seed=seed)
     table = table.append_column("id", pa.array([f"e{number}" for number in range(events)]))

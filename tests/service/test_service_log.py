@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tocsin.errors import StateError, TocsinError
 from tocsin.service import log as log_module
 from tocsin.service.committer import Committer
+from tocsin.service.feed import Feed
 from tocsin.service.log import HEADER, Log
 
 PAYLOADS = st.lists(st.binary(max_size=60), min_size=1, max_size=12)
@@ -194,3 +195,30 @@ def test_many_writers_share_a_few_syncs(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(payloads(log)) == 101
     committer.close()
     log.close()
+
+
+def test_a_feed_is_read_backwards_by_rule(tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "feed", keep_bytes=1 << 18, at_hand=3)
+    for number in range(40):
+        rare = [{"rule": "Rare"}] if number % 20 == 19 else []
+        feed.write([{"rule": "Often"}, *rare, {"rule": "Hot", "query": "Near"}])
+    numbers = {
+        rule: [one.number for one in feed.after(0, 1_000) if f'"{rule}"'.encode() in one.text][::-1]
+        for rule in ("Often", "Rare", "Near")
+    }
+    assert len(numbers["Rare"]) == 2
+
+    def check(feed: Feed) -> None:
+        for rule, expected in numbers.items():
+            assert [one.number for one in feed.backwards(rule)] == expected
+        assert [one.number for one in feed.backwards()] == list(range(82, 0, -1))
+        assert list(feed.backwards("None")) == []
+
+    check(feed)
+    feed.close()
+    feed = Feed(tmp_path / "feed", keep_bytes=1 << 18, at_hand=3)
+    check(feed)
+    for _ in range(10):
+        feed.write([{"rule": "Often", "text": "x" * 1_000}] * 100)
+    assert list(feed.backwards("Rare")) == []  # deleted
+    feed.close()

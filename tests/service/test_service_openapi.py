@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.budget import examples
 from tests.service.serving import Running, running
 
 pytest.importorskip("schemathesis", reason="the package schemathesis is not installed")
@@ -43,13 +44,10 @@ def operations() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=str)
 @pytest.mark.parametrize(("method", "path"), operations())
-def test_nothing_that_can_be_asked_makes_it_fail(
-    web: Running, method: str, path: str, mode: GenerationMode, request: pytest.FixtureRequest
-) -> None:
-    examples = EXAMPLES * (20 if request.config.getoption("--slow") else 1)
+def test_nothing_that_can_be_asked_makes_it_fail(web: Running, method: str, path: str, mode: GenerationMode) -> None:
     operation = schemathesis.openapi.from_url(f"{web.url}/openapi.json")[path][method]
     quiet = settings(
-        max_examples=examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None
+        max_examples=examples(EXAMPLES), phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None
     )
 
     @quiet

@@ -38,6 +38,12 @@ define  Fire(area: string, temp: double)
 from    Smoke(area=$a) and last Temp(area=$a, value>45) within 5 min from Smoke
 where   area = Smoke.area, temp = Temp.value
 """
+BLAZE = """
+define  Blaze(temp: string)
+from    Smoke(area=$a) and last Temp(area=$a, value>48) within 5 min from Smoke
+where   temp = Smoke.area
+"""
+"""Its `temp` is of another kind than that of Fire."""
 SPREADING = """
 define  Spreading(first: string, then: string)
 from    Fire(area=$a) as now and last Fire(area != $a) as before within 2 min from now
@@ -80,7 +86,7 @@ def story(folder: Path, engine: str, seed: int, *, short: bool = False) -> tuple
     service.deploy(LATE).result(300)
     publish(service, 200, 400)
     if short:
-        service.deploy(FIRE.replace("Fire", "Blaze").replace("45", "48")).result(300)
+        service.deploy(BLAZE).result(300)
         publish(service, 400, 600)
     else:
         service.deploy(SPREADING).result(300)  # Fire cannot be in several slots any more

@@ -119,6 +119,23 @@ def test_pages_are_by_rule_and_time(web: Running) -> None:
     client.remove("Fire")
 
 
+def test_the_latest_matches_of_a_rule_are_of_that_rule(web: Running) -> None:
+    client = web.client()
+    client.deploy("rule Often\ndefine Often(n: double) from Tick() where n = Tick.n")
+    client.deploy("rule Rare\ndefine Rare(n: double) from Tock() where n = Tock.n")
+    at = START + next(clock) * SECOND
+    client.publish([{"type": "Tock", "ts": at + n, "n": n} for n in range(30)])
+    client.publish([{"type": "Tick", "ts": at + 100 + n, "n": n} for n in range(300)])
+    web.service.wait()
+    wait_for(lambda: len(client.latest(rule="Often", limit=1_000)) == 300, "the matches")
+    assert [one["attributes"]["n"] for one in client.latest(rule="Rare", limit=5)] == [25, 26, 27, 28, 29]
+    assert [one["attributes"]["n"] for one in client.latest(limit=2)] == [298, 299]
+    page = web.http().get("/matches?latest=true&rule=Rare&limit=5").json()
+    assert (page["next"], page["more"]) == (web.service.matches.last, False)
+    client.remove("Often")
+    client.remove("Rare")
+
+
 def test_a_stream_goes_on_where_it_was(web: Running) -> None:
     client = web.client()
     client.deploy(FIRE)
@@ -151,6 +168,57 @@ def test_rejected_events_are_told_one_by_one(web: Running) -> None:
         (1, "invalid JSON"),
         (2, "ts holds a list; it can be a string, a number or a boolean"),
     ]
+
+
+def test_dead_letters_have_every_rejected_event(web: Running) -> None:
+    client, at = web.client(), START + next(clock) * SECOND
+    before = len(list(client.dead_letters()))
+    client.publish([{"type": "Gauge", "ts": at, "level": 1.5}])
+    web.service.wait()
+    body = [
+        {"type": "Gauge", "ts": at + 1, "level": "high"},
+        {"type": "Gauge", "ts": at - 9 * SECOND, "level": 2.5},
+        {"type": "Gauge", "ts": 2**61, "level": 2.5},
+        {"type": "Gauge", "ts": "soon", "level": 2.5},
+        {"type": "no name", "ts": at + 1},
+        {"ts": at + 1},
+        {"type": "Gauge", "ts": at + 2, "level": 3.5},
+        17,
+    ]
+    text = "\n".join(map(json.dumps, body)) + "\nnonsense \ud800".encode(errors="surrogatepass").decode(
+        errors="replace"
+    )
+    answer = web.http().post("/events", content=text, headers={"Content-Type": NDJSON}).json()
+    assert (answer["accepted"], answer["rejected"]) == (1, 8)
+    letters = wait_for(lambda: list(client.dead_letters())[before:], "the dead letters")
+    assert [one["reason"] for one in letters] == [one["reason"] for one in answer["reasons"]]
+    assert [(one["type"], one["reason"].split(":")[0]) for one in letters] == [
+        ("Gauge", "level should be a double, it is 'high'"),
+        ("Gauge", "late"),
+        ("Gauge", "ts is out of range"),
+        ("Gauge", "ts is not a time"),
+        ("no name", "'no name' is no name of a type"),
+        (None, "there is no type"),
+        (None, "not a JSON object"),
+        (None, "invalid JSON"),
+    ]
+    assert letters[1]["ts"] == at - 9 * SECOND
+    assert json.loads(letters[1]["event"]) == body[1]
+    table = pa.table({"type": ["Gauge"], "ts": [at + 3], "level": ["high"]})
+    assert client.publish(table)["rejected"] == 1  # nothing of this request is accepted
+    letter = wait_for(lambda: list(client.dead_letters())[before + 8 :], "the dead letter")[0]
+    assert (letter["type"], letter["event"]) == ("Gauge", json.dumps({**body[0], "ts": at + 3}))
+    page = web.http().get("/dead-letters?latest=true&limit=1").json()
+    assert page == {"dead_letters": [letter], "next": letter["number"], "more": False}
+
+
+def test_of_many_rejected_events_some_are_kept_and_the_rest_is_counted(web: Running) -> None:
+    last = web.service.letters.last
+    answer = web.http().post("/events", content=b"x\n" * 1_500, headers={"Content-Type": NDJSON}).json()
+    assert (answer["rejected"], len(answer["reasons"])) == (1_500, 1_000)
+    letters = wait_for(lambda: list(web.client().dead_letters(last)), "the dead letters")
+    assert len(letters) == 1_001
+    assert letters[-1]["reason"] == "500 more events of the same request were rejected"
 
 
 def test_arrow_comes_in_and_keys_count_once(web: Running) -> None:
@@ -461,11 +529,11 @@ def test_webhooks_are_signed_tried_again_and_given_up(tmp_path: Path) -> None:
         assert (told["failures"], told["delivered"], told["secret"]) == (2, 1, None)
         receiver.refusals = 4
         client.publish(readings("h1"))
-        wait_for(lambda: http.get(f"/webhooks/{made['id']}/dead-letters").json()["matches"])
+        wait_for(lambda: http.get(f"/webhooks/{made['id']}/dead-letters").json()["dead_letters"])
         client.publish(readings("h2"))
         wait_for(lambda: len(receiver.taken) == 2)
         assert json.loads(receiver.taken[1][1])["matches"][0]["attributes"]["area"] == "h2"
-        (dead,) = http.get(f"/webhooks/{made['id']}/dead-letters").json()["matches"]
+        (dead,) = http.get(f"/webhooks/{made['id']}/dead-letters").json()["dead_letters"]
         assert (dead["match"]["attributes"]["area"], dead["error"]) == ("h1", "answered 302")
         wait_for(lambda: http.get(f"/webhooks/{made['id']}").json()["cursor"] == web.service.matches.last)
     with running_again(tmp_path) as web:

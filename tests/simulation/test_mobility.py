@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck
 
-from tests.simulation.moving import Moving, as_expected, as_ranges, dense, moving, shadowed, whole
+from tests.budget import seeds
+from tests.simulation.moving import Moving, as_expected, as_ranges, dense, shadowed, whole
 from tests.simulation.windowed import windowed
 from tocsin.language.interests import Semantics
 
@@ -20,18 +21,7 @@ def check(case: Moving) -> None:
         assert as_ranges(delivered[name]) == as_expected(expected)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_every_range_is_complete_and_in_order(seed: int) -> None:
-    check(dense(seed))
-
-
-@settings(max_examples=60, suppress_health_check=QUIET)
-@given(moving())
-def test_any_rules_in_any_city(case: Moving) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(range(20)))
 def test_strong_queries_agree_where_they_overlap(seed: int) -> None:
     agreeing(dense(seed, queries=2, same=True, strong=True))
 
@@ -60,12 +50,6 @@ def test_queries_whose_rules_and_ranges_coincide_share_their_operators() -> None
         assert len(delivered["other"]) == len(delivered[one.name])
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
-def test_operators_with_counting_windows_are_reconfigured(first: int) -> None:
-    for seed in range(first, first + 20):
-        check(windowed(seed))
-
-
 def test_cases_with_counting_windows_are_of_all_kinds() -> None:
     several = [windowed(seed) for seed in range(60)]
     delivered = [sum(len(one.delivered) for one in case.expected()["qMe"]) for case in several]
@@ -79,43 +63,9 @@ def test_cases_with_counting_windows_are_of_all_kinds() -> None:
     assert sum(found(case, Semantics.WEAK) != found(case, Semantics.STRONG) for case in several) > 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(range(20)))
 def test_strong_queries_with_counting_windows_agree_where_they_overlap(seed: int) -> None:
     agreeing(windowed(seed, queries=2, same=True, strong=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 1100, 100))
-def test_a_thousand_cases_with_counting_windows(first: int) -> None:
-    for seed in range(first, first + 100):
-        check(windowed(seed, queries=2))
-
-
-@pytest.mark.slow
-def test_strong_queries_with_counting_windows_agree_in_many_cases() -> None:
-    for seed in range(100, 300):
-        agreeing(windowed(seed, queries=2, same=True, strong=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 1100, 100))
-def test_a_thousand_seeds(first: int) -> None:
-    for seed in range(first, first + 100):
-        check(dense(seed, queries=2))
-
-
-@pytest.mark.slow
-@settings(max_examples=400, suppress_health_check=QUIET)
-@given(moving(queries=2))
-def test_any_rules_of_two_queries_in_any_city(case: Moving) -> None:
-    check(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 500, 100))
-def test_strong_queries_agree_in_many_cases(first: int) -> None:
-    for seed in range(first, first + 100):
-        agreeing(dense(seed, queries=2, same=True, strong=True))
 
 
 def agreeing(case: Moving) -> None:

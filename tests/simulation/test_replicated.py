@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.budget import seeds
 from tests.simulation.schedules import LIMIT_US, ROUNDS, TYPES, draw, play, scheduled
 from tocsin.engine import reference
 from tocsin.errors import TocsinError
@@ -38,12 +39,7 @@ def run(seeds: range) -> None:
 
 
 def test_properties_hold_under_random_faults() -> None:
-    run(range(40))
-
-
-@pytest.mark.slow
-def test_properties_hold_under_random_faults_in_a_long_sweep() -> None:
-    run(range(40, 240))
+    run(seeds(range(40)))
 
 
 @pytest.mark.parametrize(

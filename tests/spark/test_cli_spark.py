@@ -110,7 +110,7 @@ def test_the_answers_are_those_of_this_process(folder: Path) -> None:
     result = tocsin("run", "fire.tesla", "--events", "e.csv", "--json")
     assert result.exit_code == 0
     report = json.loads(result.stdout)
-    for part in ("counts", "by_rule", "matches", "dead_letters"):
+    for part in ("counts", "by_rule", "matches", "dead_letters", "reasons", "span"):
         assert report[part] == embedded[part]
     assert len(report["matches"]) == 2
     assert result.stderr == ""
@@ -136,12 +136,15 @@ def test_every_format_gives_the_same_matches(folder: Path) -> None:
     Path("csv").mkdir()
     Path("csv/1.csv").write_text("".join(lines[:3]))
     Path("csv/2.csv").write_text("ts,type,area\n2026-07-01 12:02:00,Smoke,A1\r\n2026-07-01T14:03:00+02:00,Smoke,A2\n")
+    Path("backwards.csv").write_text("".join([lines[0], *reversed(lines[1:])]))
     found = []
-    for events in ("e.csv", "parquet", "e.jsonl", "csv"):
-        assert tocsin("run", "fire.tesla", "--events", events, "--matches", f"{events}.m.jsonl").exit_code == 0
+    for events in ("e.csv", "parquet", "e.jsonl", "csv", "backwards.csv"):
+        result = tocsin("run", "fire.tesla", "--events", events, "--matches", f"{events}.m.jsonl")
+        assert result.exit_code == 0
+        assert "; from 2026-07-01T12:00:00Z to 2026-07-01T12:03:00Z; none rejected" in result.stderr
         found.append(Path(f"{events}.m.jsonl").read_text())
     assert found[0].count("\n") == 2
-    assert found == found[:1] * 4
+    assert found == found[:1] * 5
 
 
 def test_a_folder_of_matches(folder: Path) -> None:
@@ -158,7 +161,19 @@ def test_bad_lines_are_told_with_the_reason(folder: Path) -> None:
     good = "".join(f"Temp,2026-07-01T13:00:{second:02}Z,A1,20\n" for second in range(20))
     Path("e.csv").write_text(f"{CSV}{good}Temp,2026-07-01T13:01:00Z,A1,hot\nTemp,tomorrow,A1,60\nTemp\n")
     result = tocsin("run", "fire.tesla", "--events", "e.csv", "--dead-letters", "d.jsonl", "--json")
-    assert json.loads(result.stdout)["counts"] == {"events": 24, "late": 0, "dead": 0, "matches": 2, "bad_lines": 3}
+    report = json.loads(result.stdout)
+    assert report["counts"] == {"events": 24, "late": 0, "dead": 0, "matches": 2, "bad_lines": 3}
+    assert report["reasons"] == {
+        "value is not a number": 1,
+        "ts is not a time": 1,
+        "it is not a line of CSV with the 4 columns type, ts, area, value": 1,
+    }
+    strict = tocsin("run", "fire.tesla", "--events", "e.csv", "--strict")
+    assert strict.exit_code == 1
+    last = strict.stderr.splitlines()[-1]
+    assert last.startswith("24 events in ")
+    assert "; from 2026-07-01T12:00:00Z to 2026-07-01T13:00:19Z; 3 rejected: " in last
+    assert last.endswith("; --dead-letters PATH keeps them")
     letters = [json.loads(line) for line in Path("d.jsonl").read_text().splitlines()]
     assert sorted((letter["reason"], letter["event"]) for letter in letters) == [
         ("it is not a line of CSV with the 4 columns type, ts, area, value", "Temp"),
@@ -185,12 +200,12 @@ def test_event_notation_and_more_matches_than_are_collected(folder: Path, monkey
     ("arguments", "code", "message"),
     [
         (("--events", "none.csv"), 1, "there is no file or folder none.csv"),
-        (("--events", "e.csv", "--delay", "soon"), 1, "'soon' is not a duration"),
+        (("--events", "e.csv", "--delay", "5 s"), 2, "for --follow only: without it, events are sorted by time"),
+        (("--events", "e.csv", "--follow", "--delay", "soon"), 1, "'soon' is not a duration"),
         (("--events", "e.csv", "--matches", "m.xml"), 1, "m.xml ends in '.xml', which is no known format"),
         (("--events", "e.csv", "--matches", "e.csv"), 1, "e.csv is one of the files of events"),
         (("--events", "e.csv", "--follow"), 1, "e.csv is a file, and --follow waits for new ones"),
         (("--events", ".", "--matches", "m", "--follow"), 1, "m is in the folder of events"),
-        (("--events", "e.csv", "--ordered"), 2, "Spark keeps no order of arrival"),
         (("--events", "e.csv", "--metrics", "0"), 2, "this is for --follow only"),
         (("--events", "kafka://nowhere/", "--follow"), 1, "'kafka://nowhere/' is not the address of a Kafka topic"),
     ],
@@ -304,7 +319,9 @@ def test_matches_that_are_written_nowhere_are_printed(folder: Path) -> None:
     assert result.exit_code == 0
     assert [json.loads(line)["rule"] for line in result.stdout.splitlines()] == ["Hot", "Last"]
     assert "checkpoint: .tocsin/fire" in result.stderr
-    assert "1 event set aside as late or bad" in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("5 events in ")  # and not the lines with the names of columns
+    assert "; from 2026-07-01T12:00:00Z to 2026-07-01T12:09:00Z; 1 rejected: it is not a line of CSV" in last
 
 
 def test_demo(spark: SparkSession) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.budget import seeds
 from tests.spark.cluster import Cluster, until
 from tests.spark.exactly_once_job import RULES
 
@@ -131,8 +131,8 @@ def kill(what: str, cluster: Cluster, rng: random.Random, folder: Path) -> str:
     ids=["few", "many"],
 )
 def test_kills_change_nothing(tmp_path: Path, total: int, files: int, kills_of_each: int) -> None:
-    seed = int(os.environ.get("TOCSIN_SEED", random.randrange(2**32)))
-    print(f"TOCSIN_SEED={seed}")
+    seed = seeds(range(1)).start
+    print(f"seed {seed}")
     rng = random.Random(seed)
     events = events_of(rng, total)
     kills = ["executor", "worker", "driver"] * kills_of_each

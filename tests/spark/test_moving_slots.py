@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.budget import examples
 from tests.conformance.hosts import expected
 from tests.conformance.packs import settled
 from tests.conformance.slots import moving
@@ -63,20 +63,9 @@ def drawn(seed: int, count: int) -> list[Event]:
     return events
 
 
-@settings(max_examples=10, **QUIET)
-@given(seed=st.integers(0, 9999), count=st.integers(10, 40))
-def test_moving_slots_give_the_rows_of_the_reference(seed: int, count: int) -> None:
-    _check(seed, count)
-
-
-@pytest.mark.slow
-@settings(max_examples=400, **QUIET)
+@settings(max_examples=examples(10), **QUIET)
 @given(seed=st.integers(0, 9999), count=st.integers(10, 60))
-def test_moving_slots_give_the_rows_of_the_reference_in_a_long_sweep(seed: int, count: int) -> None:
-    _check(seed, count)
-
-
-def _check(seed: int, count: int) -> None:
+def test_moving_slots_give_the_rows_of_the_reference(seed: int, count: int) -> None:
     program = parse(definitions() + QUERIES, "siddhi")
     types = {type.name: type for type in program.types}
     events = drawn(seed, count)

@@ -32,9 +32,7 @@ def expected(made: Plan) -> dict[str, list[str]]:
     return due(made.begins, made.types, made.rules, made.events, round(made.seconds * 1e6), changes)
 
 
-@pytest.mark.parametrize(
-    "strategy", [name if name == "MT" else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES]
-)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_sinks_get_what_one_place_would_find(tmp_path: Path, strategy: str) -> None:
     made = read_plan(tmp_path, MOVING, strategies=[strategy])
     machines = Machines(made)

@@ -22,9 +22,7 @@ from tocsin.spark.sites.channels import WAITING_MAX, Folders, Parcel, packed, pl
 SHORT = {"seconds": 60, "epoch": 20}
 
 
-@pytest.mark.parametrize(
-    "strategy", [name if name == "MT" else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES]
-)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_sinks_get_what_one_place_would_find(tmp_path: Path, strategy: str) -> None:
     """And what is sent is what the simulator says, where nothing depends on how time is cut."""
     made = read_plan(tmp_path, FIVE, strategies=[strategy])

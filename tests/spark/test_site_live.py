@@ -113,6 +113,20 @@ def test_what_is_no_event_is_written_down(tmp_path: Path) -> None:
     assert ids[0].endswith(":0")
 
 
+def test_an_event_far_ahead_of_the_clock_does_not_make_others_late(tmp_path: Path) -> None:
+    machines, writers = begun(tmp_path, live={**SOURCES, "dam": {"from": "arriving/dam", "ahead": 30}})
+    hour = 3_600_000_000
+    rain = {"type": "Rain", "ts": machines.now_us + 90 * hour, "area": "A1"}
+    writers.put("dam", [rain])
+    machines.run_for(25, 3_000_000)
+    writers.put("dam", [{**rain, "ts": machines.now_us - hour}, {**rain, "ts": machines.now_us + 20_000_000}])
+    machines.run_for(20, 3_000_000)
+    files = sorted((machines.plan.hosting.folder / "letters" / "dam").glob("*.jsonl"))
+    said = [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [one["reason"] for one in said] == ["ts is 3 d ahead of the clock; at most 30 s is accepted"]
+    assert said[0]["ts"] == rain["ts"]
+
+
 def test_a_silent_source_goes_on_with_the_clock(tmp_path: Path) -> None:
     """If it is said so: else all wait for it."""
     silent = {"from": "arriving/dam", "idle": 20}

@@ -81,5 +81,5 @@ def test_drawn_events_have_the_kinds_and_the_constants_of_the_rules() -> None:
 
 def test_no_events_for_queries_that_move() -> None:
     rules = "define Jam() from Brake()\ninterest Ahead of Jam around P() range circle 9 m lifetime 1 s update each"
-    with pytest.raises(RuleError, match="not for queries that move"):
+    with pytest.raises(RuleError, match="cannot draw events for interest Ahead"):
         streams(rules)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     pass
 
 SPARK = "On Spark"
+WRONG_USAGE: Any = typer.BadParameter.__base__
+"""Click's UsageError, of the click that Typer uses: its own in newer versions."""
 
 
 class Answering(TyperGroup):
@@ -28,8 +30,11 @@ class Answering(TyperGroup):
         try:
             return super().invoke(ctx)
         except TocsinError as error:
-            typer.echo(f"tocsin: {error}", err=True)
+            showing.say(f"tocsin: {error}", err=True)
             raise typer.Exit(1) from None
+        except WRONG_USAGE as error:
+            error.message = showing.lines(error.message)
+            raise
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -48,7 +53,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from tocsin import __version__
 
-        typer.echo(f"tocsin {__version__}")
+        showing.say(f"tocsin {__version__}")
         raise typer.Exit
 
 
@@ -74,11 +79,11 @@ def check(rules: Rules) -> None:
     """
     ruleset = rules_of(rules)
     for rule in ruleset.rules:
-        typer.echo(f"{rule.name}: {rule.emits}")
+        showing.say(f"{rule.name}: {rule.emits}")
     for interest in ruleset.interests:
-        typer.echo(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
+        showing.say(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
     moving = f" and {showing.count(len(ruleset.interests), 'interest')}" if ruleset.interests else ""
-    typer.echo(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake", err=True)
+    showing.say(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake", err=True)
 
 
 @app.command()
@@ -94,13 +99,13 @@ def explain(
     """
     ruleset = rules_of(rules)
     if svg is None:
-        typer.echo(ruleset.explain())
+        showing.say(ruleset.explain())
         return
     try:
         svg.write_text(ruleset.explain_svg(), encoding="utf-8")
     except OSError as error:
         raise TocsinError(f"{svg} cannot be written: {error.strerror}") from None
-    typer.echo(f"the plan is in {svg}", err=True)
+    showing.say(f"the plan is in {svg}", err=True)
 
 
 @app.command()
@@ -124,6 +129,7 @@ def run(
         str | None,
         typer.Option(metavar="PATH", help="Write late and bad events to this file or folder, with the reason."),
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 1 if any row was rejected.")] = False,
     locations: Annotated[
         str | None,
         typer.Option(
@@ -136,8 +142,11 @@ def run(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     delay: Annotated[
-        str, typer.Option(help="How much later than others an event of a stream may come, such as '5 s'.")
-    ] = "0 s",
+        str | None,
+        typer.Option(
+            help="With --follow: how much later than others an event may come, such as '5 s'.", show_default="0 s"
+        ),
+    ] = None,
     type_column: TypeColumn = "type",
     ts_column: TsColumn = "ts",
     ts_unit: TsUnit = None,
@@ -175,14 +184,15 @@ def run(
             rich_help_panel=SPARK,
         ),
     ] = None,
-    ordered: Annotated[
-        bool, typer.Option("--ordered", help="Embedded only: the events are in order, wait for none.")
-    ] = False,
 ) -> None:
     """Run rules over events and show the matches, or write them to a file.
 
-    Without --follow, that is over what is there, in any order. With it, the run goes on with new files of a folder
-    or new messages of a topic, each match is written once, and a run that was stopped goes on where it was.
+    Without --follow, that is over what is there: it is sorted by time, and no event is late. With it, the run goes on
+    with new files of a folder or new messages of a topic, each match is written once, and a run that was stopped goes
+    on where it was.
+
+    Rows that cannot be used are rejected: the last line says how many and why, --dead-letters keeps them, and --strict
+    makes them an error. It also says from when to when the events are.
 
     [bold]Look:[/bold]  tocsin run fire.tesla --events readings.csv
 
@@ -203,23 +213,19 @@ def run(
 
     [bold]Without Spark, for scripts:[/bold]  tocsin run fire.tesla --events log.jsonl --engine embedded --json
     """
-    options = {"--checkpoint": checkpoint, "--rules-folder": rules_folder, "--metrics": metrics}
+    options = {"--delay": delay, "--checkpoint": checkpoint, "--rules-folder": rules_folder, "--metrics": metrics}
     given = [name for name, value in options.items() if value is not None]
     if given and not follow:
-        raise typer.BadParameter("this is for --follow only", param_hint=given[0])
-    if engine is Engine.SPARK and ordered:
-        raise typer.BadParameter(
-            "Spark keeps no order of arrival; this is for --engine embedded", param_hint="--ordered"
-        )
+        why = ": without it, events are sorted by time" if given[0] == "--delay" else ""
+        raise typer.BadParameter(f"this is for --follow only{why}", param_hint=given[0])
     if engine is Engine.EMBEDDED and (follow or slots):
         raise typer.BadParameter("this is for --engine spark", param_hint="--follow" if follow else "--slots")
     ruleset = rules_of(rules)
     for name, value in (("--locations", locations), ("--history", history)):
         if value is not None and not ruleset.interests:
             raise typer.BadParameter(f"{rules} has no interest: this is for queries that move", param_hint=name)
-    if ruleset.interests and (rules_folder or ordered):
-        param = "--rules-folder" if rules_folder else "--ordered"
-        raise typer.BadParameter("this is not for queries that move", param_hint=param)
+    if ruleset.interests and rules_folder:
+        raise typer.BadParameter("this is not for queries that move", param_hint="--rules-folder")
     wanted = running.Wanted(
         rules=rules,
         events=events,
@@ -229,22 +235,18 @@ def run(
         ts_unit=ts_unit and ts_unit.value,
         delay=delay,
         limit=limit,
-        ordered=ordered,
         master=master,
         slots=slots,
         checkpoint=checkpoint,
         changes=rules_folder,
         metrics=metrics,
         as_json=as_json,
+        strict=strict,
         locations=locations,
         history=history,
     )
-    if engine is Engine.EMBEDDED:
-        running.embedded(ruleset, wanted)
-    elif follow:
-        raise typer.Exit(running.follow(ruleset, wanted))
-    else:
-        running.once(ruleset, wanted)
+    how = running.embedded if engine is Engine.EMBEDDED else running.follow if follow else running.once
+    raise typer.Exit(how(ruleset, wanted))
 
 
 @app.command()
@@ -275,9 +277,9 @@ def why(
     moment = None if at is None else microseconds(at)
     reasons = running.reasons(rules_of(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
     if as_json:
-        typer.echo(json.dumps([reason.as_data() for reason in reasons], ensure_ascii=False))
+        showing.say(showing.as_json([reason.as_data() for reason in reasons]))
     else:
-        typer.echo("\n\n".join(map(str, reasons)))
+        showing.say("\n\n".join(map(str, reasons)))
 
 
 @app.command()
@@ -302,11 +304,19 @@ def change(
 
     [bold]Remove, from noon on:[/bold]  tocsin change changes/ --remove Fire --at 2026-07-01T12:00:00Z
     """
+    from tocsin.language.queries import Query
+    from tocsin.language.requests import Request
+    from tocsin.language.rules import Rule
+    from tocsin.language.supported import check_supported
+
     if add is None and not remove:
         raise typer.BadParameter("say what to --add or --remove")
     order: dict[str, object] = {}
     if add is not None:
-        rules_of(add)
+        ruleset = rules_of(add)
+        remedy = "interests do not come and go while a run follows; use a run of its own: `tocsin run`"
+        with running.named(add):
+            check_supported("`tocsin change`", ruleset.program, Rule, Request, Query, remedy=remedy, verb="add")
         order["add"] = add.read_text(encoding="utf-8")
     if remove:
         order["remove"] = remove
@@ -320,7 +330,7 @@ def change(
         hidden.rename(folder / name)
     except OSError as error:
         raise TocsinError(f"{folder} cannot be written: {error.strerror}") from None
-    typer.echo(f"the change is in {folder / name}", err=True)
+    showing.say(f"the change is in {folder / name}", err=True)
 
 
 @app.command()
@@ -345,7 +355,7 @@ def rekey(
     with plainly():
         spark = runs.connect(master, slots, (runs.events_of(checkpoint),))
         before, after = runs.rekey(ruleset, spark, checkpoint, to, slots)
-    typer.echo(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
+    showing.say(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
 
 
 @app.command()

@@ -30,6 +30,9 @@ def serve(
     ] = None,
     no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Everyone on this machine may do everything.")] = False,
     delay: Annotated[str, typer.Option(help="How much later than others an event may come.")] = "1 s",
+    ahead: Annotated[
+        str, typer.Option(help="How far ahead of this machine's clock an event may be; others are rejected.")
+    ] = "1 min",
     clock: Annotated[
         Clock, typer.Option(help="What time is: what events say, or what the clock on the wall says.")
     ] = Clock.EVENTS,
@@ -70,6 +73,7 @@ def serve(
             names=tuple(name or ()),
             open_to_all=no_tokens,
             delay_us=duration_us(delay),
+            ahead_us=duration_us(ahead),
             clock=clock.value,
             private_callbacks=private_callbacks,
             demo=demo,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,8 +9,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from tocsin.cli import showing
 from tocsin.cli.outcomes import Outcome
 from tocsin.cli.showing import console, rate
 
@@ -60,16 +58,17 @@ def follow(followed: Followed, metrics: str | None) -> tuple[Outcome, int]:
     counters = followed.counters
     with stopping() as stopped, published(counters, metrics) as where, followed.running():
         if where is not None and where.startswith("http"):
-            typer.echo(f"metrics: {where}", err=True)
+            showing.say(f"metrics: {where}", err=True)
         _watch(followed, stopped)
     counts = {
-        "events": counters.input_rows,
+        "events": counters.events,
         "late": counters.late,
-        "dead": counters.letters,
+        "dead": counters.letters - counters.bad_lines,
         "matches": counters.matches,
-        "bad_lines": 0,
+        "bad_lines": counters.bad_lines,
     }
-    outcome = Outcome(counts, counters.by_rule, None, counters.letters, [], perf_counter() - begun)
+    seconds = perf_counter() - begun
+    outcome = Outcome(counts, counters.by_rule, None, counters.letters, [], seconds, counters.reasons, counters.span)
     return outcome, 130 if stopped.by == signal.SIGINT else 0
 
 
@@ -83,7 +82,7 @@ def _watch(followed: Followed, stopped: Stopped) -> None:
             if stderr.is_terminal:
                 status.update(text)
             elif perf_counter() - said_s >= SAY_S and followed.counters.batches != said:
-                typer.echo(text, err=True)
+                showing.say(text, err=True)
                 said_s, said = perf_counter(), followed.counters.batches
 
 
@@ -92,7 +91,7 @@ def line(counters: Counters) -> str:
     if not counters.batches:
         return "waiting for the first batch"
     parts = [
-        f"{counters.input_rows:,} events",
+        f"{counters.events:,} events",
         rate(round(counters.rows_per_s), 1),
         f"{counters.matches:,} matches",
         f"state {_bytes(sum(counters.state_bytes.values()))}",
@@ -102,7 +101,7 @@ def line(counters: Counters) -> str:
     if lag is not None:
         parts.insert(2, f"lag {_span(lag)}")
     if counters.letters:
-        parts.append(f"{counters.letters:,} set aside")
+        parts.append(f"{counters.letters:,} rejected")
     return ", ".join(parts)
 
 
@@ -111,7 +110,7 @@ def print_matches(found: pa.Table) -> None:
     from tocsin.events.files import records
 
     for record in records(found):
-        typer.echo(json.dumps(record, ensure_ascii=False))
+        showing.say(showing.as_json(record))
 
 
 def _bytes(size: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from tocsin.cli import showing
 from tocsin.cli.showing import console, found_by_rule, rate
 from tocsin.errors import TocsinError
 
@@ -36,6 +37,10 @@ class Outcome:
     dead: int
     examples: list[str]
     seconds: float
+    reasons: Counter[str] = field(default_factory=Counter)
+    """How many dead letters there are for each reason."""
+    span: tuple[int, int] | None = None
+    """The first and the last time of the events (µs)."""
 
 
 def as_json(outcome: Outcome, matches: str | None, dead_letters: str | None) -> dict[str, Any]:
@@ -49,6 +54,8 @@ def as_json(outcome: Outcome, matches: str | None, dead_letters: str | None) -> 
         "events_per_second": round(outcome.counts["events"] / max(outcome.seconds, 1e-9)),
         "matches": matches or (records(outcome.shown) if outcome.shown is not None else None),
         "dead_letters": dead_letters or outcome.examples,
+        "reasons": dict(outcome.reasons.most_common()),
+        "span": outcome.span and [showing.moment(ts) for ts in outcome.span],
     }
 
 
@@ -59,6 +66,7 @@ def embedded(
     dead_letters: Path | None,
     *,
     limit: int,
+    ts_unit: str | None,
     locations: EventFiles | None = None,
 ) -> Outcome:
     """Runs in this process, and writes or keeps what comes out."""
@@ -79,9 +87,11 @@ def embedded(
             for chunk in locations.chunks(CHUNK_ROWS):
                 taking.take(detector.locate(chunk.table))
                 taking.set_aside(detector.dead_letters(), chunk.bad)
-        seconds = _drive(detector, source, taking)
+        seconds = _drive(detector, source, taking, ts_unit)
     counts = {**detector.counts, "bad_lines": taking.bad_lines}
-    return Outcome(counts, taking.by_rule, taking.shown(), taking.dead, taking.examples, seconds)
+    return Outcome(
+        counts, taking.by_rule, taking.shown(), taking.dead, taking.examples, seconds, taking.reasons, taking.span
+    )
 
 
 @dataclass
@@ -96,6 +106,8 @@ class Taking:
     bad_lines: int = 0
     dead: int = 0
     examples: list[str] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    span: tuple[int, int] | None = None
     kept: list[pa.Table] = field(default_factory=list)
 
     def take(self, table: pa.Table) -> None:
@@ -112,16 +124,25 @@ class Taking:
         """Takes late and bad events, and lines that are no events."""
         import pyarrow as pa
 
+        from tocsin.events.letters import count_reasons
+
         if bad:
             rows = [(f"{line.path}, line {line.line}: {line.reason}", None, None, line.text) for line in bad]
             columns = [pa.array(column, letters.schema.types[at]) for at, column in enumerate(zip(*rows, strict=True))]
             letters = pa.concat_tables([pa.table(columns, schema=letters.schema), letters])
         self.bad_lines += len(bad)
         self.dead += letters.num_rows
+        self.reasons.update(count_reasons(letters))
         for row in letters.slice(0, EXAMPLES - len(self.examples)).to_pylist():
             self.examples.append(f"{row['reason']}: {row['event'][:120]}")
         if self.dead_to:
             self.dead_to.write(letters)
+
+    def at(self, ts: Any) -> None:
+        """Takes the times of events (µs)."""
+        if len(ts):
+            first, last = int(ts.min()), int(ts.max())
+            self.span = (first, last) if self.span is None else (min(self.span[0], first), max(self.span[1], last))
 
     def shown(self) -> pa.Table:
         """The first matches."""
@@ -130,13 +151,14 @@ class Taking:
         return pa.concat_tables(self.kept)
 
 
-def _drive(detector: Detector | MovingDetector, source: EventFiles, taking: Taking) -> float:
+def _drive(detector: Detector | MovingDetector, source: EventFiles, taking: Taking, ts_unit: str | None) -> float:
     """Sends all events through the detector, with a progress bar on a terminal. Returns the seconds it took."""
+    from tocsin.events.batches import times_us
+
     start = perf_counter()
-    with console(stderr=True).status(f"looking at the columns of {source.source}"):
-        _ = source.schema
     with _progress(source.bytes_total) as advance:
         for chunk in source.chunks(CHUNK_ROWS):
+            taking.at(times_us(chunk.table[source.names["ts"]], ts_unit))
             taking.take(detector.push(chunk.table))
             taking.set_aside(detector.dead_letters(), chunk.bad)
             advance(chunk.bytes_read, detector.counts["events"], taking.matches)

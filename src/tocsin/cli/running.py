@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from tocsin.cli import outcomes, showing
 from tocsin.errors import RuleError, TocsinError
@@ -40,15 +37,15 @@ class Wanted:
     names: dict[str, Any]
     """What the columns type, ts, seq and id are called."""
     ts_unit: str | None
-    delay: str
+    delay: str | None
     limit: int
-    ordered: bool
     master: str
     slots: int | None
     checkpoint: str | None
     changes: str | None
     metrics: str | None
     as_json: bool
+    strict: bool = False
     locations: str | None = None
     history: str | None = None
 
@@ -58,31 +55,34 @@ class Wanted:
 
         return Columns(**self.names, ts_unit=self.ts_unit)
 
-    def tell(self, outcome: Outcome) -> None:
-        """Prints what was found."""
+    def tell(self, outcome: Outcome) -> int:
+        """Prints what was found, and returns the exit code: 1 if rows were rejected that must not be."""
         if self.as_json:
-            typer.echo(json.dumps(outcomes.as_json(outcome, self.matches, self.dead_letters), ensure_ascii=False))
-            return
-        if self.matches is None and self.limit and outcome.shown is not None:
-            showing.show(outcome.shown, outcome.counts["matches"])
-        showing.summary(outcome, self.matches, self.dead_letters)
+            showing.say(showing.as_json(outcomes.as_json(outcome, self.matches, self.dead_letters)))
+        else:
+            if self.matches is None and self.limit and outcome.shown is not None:
+                showing.show(outcome.shown, outcome.counts["matches"])
+            showing.summary(outcome, self.matches, self.dead_letters)
+        return 1 if self.strict and outcome.dead else 0
 
 
-def embedded(ruleset: RuleSet, wanted: Wanted) -> None:
-    """The run in this process."""
+def embedded(ruleset: RuleSet, wanted: Wanted) -> int:
+    """The run in this process. Returns the exit code."""
     from tocsin.engine.kernels.cache import telling
 
     with telling(lambda: showing.remark("compiling the engine: once, for a minute or two")):
-        _embedded(ruleset, wanted)
+        return _embedded(ruleset, wanted)
 
 
-def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
+def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
     from tocsin.events.files import open_events
 
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
         if address is not None and "://" in address:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
     source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
+    with showing.console(stderr=True).status("looking at the columns and times of the events"):
+        disorder_us = source.disorder_us(wanted.ts_unit)
     names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
     locations = None
     if ruleset.interests:
@@ -92,11 +92,14 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> None:
             declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
             locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)
     else:
-        detector = ruleset.detector(delay=wanted.delay, ordered=wanted.ordered, **names)
+        # Files are sorted: events wait for as long as the files are out of order, and none is late.
+        detector = ruleset.detector(delay=disorder_us, **names)
     places = [Path(path) if path else None for path in (wanted.matches, wanted.dead_letters)]
     with named(wanted.rules):
-        outcome = outcomes.embedded(detector, source, *places, limit=wanted.limit, locations=locations)
-    wanted.tell(outcome)
+        outcome = outcomes.embedded(
+            detector, source, *places, limit=wanted.limit, ts_unit=wanted.ts_unit, locations=locations
+        )
+    return wanted.tell(outcome)
 
 
 def reasons(
@@ -123,16 +126,14 @@ def reasons(
         return evidence.why_not(id, at, rule)
 
 
-def once(ruleset: RuleSet, wanted: Wanted) -> None:
-    """The run on Spark over what is there."""
-    from tocsin.api import duration_us
+def once(ruleset: RuleSet, wanted: Wanted) -> int:
+    """The run on Spark over what is there. Returns the exit code."""
     from tocsin.spark import errors, runs, sources
 
-    duration_us(wanted.delay)
     _check_places(wanted)
     with errors.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
-        status.update(f"reading {wanted.events}")
+        status.update(showing.waiting(f"reading {wanted.events}"))
         source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
         locations = None
         if wanted.locations is not None:
@@ -149,7 +150,12 @@ def once(ruleset: RuleSet, wanted: Wanted) -> None:
             dead_letters=wanted.dead_letters,
             limit=wanted.limit,
         )
-    wanted.tell(outcomes.Outcome(found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds))
+    return wanted.tell(
+        outcomes.Outcome(
+            found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds, found.reasons,
+            found.span,
+        )
+    )  # fmt: skip
 
 
 def follow(ruleset: RuleSet, wanted: Wanted) -> int:
@@ -160,12 +166,12 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
 
     _check_places(wanted)
     checkpoint = wanted.checkpoint or default_checkpoint(wanted.rules, wanted.matches)
-    typer.echo(f"checkpoint: {checkpoint}", err=True)
+    showing.say(f"checkpoint: {checkpoint}", err=True)
     what = runs.Follow(
         wanted.events,
         wanted.columns,
         checkpoint,
-        delay_us=duration_us(wanted.delay),
+        delay_us=duration_us(wanted.delay or 0),
         slots=wanted.slots,
         matches=wanted.matches,
         dead_letters=wanted.dead_letters,
@@ -173,13 +179,12 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
         locations=wanted.locations,
         history=wanted.history,
         printed=None if wanted.as_json else following.print_matches,
-        said=lambda text: typer.echo(text, err=True),
+        said=lambda text: showing.say(text, err=True),
     )
     with errors.plainly(), named(wanted.rules):
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
         outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
-    wanted.tell(outcome)
-    return code
+    return wanted.tell(outcome) or code
 
 
 def default_checkpoint(rules: Path, matches: str | None) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+from tocsin.cli import showing
 from tocsin.errors import TocsinError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -28,12 +29,20 @@ class Wanted:
     names: tuple[str, ...]
     open_to_all: bool
     delay_us: int
+    ahead_us: int
     clock: str
     private_callbacks: bool
     demo: bool
     engine: str | None = None
     """If not said: that of the folder; Spark for a new one; embedded for the demo."""
     master: str | None = None
+
+
+class Plain(logging.Formatter):
+    """Log lines that do nothing to a terminal, whatever users send."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return showing.lines(super().format(record))
 
 
 def serve(wanted: Wanted) -> None:
@@ -49,7 +58,9 @@ def serve(wanted: Wanted) -> None:
     from tocsin.service.web.server import listen, server
     from tocsin.service.webhooks import Webhooks
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(Plain("%(asctime)s %(levelname)s %(message)s"))
     if wanted.open_to_all and wanted.host not in LOOPBACK:
         raise TocsinError("a service that others can reach needs tokens: leave --no-tokens out")
     with ExitStack() as stack:
@@ -67,8 +78,14 @@ def serve(wanted: Wanted) -> None:
         if wanted.master is not None and engine != "spark":
             raise TocsinError("--master is for --engine spark")
         what = "starting Spark" if engine == "spark" else "compiling kernels where that is not done yet"
-        typer.echo(f"engine: {engine}; reading the log, {what}", err=True)
-        options = Options(delay_us=wanted.delay_us, clock=wanted.clock, engine=engine, master=wanted.master)
+        showing.say(f"engine: {engine}; reading the log, {what}", err=True)
+        options = Options(
+            delay_us=wanted.delay_us,
+            ahead_us=wanted.ahead_us,
+            clock=wanted.clock,
+            engine=engine,
+            master=wanted.master,
+        )
         service = Service(folder, options)
         stack.callback(service.close)
         if engine == "embedded":
@@ -79,10 +96,10 @@ def serve(wanted: Wanted) -> None:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{port}"
         if secret is not None:
-            typer.echo(f"token with all roles (shown once): {secret}", err=True)
-        typer.echo(f"console: {address}/{'' if secret is None else '#token=' + secret}", err=True)
-        typer.echo(f"API: {address}/docs", err=True)
-        typer.echo(f"data: {folder}{' (temporary)' if wanted.folder is None else ''}", err=True)
+            showing.say(f"token with all roles (shown once): {secret}", err=True)
+        showing.say(f"console: {address}/{'' if secret is None else '#token=' + secret}", err=True)
+        showing.say(f"API: {address}/docs", err=True)
+        showing.say(f"data: {folder}{' (temporary)' if wanted.folder is None else ''}", err=True)
         hosts = frozenset({*LOOPBACK, wanted.host, *wanted.names})
         demo = Demo(service) if wanted.demo else None
 
@@ -124,4 +141,4 @@ def issue(folder: Path, name: str, roles: list[str], events_per_s: float | None)
         if role not in known:
             raise typer.BadParameter(f"a role is one of {', '.join(known)}", param_hint="--role")
     tokens = Tokens(folder / "tokens")
-    typer.echo(tokens.issue(name, map(Role, roles or known), events_per_s or EVENTS_PER_S))
+    showing.say(tokens.issue(name, map(Role, roles or known), events_per_s or EVENTS_PER_S))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,26 +13,86 @@ import typer
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
+    from rich.text import Text
 
     from tocsin.cli.outcomes import Outcome
 
 WIDE = 160
+REASONS = 3
+EPOCH = datetime(1970, 1, 1)
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, those that change the direction of text, other line breaks, and halves of characters."""
+
+
+def plain(text: object) -> str:
+    """A value as text that does nothing to a terminal: control characters are escaped.
+
+    Whatever comes from rules, events, files or options is shown through this.
+
+    >>> print(plain("a\x1b[31mb\n"))
+    a\x1b[31mb\n
+    """
+    return _UNSEEN.sub(_escaped, str(text))
+
+
+def lines(text: object) -> str:
+    """The same for a text of several lines."""
+    return _UNSEEN.sub(lambda found: found[0] if found[0] in "\n\t" else _escaped(found), str(text))
+
+
+def as_json(data: object) -> str:
+    """Data as JSON that does nothing to a terminal."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(data, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return ascii(found[0])[1:-1]
+
+
+def say(text: object, err: bool = False) -> None:
+    """Prints a text of one or several lines on stdout or stderr."""
+    typer.echo(lines(text), err=err)
 
 
 def summary(outcome: Outcome, matches: str | None, dead_letters: str | None) -> None:
     """What happened, in a few lines on stderr."""
-    events = outcome.counts["events"]
-    typer.echo(f"{count(events, 'event')} in {outcome.seconds:.2f} s: {rate(events, outcome.seconds)}", err=True)
-    rules = f" ({', '.join(f'{name} {found:,}' for name, found in sorted(outcome.by_rule.items())[:8])})"
+    rules = f" ({', '.join(f'{plain(name)} {found:,}' for name, found in sorted(outcome.by_rule.items())[:8])})"
     where = f", in {matches}" if matches else ""
     found = count(outcome.counts["matches"], "match")
-    typer.echo(f"{found}{rules if outcome.by_rule else ''}{where}", err=True)
-    if outcome.dead:
-        where = f"in {dead_letters}" if dead_letters else "--dead-letters FILE keeps them"
-        first = ". The first:" if outcome.examples else ""
-        typer.echo(f"{count(outcome.dead, 'event')} set aside as late or bad; {where}{first}", err=True)
+    say(f"{found}{rules if outcome.by_rule else ''}{where}", err=True)
+    if outcome.examples:
+        say("rejected, the first:", err=True)
         for example in outcome.examples:
-            typer.echo(f"  {example}", err=True)
+            say(f"  {plain(example)}", err=True)
+    events = outcome.counts["events"]
+    parts = [f"{count(events, 'event')} in {outcome.seconds:.2f} s: {rate(events, outcome.seconds)}"]
+    if outcome.span is not None:
+        parts.append(f"from {moment(outcome.span[0])} to {moment(outcome.span[1])}")
+    parts.append(rejected(outcome, dead_letters))
+    say("; ".join(parts), err=True)
+
+
+def rejected(outcome: Outcome, dead_letters: str | None) -> str:
+    """How many rows were rejected, the most frequent reasons, and where the rows are."""
+    if not outcome.dead:
+        return "none rejected"
+    reasons = [f"{plain(reason)} ({found:,})" for reason, found in outcome.reasons.most_common(REASONS)]
+    if len(outcome.reasons) > REASONS:
+        reasons.append("…")
+    where = f"see {dead_letters}" if dead_letters else "--dead-letters PATH keeps them"
+    return f"{outcome.dead:,} rejected: {', '.join(reasons)}; {where}"
+
+
+def moment(ts: int) -> str:
+    """A time (µs) as a person reads it.
+
+    >>> moment(1_782_907_200_000_000), moment(1_782_907_200_500_000)
+    ('2026-07-01T12:00:00Z', '2026-07-01T12:00:00.500000Z')
+    """
+    try:
+        return f"{(EPOCH + timedelta(microseconds=ts)).isoformat()}Z"
+    except OverflowError:
+        return f"{ts} µs"
 
 
 def show(table: pa.Table, total: int) -> None:
@@ -39,16 +102,16 @@ def show(table: pa.Table, total: int) -> None:
     from tocsin.events.files import records
 
     if not total:
-        typer.echo("no matches")
+        say("no matches")
         return
     here = sum(found_by_rule(table).values())
     title = count(total, "match") if total == here else f"the first {here:,} of {count(total, 'match')}"
     names = [name for name in table.column_names if name not in ("id", "parts")]
-    columns = [Column(name, overflow="fold") for name in (*names, "made of")]
+    columns = [Column(plain(name), overflow="fold") for name in (*names, "made of")]
     shown = Table(*columns, title=title, title_justify="left")
     for record in records(table):
         parts = ", ".join(f"{part['role']} {_clock(part['ts'])}" for part in record["parts"] or ())
-        shown.add_row(*("" if record[name] is None else str(record[name]) for name in names), parts)
+        shown.add_row(*("" if record[name] is None else plain(record[name]) for name in names), plain(parts))
     console().print(shown)
 
 
@@ -59,10 +122,22 @@ def remark(text: str) -> None:
 
 
 def console(stderr: bool = False) -> Console:
+    """A terminal for tables and progress, to which strings are text and never markup."""
     from rich.console import Console
 
+    class Terminal(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(lines(text), **{**options, "markup": False, "emoji": False})
+
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else WIDE, soft_wrap=False)
+    return Terminal(file=stream, width=None if stream.isatty() else WIDE, soft_wrap=False)
+
+
+def waiting(text: str) -> Text:
+    """What a status line says: rich would take a string for markup."""
+    from rich.text import Text
+
+    return Text(plain(text))
 
 
 def count(number: int, noun: str) -> str:

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from tocsin.cli import showing
 from tocsin.cli.showing import console
 from tocsin.errors import TocsinError, nearest
 
@@ -72,7 +71,7 @@ def simulated(
                 raise TocsinError(f"{where} cannot be written: {error.strerror}") from None
     if as_json:
         more = {"predictions": predictions} if predictions else {}
-        typer.echo(json.dumps({"seconds": scenario.seconds, **more, "runs": outcomes}, indent=2))
+        showing.say(json.dumps({"seconds": scenario.seconds, **more, "runs": outcomes}, indent=2))
     else:
         _show(outcomes, scenario.seconds)
     return not any(row.get("wrong_sinks") for row in outcomes)

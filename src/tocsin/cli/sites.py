@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from tocsin.cli import showing
 from tocsin.cli.showing import console
 from tocsin.errors import TocsinError, nearest
 
@@ -89,7 +88,7 @@ def up(path: Path, strategy: str | None, engine: str, *, fresh: bool, detach: bo
     ships.claim(fresh=fresh)
     ships.start()
     if detach:
-        typer.echo(
+        showing.say(
             f"{len(ships.plan.names)} started: tocsin site status shows them, tocsin site down stops them", err=True
         )
         return True
@@ -99,20 +98,20 @@ def up(path: Path, strategy: str | None, engine: str, *, fresh: bool, detach: bo
         finally:
             ships.stop()
     if not finished:
-        typer.echo(f"stopped; tocsin site up {path} goes on from here", err=True)
+        showing.say(f"stopped; tocsin site up {path} goes on from here", err=True)
         return True
     right = _judged(ships) if check else {}
     said = {True: ", exactly what one place would find", False: ", NOT what one place would find", None: ""}
     for sink in sorted(ships.plan.sites.sinks):
         rows, where = len(received(ships.folder, sink)), sink_folder(ships.folder, sink)
-        typer.echo(f"{sink} got {rows:,}{said[right.get(sink)]}: {where}")
+        showing.say(f"{sink} got {rows:,}{said[right.get(sink)]}: {where}")
     return all(right.values())
 
 
 def down(path: Path) -> None:
     """Stops all sites of a plan."""
     stopped = fleet(path).stop()
-    typer.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing ran", err=True)
+    showing.say(f"stopped: {', '.join(stopped)}" if stopped else "nothing ran", err=True)
 
 
 def status(path: Path, *, as_json: bool) -> None:
@@ -120,7 +119,7 @@ def status(path: Path, *, as_json: bool) -> None:
     ships = fleet(path)
     if as_json:
         rows = [{"name": one.name, "state": one.state, **one.told} for one in ships.seen()]
-        typer.echo(json.dumps({"sites": rows, "waiting": ships.waiting()}, indent=2))
+        showing.say(json.dumps({"sites": rows, "waiting": ships.waiting()}, indent=2))
     else:
         console().print(_picture(ships, {}))
 
@@ -170,7 +169,7 @@ def _watched(ships: Fleet, stopped: Callable[[float], bool]) -> bool:
                 live.update(_picture(ships, before))
             elif time.monotonic() - said_s > SAY_S:
                 said_s = time.monotonic()
-                typer.echo("; ".join(_line(one) for one in ships.seen()), err=True)
+                showing.say("; ".join(_line(one) for one in ships.seen()), err=True)
             if ships.finished():
                 live.update(_picture(ships, {}) if screen.is_terminal else "")
                 return True

@@ -20,7 +20,7 @@ def studied(
     claims: list[Claim] = []
     scale = Scale(quick, full, seeds, None if trace is None else str(trace.absolute()))
     for study in [named(one) for one in (NAMES if name == "all" else (name,))]:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         with Progress(*columns, console=console(stderr=True), transient=True) as bar:
             task = bar.add_task(study.title)
 

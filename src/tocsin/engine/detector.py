@@ -23,14 +23,20 @@ from tocsin.engine.state import State, extract, load
 from tocsin.engine.texts import Lexicon
 from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.batches import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, Known, Seen, read
+from tocsin.events.clock import Clock
 from tocsin.events.letters import describe_row, letters
 from tocsin.events.scheduler import BEGINNING, Scheduler
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
-from tocsin.language.requests import Statement
+from tocsin.language.queries import Query
+from tocsin.language.requests import Request, Statement
+from tocsin.language.rules import Rule
+from tocsin.language.supported import check_supported
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, plan
 
+NO_INTERESTS = "a detector of rules does not follow objects; use rules(…).detector()"
+"""What to do with an interest."""
 LETTERS_KEPT = 100_000
 """How many dead letters are kept until somebody takes them; beyond that they are only counted."""
 
@@ -99,13 +105,16 @@ class Detector:
 
     # ---- what goes in and comes out
 
-    def push(self, data: Data) -> pa.Table:
-        """Takes events in the order of their arrival; returns the matches that became certain."""
+    def push(self, data: Data, clock: Clock | None = None) -> pa.Table:
+        """Takes events in the order of their arrival; returns the matches that became certain.
+
+        `clock`: that of the host, if it has one; events that are too far ahead of it are dead letters.
+        """
         seen = read(data, self._columns, self.known, first=self._times is None)
         self._learn(seen)
         self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)
-        return self._take(seen.batch)
+        return self._take(seen.batch if clock is None else self._not_ahead(seen.batch, clock))
 
     def learn(self, kinds: Mapping[str, Mapping[str, Kind]]) -> None:
         """Notes which attributes events of these types have; they may have others besides. For `push_batch`."""
@@ -192,9 +201,12 @@ class Detector:
         Binds only the new rules; nothing of the state is touched.
         """
         if isinstance(rules, str):
-            text = rules
-            rules = tuple(replace(rule, source=text) for rule in parse(text).rules)
+            program = parse(text := rules)
+            check_supported("`Detector.add`", program, Rule, Request, Query, remedy=NO_INTERESTS)
+            self.declare(program.types)
+            rules = tuple(replace(rule, source=text) for rule in program.rules)
         rules = tuple(rules)
+        check_supported("`Detector.add`", rules, Rule, Request, Query, remedy=NO_INTERESTS)
         if not self._silenced.isdisjoint(rule.name for rule in rules):
             self._forget()
         earliest = self._scheduler.largest + 1 if self._scheduler.largest > BEGINNING else BEGINNING
@@ -452,6 +464,23 @@ class Detector:
             return
         type = [*self._reading][number]
         self._bury([(reason, type, batch["ts"][row].as_py(), describe_row(batch, row, type))])
+
+    def _not_ahead(self, batch: pa.Table, clock: Clock) -> pa.Table:
+        """The events that are not too far ahead of the clock; the others, also of unneeded types, are dead letters."""
+        ts = batch["ts"].to_numpy()
+        ahead = ts > clock.latest_us
+        if not ahead.any():
+            return batch
+        names = [*self._reading]
+        count = int(ahead.sum())
+        self._counts["events"] += count
+        room = max(0, LETTERS_KEPT - len(self._letters))
+        self._counts["dead"] += max(0, count - room)
+        for row in np.flatnonzero(ahead)[:room].tolist():
+            number = batch["type"][row].as_py()
+            type = names[number] if number >= 0 else None
+            self._bury([(clock.reason(int(ts[row])), type, int(ts[row]), describe_row(batch, row, type or "?"))])
+        return batch.filter(pa.array(~ahead))
 
     def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
         self._counts["dead"] += len(dead)

@@ -23,13 +23,20 @@ from tocsin.events.arrow import ARROW
 from tocsin.events.batches import LABEL_COLUMN, Columns, Data, read
 from tocsin.events.ids import text_words
 from tocsin.events.types import Event, EventType, Kind
-from tocsin.language.queries import Query
+from tocsin.language.interests import Interest
 from tocsin.language.requests import Statement
-from tocsin.language.rules import Clause, Rule, Within
+from tocsin.language.rules import Clause, Program, Rule, Within
+from tocsin.language.supported import check_supported
 from tocsin.plans.plan import Plan
 
 SAME_MAX = 1 << 20
 """How many events of equal content are looked through for one by its id."""
+
+
+def check_explicable(given: Program | Iterable[Statement | Interest]) -> None:
+    """Fails unless all are TESLA rules: `Trial` goes through the clauses of these only."""
+    remedy = "they explain TESLA rules; use `explain` for what this one does"
+    check_supported("why and why not", given, Rule, remedy=remedy, verb="explain")
 
 
 class Evidence:
@@ -67,9 +74,8 @@ class Evidence:
 
     def why_not(self, id: str | None, at: int | None, name: str | None) -> list[Reason]:
         """What became of the rules, or of the one of that name, at an event: that of an id, or those of a time (µs)."""
-        rules = [rule for rule in self._rules.values() if isinstance(rule, Rule)]
-        if name is not None:
-            rules = [self._rule(name)]
+        names = self._rules if name is None else (name,)
+        rules = [self._rule(name) for name in names]
         reasons: list[Reason] = []
         seen = False
         for ts in sorted({at} if at is not None else self._times(id)):
@@ -90,9 +96,8 @@ class Evidence:
         rule = self._rules.get(name)
         if rule is None:
             raise RuleError(f"there is no rule {name}")
-        if not isinstance(rule, Rule):
-            what = "a query" if isinstance(rule, Query) else "a request"
-            raise RuleError(f"{name} is {what}: why and why not are answered for rules of TESLA")
+        check_explicable([rule])
+        assert isinstance(rule, Rule)
         return rule
 
     # ---- events of a time
@@ -137,11 +142,14 @@ class Evidence:
     def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
         """A match as an event: it stands where the last of its parts does."""
         if not row["parts"]:
-            raise RuleError(f"{row['rule']} is a query: why and why not are answered for rules of TESLA")
+            check_explicable([self._rules[row["rule"]]])
         last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
         seq = max((fact.seq for fact in facts if fact.identity in last and fact.ts == row["ts"]), default=0)
         emits = self._rules[row["rule"]].emits
-        values = {name: row[name] for name, _ in emits.attributes if row[name] is not None}
+        values = {}
+        for name, kind in emits.attributes:
+            if (value := row.get(name, row.get(f"{name}:{kind}"))) is not None:
+                values[name] = value
         words = int(row["id"][:16], 16), int(row["id"][16:], 16)
         return Fact(emits.name, row["ts"], seq, row["id"], words, values)
 

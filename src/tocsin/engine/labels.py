@@ -66,13 +66,15 @@ class Labels:
         return pa.array(types, pa.string())
 
     def attribute(self, name: str) -> tuple[Array, Kind] | None:
-        """For each rule, which of its attributes has this name, or -1, and its kind; None if no rule has it."""
+        """For each rule, which of its attributes has this name (or `name:kind`), or -1, and its kind; None if no rule
+        has it.
+        """
         if name not in self._attributes:
             places = np.full(len(self), -1, np.int64)
             kind: Kind | None = None
             for number, plan in enumerate(self._plans):
                 for place, (attribute, attribute_kind) in enumerate(plan.rule.emits.attributes):
-                    if attribute == name:
+                    if name in (attribute, f"{attribute}:{attribute_kind}"):
                         places[number], kind = place, attribute_kind
             self._attributes[name] = None if kind is None else (places, kind)
         return self._attributes[name]

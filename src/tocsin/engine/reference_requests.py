@@ -149,9 +149,9 @@ def _agree(values: Sequence[Value], *, same: bool) -> bool:
 
 
 def _apart(parts: Iterable[Combination]) -> bool:
-    """Whether no instance is used twice."""
-    facts = [fact for part in parts for _, fact in part]
-    return len(facts) == len(set(facts))
+    """Whether no two of these share an instance. One part may have an instance at several leaves (cumulative)."""
+    sets = [{fact for _, fact in part} for part in parts]
+    return all(one.isdisjoint(other) for one, other in combinations(sets, 2))
 
 
 def _apart_from_each(others: Iterable[Combination], one: Combination) -> bool:

@@ -66,6 +66,7 @@ def settings(detector: Detector) -> dict[str, Any]:
         "exact": {name: dict(type.attributes) for name, type in given.types.items()},
         "seen": {name: dict(kinds) for name, kinds in given.seen.items()},
         "closed": given.closed,
+        "by_kind": given.by_kind,
     }
 
 
@@ -90,6 +91,7 @@ def resume(
         complete=header["complete"],
         empty=frozenset(header["empty"]),
         closed=bool(types),
+        by_kind=header.get("by_kind", False),
     )
     columns, ordered = Columns(**header["columns"]), header["ordered"]
     detector = made([], {}, delay_us=header["delay_us"], ordered=ordered, columns=columns)

@@ -257,6 +257,13 @@ def _times(column: pa.ChunkedArray, unit: str | None, reasons: dict[int, str]) -
     return times, words
 
 
+def times_us(column: pa.ChunkedArray, unit: str | None) -> Array:
+    """The times (µs) of the rows of a `ts` column that have a usable one."""
+    reasons: dict[int, str] = {}
+    _, words = _times(column, unit, reasons)
+    return np.delete(words, list(reasons)) if reasons else words
+
+
 def _check_unit(words: Array) -> None:
     """Fails when integer times are most likely not microseconds: all would fall into a corner of 1970, or far off."""
     least, most = int(words.min()), int(words.max())

@@ -1,8 +1,9 @@
 """Where do events come from, and where do matches go? Parquet, NDJSON, CSV and event notation, as files or folders.
 
 Reading gives chunks of a bounded size, so that a file may be larger than memory, and tells how many bytes of all have
-been read. What a line of text holds that is no event comes along as `BadLine`s. Writing streams into a temporary file
-that takes its name when all is written, so that nobody reads half a result.
+been read. `disorder_us` reads the times first: it says how many events have to be held to sort all. What a line of text
+holds that is no event comes along as `BadLine`s. Writing streams into a temporary file that takes its name when all is
+written, so that nobody reads half a result.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -25,6 +27,7 @@ import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
 from tocsin.events.arrow import ARROW
+from tocsin.events.batches import TS_LIMIT, times_us
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
 from tocsin.events.lines import BadLine, Counts, blocks, decide, parse, tally
 from tocsin.events.types import Kind
@@ -95,6 +98,23 @@ class EventFiles(ABC):
                     yield Chunk(table, bad, before + bytes_read)
                 before += path.stat().st_size
 
+    def disorder_us(self, ts_unit: str | None = None) -> int:
+        """How much earlier than an event before it an event is at most; 0 if all are in order. Reads only the times."""
+        _ = self.schema
+        last, most = -TS_LIMIT, 0
+        for path in self.paths:
+            with _readable(path):
+                for column in self._ts(path):
+                    ts = times_us(column, ts_unit)
+                    if len(ts):
+                        latest = np.maximum.accumulate(np.concatenate([[last], ts]))
+                        most, last = max(most, int((latest[1:] - ts).max())), int(latest[-1])
+        return most
+
+    @abstractmethod
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        """The column of times of one file, in pieces."""
+
     @abstractmethod
     def _schema(self) -> pa.Schema:
         """The columns over all files, under the names that they have there."""
@@ -130,6 +150,13 @@ class ParquetFiles(EventFiles):
                     for field in schema
                 ]
                 yield Chunk(pa.table(columns, schema=schema), [], size * done // file.metadata.num_rows)
+
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        name = self.names["ts"]
+        with pq.ParquetFile(path) as file:
+            if name in file.schema_arrow.names:
+                for batch in file.iter_batches(CHUNK_ROWS, columns=[name]):
+                    yield pa.chunked_array([batch[name].cast(self.schema.field(name).type)])
 
 
 class TextFiles(EventFiles):
@@ -176,6 +203,11 @@ class TextFiles(EventFiles):
             table, bad = parse(block, self.format, self.kinds)
             for start in range(0, max(1, table.num_rows), rows):
                 yield Chunk(table.slice(start, rows), bad if start == 0 else [], block.end)
+
+    def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
+        name = self.names["ts"]
+        for block in blocks(path, self.format):
+            yield parse(block, self.format, {name: self.kinds[name]})[0][name]
 
 
 def open_events(

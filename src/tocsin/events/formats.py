@@ -121,16 +121,20 @@ class Csv:
         return 1, rest
 
     def infer(self, data: bytes) -> pa.Table | None:
-        return self._read(data, {})
+        return self._read(data, {}, None)
 
     def table(self, data: bytes, kinds: Kinds) -> pa.Table | None:
-        return self._read(data, dict.fromkeys(self.header, pa.string()))
+        return self._read(
+            data, dict.fromkeys(self.header, pa.string()), [name for name in self.header if name in kinds]
+        )
 
-    def _read(self, data: bytes, types: dict[str, pa.DataType]) -> pa.Table:
+    def _read(self, data: bytes, types: dict[str, pa.DataType], columns: list[str] | None) -> pa.Table:
         return pa_csv.read_csv(
             BytesIO(data),
             read_options=pa_csv.ReadOptions(column_names=self.header, block_size=len(data) + 1),
-            convert_options=pa_csv.ConvertOptions(column_types=types, null_values=NULLS, strings_can_be_null=True),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=types, null_values=NULLS, strings_can_be_null=True, include_columns=columns
+            ),
         )
 
     def rows(self, line: str) -> Iterable[Cells]:

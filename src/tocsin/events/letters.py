@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +40,31 @@ def describe_row(batch: pa.Table, row: int, type: str) -> str:
             time = value.type == ARROW[Kind.TIMESTAMP]
             attributes[attribute] = (value.cast(pa.int64()) if time else value).as_py()
     return describe(type, batch["ts"][row].as_py(), attributes, batch["seq"][row].as_py(), id)
+
+
+_DETAILS = (
+    (re.compile(r"^.*, line \d+: "), ""),
+    (re.compile(r"^column \d+: "), ""),
+    (re.compile(r" is .*, which is not ", re.DOTALL), " is not "),
+    (re.compile(r"(, it is |: ['\"]).*$", re.DOTALL), ""),
+    (re.compile(r", column \d+$"), ""),
+)
+"""What differs between rows that are rejected for the same reason: where they are, and what they hold."""
+
+
+def count_reasons(dead: pa.Table) -> Counter[str]:
+    """How many dead letters there are for each reason, whatever the rows hold.
+
+    >>> count_reasons(letters([('e.csv, line 7: value is "x", which is not a number', None, None, "…")]))
+    Counter({'value is not a number': 1})
+    """
+    counted: Counter[str] = Counter()
+    for found in dead["reason"].value_counts().to_pylist():
+        reason = found["values"]
+        for detail, instead in _DETAILS:
+            reason = detail.sub(instead, reason)
+        counted[reason] += found["counts"]
+    return counted
 
 
 def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:

@@ -41,7 +41,7 @@ _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _MINUS, _ATOM = range(1, 9)
 
 
 def print_program(program: Program) -> str:
-    """All event types and rules of a program.
+    """All event types, rules and interests of a program.
 
     >>> from tocsin.language.tesla import parse
     >>> print(print_program(parse("define Hot() from Temp(value>45) event Temp(value: double)")), end="")
@@ -58,6 +58,10 @@ def print_program(program: Program) -> str:
         types = "\n".join(f"event {event_type}" for event_type in program.types)
     parts = [types] if types else []
     parts += [print_rule(rule) for rule in program.rules]
+    if program.interests:
+        from tocsin.language.printing_interests import print_interest
+
+        parts += [print_interest(interest) for interest in program.interests]
     return "\n\n".join(parts) + "\n" if parts else ""
 
 

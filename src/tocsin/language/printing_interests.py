@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tocsin.language.interests import (
     Circle,
     Each,
@@ -16,15 +14,7 @@ from tocsin.language.interests import (
     Spatial,
     Timed,
 )
-from tocsin.language.printing import print_pattern, print_program, print_window
-from tocsin.language.rules import Program
-
-
-def print_interests(program: Program) -> str:
-    """Declarations, rules and interests as one text."""
-    parts = [print_program(replace(program, interests=())).rstrip("\n")]
-    parts += [print_interest(interest) for interest in program.interests]
-    return "\n\n".join(part for part in parts if part) + "\n"
+from tocsin.language.printing import print_pattern, print_window
 
 
 def print_interest(interest: Interest) -> str:

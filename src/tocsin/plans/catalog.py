@@ -28,6 +28,8 @@ class Catalog:
     complete: bool = False
     """Whether `shared` names every column, so that another name is a mistake and not merely unseen."""
     closed: bool = False
+    by_kind: bool = False
+    """Whether columns of matches are called `name:kind`, so that rules may give one name different kinds."""
 
     def check_type(self, name: str, span: Span | None) -> None:
         """Fails if there can be no events of this type."""
@@ -107,6 +109,7 @@ class Catalog:
             "empty": sorted(self.empty),
             "complete": self.complete,
             "closed": self.closed,
+            "by_kind": self.by_kind,
         }
 
     @classmethod
@@ -123,4 +126,5 @@ class Catalog:
             frozenset(data["empty"]),
             data["complete"],
             data["closed"],
+            data.get("by_kind", False),
         )

@@ -76,7 +76,7 @@ class Plan:
     @cached_property
     def emitted(self) -> Emitted:
         """What the rules define."""
-        return Emitted().with_rules(self.sources)
+        return Emitted(by_kind=self.given.by_kind).with_rules(self.sources)
 
     @property
     def defined(self) -> Mapping[str, EventType]:
@@ -152,7 +152,9 @@ class Plan:
             tuple(rule for rule in self.rules if rule.rule.name not in names),
             {name: level for name, level in self.levels.items() if name not in names},
         )
-        return _remembering(plan, Emitted().with_rules(rest), rest, numbers=dict(self.numbers))
+        return _remembering(
+            plan, Emitted(by_kind=self.given.by_kind).with_rules(rest), rest, numbers=dict(self.numbers)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +163,19 @@ class Emitted:
 
     types: Mapping[str, EventType] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    """By the column that an attribute has in matches: its name, or `name:kind`."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """The rule that named each column first."""
     names: frozenset[str] = frozenset()
     fills: Mapping[str, bool] = field(default_factory=dict)
     """For each type, whether queries define it: their rows stand in an order of their own."""
+    by_kind: bool = False
+    """See `Catalog`."""
 
     def with_rules(self, rules: Iterable[Statement]) -> Emitted:
         """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
         types, kinds, names, fills = dict(self.types), dict(self.kinds), set(self.names), dict(self.fills)
+        owners = dict(self.owners)
         for rule in rules:
             types |= {clock.type: EventType(clock.type) for clock in _clocks(rule)}
             if rule.name in names:
@@ -183,11 +191,13 @@ class Emitted:
                 message = f"another rule defines {known}, here it is {rule.emits}"
                 raise located(RuleError(message, span=rule.span, hint=hint), rule)
             for attribute, kind in rule.emits.attributes:
-                if kinds.setdefault(attribute, kind) != kind:
-                    hint = "Matches share one table: call one of them otherwise."
-                    message = f"{attribute} is {a(kind)} here and {a(kinds[attribute])} in another rule"
+                column = f"{attribute}:{kind}" if self.by_kind else attribute
+                owner = owners.setdefault(column, rule.name)
+                if kinds.setdefault(column, kind) != kind:
+                    hint = f"Matches of all rules share one table: rename {attribute} in one of the two rules."
+                    message = f"{attribute} is {a(kind)} in {rule.name} and {a(kinds[column])} in {owner}"
                     raise located(RuleError(message, span=rule.span, hint=hint), rule)
-        return Emitted(types, kinds, frozenset(names), fills)
+        return Emitted(types, kinds, owners, frozenset(names), fills, self.by_kind)
 
 
 def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
@@ -195,7 +205,7 @@ def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
 
     Time linear in the rules: sharing is by hashing.
     """
-    emitted = Emitted().with_rules(rules)
+    emitted = Emitted(by_kind=catalog.by_kind).with_rules(rules)
     _check_undeclared(rules, catalog)
     levels = order(rules)
     bound = _bound(rules, catalog, emitted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,8 @@ def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, rejected
 
 
-def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
-    """The objects of a JSON array, or the one object, and what is none."""
+def objects(body: bytes) -> list[Any]:
+    """What a JSON array holds, or the one object."""
     try:
         found = json.loads(body)
     except UnicodeDecodeError:
@@ -111,19 +112,36 @@ def objects(body: bytes) -> tuple[list[Object], dict[int, str]]:
         raise EventError("the body must be an event (a JSON object) or an array of events")
     if len(found) > EVENTS_MAX:
         raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {len(found):,}")
-    rows = [(place, one) for place, one in enumerate(found) if isinstance(one, dict)]
-    return rows, {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
+    return found
 
 
-def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str]) -> tuple[pa.Table, Arrays]:
-    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected."""
+def line_texts(body: bytes, places: Sequence[int]) -> list[str]:
+    """The lines at some places, which ascend."""
+    lines = (line for line in body.split(b"\n") if line.strip())
+    wanted = set(places)
+    chosen = (line for place, line in enumerate(islice(lines, places[-1] + 1)) if place in wanted)
+    return [line[:LINE_BYTES_MAX].decode(errors="replace").rstrip("\r") for line in chosen]
+
+
+def plain(text: str, characters: int) -> str:
+    """The start of a text, as UTF-8 can hold it: a lone surrogate is written as its escape."""
+    return text[:characters].encode(errors="backslashreplace").decode()
+
+
+def columns_of(
+    rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str], id: str | None = None
+) -> tuple[pa.Table, Arrays]:
+    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected.
+
+    `id`: the name of the source id, if events have one.
+    """
     wanted: dict[str, Kind | None] = {}
     good: list[Object] = []
     for place, cells in rows:
         for name, value in cells.items():
             if value is None or name == "type":
                 continue
-            reason = _misfit(name, value, kinds, wanted)
+            reason = _misfit(name, value, kinds, wanted, id)
             if reason is not None:
                 rejected[place] = reason
                 break
@@ -134,7 +152,7 @@ def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict
     for name in names:
         values = [cells.get(name) for _, cells in good]
         kind = wanted.get(name)
-        if name in ("ts", "id") or kind in (Kind.TIMESTAMP, Kind.STRING):
+        if name in ("ts", id) or kind in (Kind.TIMESTAMP, Kind.STRING):
             whole = name == "ts" and all(value is None or isinstance(value, int) for value in values)
             texts = [None if value is None else value if whole else str(value) for value in values]
             arrays[name] = pa.array(texts, pa.int64() if whole else pa.string())
@@ -144,7 +162,9 @@ def columns_of(rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict
     return pa.table(arrays), np.array([place for place, _ in good], np.int64)
 
 
-def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None]) -> str | None:
+def _misfit(
+    name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], id: str | None
+) -> str | None:
     """Why a cell cannot stand in its column."""
     kind = _NDJSON.kind(value)
     if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
@@ -162,8 +182,8 @@ def _misfit(name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[st
         return f"ts is not a time: {str(value)[:50]!r}"
     if name == "seq":
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
-    if name == "id":
-        return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"id should be text, it is {value!r}"
+    if name == id:
+        return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"{name} should be text, it is {value!r}"
     if not name or len(name) > NAME_CHARACTERS_MAX:
         return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
     known = kinds.get(name)

@@ -19,13 +19,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from tocsin.errors import RuleError, StateError, TocsinError, nearest
+from tocsin.events.batches import Columns
+from tocsin.events.clock import AHEAD_US
 from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import SECOND_US
 from tocsin.service.committer import Committer
 from tocsin.service.deployed import Deployed, Text, read
 from tocsin.service.detection import Detection, Row
 from tocsin.service.feed import Feed
-from tocsin.service.intake import Bounds, Intake, Registry, Taken
+from tocsin.service.intake import REASONS_MAX, Bounds, Intake, Registry, Taken
 from tocsin.service.log import Log
 from tocsin.service.rates import Rates
 from tocsin.service.receipts import Receipt, Receipts
@@ -73,7 +75,8 @@ class Options:
     """How a service behaves. `clock`: `events` or `wall`, what time is; see `Service`."""
 
     delay_us: int = SECOND_US
-    ahead_us: int = 3_600 * SECOND_US
+    ahead_us: int = AHEAD_US
+    """How far ahead of this machine's clock an event may be."""
     clock: str = "events"
     keep_bytes: int = 256 << 20
     """How much of the log is kept for looking back, beyond what a restart needs."""
@@ -133,10 +136,12 @@ class Service:
 
     # ---- events
 
-    def read(self, body: bytes, format: str, ts_unit: str | None = None) -> Taken:
-        """The events of a body, and why others are none."""
+    def read(self, body: bytes, format: str, ts_unit: str | None = None, id: str | None = None) -> Taken:
+        """The events of a body, and why others are none. `id`: what holds the source's own id of an event."""
         now_us = time.time_ns() // 1_000
-        return self.intake.read(body, format, now_us=now_us, bounds=self._bounds(now_us), ts_unit=ts_unit)
+        return self.intake.read(
+            body, format, now_us=now_us, bounds=self._bounds(now_us), columns=Columns(ts_unit=ts_unit, id=id)
+        )
 
     def take(self, table: pa.Table) -> Taken:
         """The events of a table, and why others are none."""
@@ -154,16 +159,17 @@ class Service:
         self._check_alive()
         if self.log.end - self.position > self.options.backlog_bytes:
             raise Busy("detection is behind: try again in a moment")
-        reasons = tuple(sorted(taken.rejected.items()))
+        count = len(taken.rejected)
+        reasons = tuple((place, taken.reason(place)) for place in sorted(taken.rejected)[:REASONS_MAX])
         receipt: Future[Receipt] = Future()
         if key is not None and (known := self._receipts.claim(key, receipt)) is not None:
             return known
         self.requests += 1
-        self.rejected += len(reasons)
-        if not taken.accepted:
-            receipt.set_result(Receipt(0, len(reasons), reasons))
+        self.rejected += count
+        if not taken.accepted and not count:
+            receipt.set_result(Receipt(0, 0))
             return receipt
-        record = Events(taken.batch, taken.types, taken.news, key, len(reasons), time.time_ns() // 1_000)
+        record = Events(taken.batch, taken.types, taken.news, key, count, taken.letters, time.time_ns() // 1_000)
 
         def committed(end: Future[int]) -> None:
             if (error := end.exception()) is not None:
@@ -171,7 +177,7 @@ class Service:
                     self._receipts.drop(key)
                 receipt.set_exception(error)
             else:
-                receipt.set_result(Receipt(taken.accepted, len(reasons), reasons))
+                receipt.set_result(Receipt(taken.accepted, count, reasons))
 
         self.committer.submit(record.encode()).add_done_callback(committed)
         return receipt
@@ -294,6 +300,7 @@ class Service:
         """Detects in some records, at most up to a position, and writes down what is found, where that is wanted."""
         found: list[Row] = []
         waiting: list[Events] = []
+        dead: list[Row] = []
         done: list[tuple[str, tuple[Deployed, ...] | Exception]] = []
         at_us = 0
         position = self.position
@@ -309,6 +316,7 @@ class Service:
                 case Events() as events:
                     events.place = place
                     waiting.append(events)
+                    dead += [letter._asdict() for letter in events.letters]
                     at_us = events.at_us
                 case Tick(ts):
                     found += self._take(waiting)
@@ -323,7 +331,7 @@ class Service:
                     except RuleError as error:
                         done.append((change.ticket, error))
         found += self._take(waiting)
-        dead = self.detection.letters()
+        dead += self.detection.letters()
         if matches:
             self.matches.write(found, position)
         if letters:
@@ -338,11 +346,12 @@ class Service:
     def _take(self, waiting: list[Events]) -> list[Row]:
         if not waiting:
             return []
-        self._heard_s = time.monotonic()
         found = self.detection.take(waiting)
         for record in waiting:
-            self.recent.note(record)
-            self.events += record.batch.num_rows
+            if record.batch.num_rows:
+                self._heard_s = time.monotonic()
+                self.recent.note(record)
+                self.events += record.batch.num_rows
         waiting.clear()
         return found
 
@@ -412,7 +421,8 @@ class Service:
             events = decode(record.payload)
             if isinstance(events, Events):
                 if record.position < position:
-                    self.recent.note(events)
+                    if events.batch.num_rows:
+                        self.recent.note(events)
                 else:
                     self.registry.learn(events.news)
                     self.rejected += events.rejected

@@ -9,10 +9,10 @@ from tocsin.errors import RuleError
 from tocsin.events.types import EventType
 from tocsin.language import guess, parse
 from tocsin.language.interests import Interest
-from tocsin.language.printing import print_rule
-from tocsin.language.printing_interests import print_interests
+from tocsin.language.printing import print_program, print_rule
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Program
+from tocsin.language.supported import check_used
 
 TEXT_CHARACTERS_MAX = 100_000
 
@@ -66,7 +66,7 @@ class Text:
                 Deployed(
                     interest.name,
                     self.language,
-                    text := print_interests(Program(program.types, interest.rules, (interest,))),
+                    text := print_program(Program(program.types, interest.rules, (interest,))),
                     self.source if alone else text,
                     interest.delivers,
                     by,
@@ -99,6 +99,7 @@ def read(source: str, language: str | None = None) -> Text:
         raise RuleError("the text is nested too deeply") from None
     if not program.rules:
         raise RuleError("there is no rule here", hint="A rule starts with: define Name(…) from …")
+    check_used(program)
     program = replace(program, rules=tuple(replace(rule, source=source) for rule in program.rules))
     text = Text(source, language, program)
     twice = {name for name in text.names if text.names.count(name) > 1}

@@ -11,7 +11,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -45,7 +45,8 @@ class Detection:
 
     def __init__(self, delay_us: int) -> None:
         self.delay_us = delay_us
-        self.detector = Detector([], {}, delay_us=delay_us, times=True)
+        # Matches are JSON objects: rules may give one name different kinds.
+        self.detector = Detector(plan([], Catalog(by_kind=True)), {}, delay_us=delay_us, times=True)
         self.moving: dict[str, MovingDetector] = {}
         self.deployed: dict[str, Deployed] = {}
         self.kinds: dict[str, dict[str, Kind]] = {}
@@ -237,7 +238,9 @@ class Detection:
             return []
         found = []
         for row in rows_of(table):
-            attributes = {name: value for name, value in row.items() if name not in HEADER and value is not None}
+            attributes = {
+                name.partition(":")[0]: value for name, value in row.items() if name not in HEADER and value is not None
+            }
             told = {name: row[name] for name in ("query", "range", "error", "expired") if row.get(name) is not None}
             rule = str(row["rule"] or row.get("query"))
             self.matches_by_rule[str(row.get("query") or rule)] += row["rule"] is not None
@@ -304,6 +307,7 @@ class Detection:
         state, *moving = (rest[start:end] for start, end in pairwise(ends))
         rules = [one.statement() for one in detection.deployed.values() if not one.moves]
         detection.detector = Detector.restore(state, rules, {})
+        detection.detector.know(replace(detection.detector.plan.given, by_kind=True))
         for id, data in zip(header["moving"], moving, strict=True):
             interest, types = detection.deployed[id].interest()
             detection.moving[id] = MovingDetector.restore(data, [interest], {type.name: type for type in types})

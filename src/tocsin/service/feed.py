@@ -8,6 +8,7 @@ Readers keep a number and ask for what comes after it; the last lines are at han
 from __future__ import annotations
 
 import json
+import re
 import struct
 import threading
 from bisect import bisect_right
@@ -21,6 +22,7 @@ from tocsin.service.log import Log
 AT_HAND = 20_000
 KEEP_BYTES = 1 << 30
 _HEAD = struct.Struct("<QQI")
+_RULES = re.compile(rb'"(?:rule|query)":"(\w+)"')
 
 
 class Line(NamedTuple):
@@ -39,6 +41,8 @@ class Feed:
         self._at_hand: deque[Line] = deque(maxlen=at_hand)
         self._groups: list[tuple[int, int]] = []
         """Of each group on the disk, the number of its first line and its position."""
+        self._rules: list[frozenset[bytes]] = []
+        """The names of the rules that occur in each group."""
         self._lock = threading.Lock()
         self.listeners: list[Callable[[], None]] = []
         """Called after each group, by the thread that writes."""
@@ -49,6 +53,7 @@ class Feed:
         for record in self._log.read(self._log.begin):
             first, upto, count = _HEAD.unpack_from(record.payload)
             self._groups.append((first, record.position))
+            self._rules.append(self._names(bytes(record.payload[_HEAD.size :])))
             self.last, self.upto = first + count - 1, upto
             self._at_hand.extend(_lines(record.payload))
 
@@ -71,10 +76,11 @@ class Feed:
             for number, one in enumerate(objects, first)
         ]
         body = b"\n".join(line.text for line in lines)
-        position = self._log.end
+        position, names = self._log.end, self._names(body)
         self._log.append([_HEAD.pack(first, upto, len(lines)) + body])
         with self._lock:
             self._groups.append((first, position))
+            self._rules.append(names)
             self._at_hand.extend(lines)
             self.last, self.upto = lines[-1].number, upto
         self._trim()
@@ -101,6 +107,29 @@ class Feed:
         """The last lines, oldest first."""
         return self.after(max(0, self.last - limit), limit)
 
+    def backwards(self, rule: str | None = None) -> Iterator[Line]:
+        """The lines that are kept, newest first; of a rule, all of its lines and perhaps others.
+
+        On the disk only the groups with lines of the rule are read.
+        """
+        with self._lock:
+            at_hand, groups, rules = list(self._at_hand), list(self._groups), list(self._rules)
+        name = None if rule is None else rule.encode()
+        needles = () if name is None else (b'"rule":"%s"' % name, b'"query":"%s"' % name)
+
+        def wanted(lines: Sequence[Line], before: int) -> Iterator[Line]:
+            for line in reversed(lines):
+                if line.number < before and (not needles or any(needle in line.text for needle in needles)):
+                    yield line
+
+        yield from wanted(at_hand, 1 << 62)
+        oldest = at_hand[0].number if at_hand else 1 << 62
+        for (first, position), names in zip(reversed(groups), reversed(rules), strict=True):
+            if first < oldest and (name is None or name in names):
+                if position < self._log.begin:  # deleted in the meantime
+                    return
+                yield from wanted(list(_lines(self._log.at(position).payload)), oldest)
+
     def get(self, number: int) -> Line | None:
         """The line of a number, if it is still there."""
         found = self.after(number - 1, 1) if number >= 1 else []
@@ -126,7 +155,13 @@ class Feed:
         self._log.trim(self._log.end - self._keep_bytes)
         with self._lock:
             gone = bisect_right(self._groups, self._log.begin - 1, key=lambda group: group[1])
-            del self._groups[:gone]
+            del self._groups[:gone], self._rules[:gone]
+
+    def _names(self, body: bytes) -> frozenset[bytes]:
+        """The names of the rules in a group."""
+        names = frozenset(_RULES.findall(body))
+        same = self._rules and self._rules[-1] == names
+        return self._rules[-1] if same else names  # groups that follow each other mostly share one set
 
 
 def _lines(payload: memoryview) -> Iterator[Line]:

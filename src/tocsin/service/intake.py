@@ -7,10 +7,12 @@ not tell whole numbers from others: undeclared numbers of JSON are doubles, unle
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,19 +20,24 @@ import pyarrow.compute as pc
 
 from tocsin.errors import EventError, RuleError
 from tocsin.events.arrow import concat, kind_of
-from tocsin.events.batches import DEFINED, TS_LIMIT, Columns, Known, read
+from tocsin.events.batches import DEFINED, Columns, Known, read
+from tocsin.events.clock import Clock
 from tocsin.events.types import Kind
 from tocsin.service.bodies import (
     EVENTS_MAX,
+    LINE_BYTES_MAX,
     NAME_CHARACTERS_MAX,
     Arrays,
     Object,
     arrow_table,
     columns_of,
     fast_lines,
+    line_texts,
     objects,
+    plain,
 )
 from tocsin.service.bodies import lines as lines_of
+from tocsin.service.records import Letter
 
 JSON, NDJSON, ARROW_STREAM = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 FORMATS = (JSON, NDJSON, ARROW_STREAM)
@@ -38,9 +45,13 @@ FORMATS = (JSON, NDJSON, ARROW_STREAM)
 TYPES_MAX = 10_000
 ATTRIBUTES_MAX = 1_000
 REASONS_MAX = 1_000
-"""How many rejected events are told one by one; the rest is counted."""
+"""How many rejected events of a request are reported one by one; the rest is counted."""
+REASON_CHARACTERS_MAX = 300
+EVENT_CHARACTERS_MAX = 1_000
+YEAR_1_US = -62_135_596_800_000_000
 
-HEADER = ("type", "ts", "seq", "id")
+HEADER = ("type", "ts", "seq")
+DEFAULT = Columns()
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Kinds = Mapping[str, Mapping[str, Kind]]
@@ -55,6 +66,14 @@ class Taken:
     rejected: dict[int, str]
     news: dict[str, dict[str, Kind]] = field(default_factory=dict)
     """Kinds that were not known before."""
+    times: dict[int, int] = field(default_factory=dict)
+    """When rejected events happened, as far as that is known (µs)."""
+    letters: list[Letter] = field(default_factory=list)
+    """The first of the rejected events."""
+
+    def reason(self, place: int) -> str:
+        """Why the event at a place is rejected, as a text that JSON can hold."""
+        return plain(self.rejected[place], REASON_CHARACTERS_MAX)
 
     @property
     def accepted(self) -> int:
@@ -79,13 +98,13 @@ class Registry:
     def learn(self, news: Kinds, check: Callable[[Kinds], None] | None = None) -> None:
         """Adds kinds; what is known stays. `check` may refuse them."""
         with self._lock:
+            if len(self.kinds) + sum(type not in self.kinds for type in news) > TYPES_MAX:
+                raise EventError(f"there are more than {TYPES_MAX} types of events")
             merged = dict(self.kinds)
             for type, named in news.items():
                 merged[type] = {**named, **merged.get(type, {})}
                 if len(merged[type]) > ATTRIBUTES_MAX:
                     raise EventError(f"{type} has more than {ATTRIBUTES_MAX} attributes")
-            if len(merged) > TYPES_MAX:
-                raise EventError(f"there are more than {TYPES_MAX} types of events")
             if check is not None:
                 check(news)
             self.kinds = merged
@@ -100,80 +119,92 @@ class Intake:
         self.registry = registry
         self._defined, self._check = defined, check
 
-    def read(self, body: bytes, format: str, *, now_us: int, bounds: Bounds, ts_unit: str | None = None) -> Taken:
+    def read(self, body: bytes, format: str, *, now_us: int, bounds: Bounds, columns: Columns = DEFAULT) -> Taken:
         """The events of a body. An `EventError` says that it is no such body at all."""
-        columns = Columns(ts_unit=ts_unit)
         if format == ARROW_STREAM:
-            return self._table(arrow_table(body), columns, now_us, bounds, text=False)
+            return self._arrow(arrow_table(body), columns, now_us, bounds)
         if format == NDJSON:
-            table = fast_lines(body)
-            if table is not None:
-                try:
-                    return self._table(table, columns, now_us, bounds, text=True)
-                except EventError:
-                    pass  # object by object it is seen which of them are to blame
-            rows, rejected = lines_of(body)
-        elif format == JSON:
-            rows, rejected = objects(body)
-        else:
-            raise EventError(f"events come as {', '.join(FORMATS)}, not as '{format}'")
-        return self._rows(rows, rejected, columns, now_us, bounds)
+            taken = None
+            if (table := fast_lines(body)) is not None:
+                with suppress(EventError):  # object by object it is seen which of them are to blame
+                    taken = self._table(table, columns, now_us, bounds, text=True)
+            if taken is None:
+                taken = self._rows(*lines_of(body), columns, now_us, bounds)
+            return _with_letters(taken, lambda places: line_texts(body, places))
+        if format == JSON:
+            found = objects(body)
+            rows = [(place, one) for place, one in enumerate(found) if isinstance(one, dict)]
+            rejected = {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
+            taken = self._rows(rows, rejected, columns, now_us, bounds)
+            return _with_letters(taken, lambda places: [json.dumps(found[place]) for place in places])
+        raise EventError(f"events come as {', '.join(FORMATS)}, not as '{format}'")
 
     def table(self, table: pa.Table, *, now_us: int, bounds: Bounds) -> Taken:
         """The events of a table."""
-        return self._table(table, Columns(), now_us, bounds, text=False)
+        return self._arrow(table, Columns(), now_us, bounds)
 
     # ---- a table
+
+    def _arrow(self, table: pa.Table, columns: Columns, now_us: int, bounds: Bounds) -> Taken:
+        taken = self._table(table, columns, now_us, bounds, text=False)
+        return _with_letters(taken, lambda places: [_row_text(table, place) for place in places])
 
     def _table(self, table: pa.Table, columns: Columns, now_us: int, bounds: Bounds, *, text: bool) -> Taken:
         if table.num_rows > EVENTS_MAX:
             raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {table.num_rows:,}")
         table = _timed(table, now_us, columns)
+        if columns.id not in table.column_names:
+            columns = replace(columns, id=None)
         for name in table.column_names:
-            if name not in HEADER and kind_of(table.schema.field(name).type) is None:
+            if name not in (*HEADER, columns.id) and kind_of(table.schema.field(name).type) is None:
                 if not pa.types.is_null(table.schema.field(name).type):
                     of = table.schema.field(name).type
                     raise EventError(
                         f"column '{name}' is {of}: an attribute is a string, a number, a boolean or a time"
                     )
                 table = table.drop_columns([name])
-        types, reasons = _type_names(table)
+        types, refused = _type_names(table)
         defined = set(self._defined())
         numbers = {name: DEFINED if name in defined else number for number, name in enumerate(types)}
+        learned: dict[str, dict[str, Kind]] = {}
         while True:
             kinds = self.registry.kinds
-            news, alternatives = self._news(table, types, kinds, text=text)
-            if news and (refused := self._learned(news, alternatives)) is not None:
-                if refused.type is None:
-                    raise EventError(refused.reason)
-                # The other types are not to suffer for it.
-                types_column = table["type"].combine_chunks().cast(pa.string())
-                bad = np.nonzero(np.asarray(pc.fill_null(pc.equal(types_column, refused.type), False)))[0]
-                reasons |= dict.fromkeys(bad.tolist(), refused.reason)
-                types = tuple(name for name in types if name != refused.type)
-                continue
-            break
-        seen = read(table, columns, Known(numbers, {}, {}, self.registry.kinds), first=True)
-        reasons = {**seen.reasons, **reasons}
-        kept = np.delete(np.arange(table.num_rows), list(seen.reasons)) if seen.reasons else np.arange(table.num_rows)
-        batch = seen.batch
-        ts = batch["ts"].to_numpy()
-        _check_times(ts, kept, bounds, reasons)
-        for row in np.nonzero(batch["type"].to_numpy() < 0)[0].tolist():
-            reasons.setdefault(int(kept[row]), "type is no name")
+            news, alternatives = self._news(_without(table, refused), types, kinds, columns, text=text)
+            known = {**kinds, **{type: {**named, **kinds.get(type, {})} for type, named in news.items()}}
+            seen = read(table, columns, Known(numbers, {}, {}, known), first=True)
+            reasons = {**seen.reasons, **refused}
+            kept = np.delete(np.arange(table.num_rows), list(seen.reasons))
+            batch = seen.batch
+            times = _check_times(batch["ts"].to_numpy(), kept, now_us, bounds, reasons)
+            for row in np.nonzero(batch["type"].to_numpy() < 0)[0].tolist():
+                reasons.setdefault(int(kept[row]), "type is no name")
+            if reasons and news:  # what is rejected shows no kinds
+                news, alternatives = self._news(_without(table, reasons), types, kinds, columns, text=text)
+            new, wrong = self._learned(news, alternatives)
+            for type, named in new.items():
+                learned.setdefault(type, {}).update(named)
+            if wrong:  # the other types are not to suffer for it
+                names = table["type"].cast(pa.string()).to_pylist()
+                refused |= {row: wrong[name] for row, name in enumerate(names) if name in wrong}
+            elif new == news:
+                break
         if len(reasons) > len(seen.reasons):
             batch = batch.filter(pa.array(~np.isin(kept, list(reasons))))
-        return Taken(batch, tuple(numbers), reasons, news)
+        if reasons:
+            here = [name for name in batch.column_names if ":" not in name or batch[name].null_count < batch.num_rows]
+            batch = batch.select(here)
+        return Taken(batch, tuple(numbers), reasons, learned, times)
 
     def _news(
-        self, table: pa.Table, types: Sequence[str], kinds: Kinds, *, text: bool
+        self, table: pa.Table, types: Sequence[str], kinds: Kinds, columns: Columns, *, text: bool
     ) -> tuple[dict[str, dict[str, Kind]], dict[tuple[str, str], Kind]]:
         """The kinds that the table shows first, and what numbers could be instead."""
         news: dict[str, dict[str, Kind]] = {}
         alternatives: dict[tuple[str, str], Kind] = {}
-        owner = None
+        owner, here = None, set[str]()
         for name in table.column_names:
-            unknown = [type for type in types if name not in HEADER and name not in kinds.get(type, {})]
+            known = name in (*HEADER, columns.id)
+            unknown = [] if known else [type for type in types if name not in kinds.get(type, {})]
             if not unknown:
                 continue
             if len(name) > NAME_CHARACTERS_MAX:
@@ -183,7 +214,8 @@ class Intake:
             assert kind is not None
             if owner is None:
                 owner = table["type"].cast(pa.string())
-            there = set(owner.filter(column.is_valid()).unique().to_pylist()) if column.null_count else set(types)
+                here = set(owner.unique().to_pylist())
+            there = set(owner.filter(column.is_valid()).unique().to_pylist()) if column.null_count else here
             for type in unknown:
                 if type not in there:
                     continue
@@ -193,32 +225,31 @@ class Intake:
         return news, alternatives
 
     def _learned(
-        self, news: dict[str, dict[str, Kind]], alternatives: Mapping[tuple[str, str], Kind]
-    ) -> Refused | None:
-        """Notes the news, if rules can live with it; else what they cannot use."""
+        self, news: Kinds, alternatives: Mapping[tuple[str, str], Kind]
+    ) -> tuple[dict[str, dict[str, Kind]], dict[str, str]]:
+        """Notes the news as far as rules can use it. Returns what was learned, and by type why the rest was not."""
+        if not news:
+            return {}, {}
         try:
             self.registry.learn(news, self._check)
-            return None
         except (RuleError, EventError) as error:
-            if len(news) == 1 and not alternatives:
-                (type,) = news
-                return Refused(type, error.message)
-        for type, named in news.items():
-            refused = None
-            for changed in ({}, {name: kind for (owner, name), kind in alternatives.items() if owner == type}):
-                if refused is not None and not changed:
-                    break
-                try:
-                    self.registry.learn({type: {**named, **changed}}, self._check)
-                except (RuleError, EventError) as error:
-                    refused = refused or Refused(type, error.message)
-                else:
-                    named.update(changed)
-                    refused = None
-                    break
-            if refused is not None:
-                return refused
-        return None
+            reason = error.message
+        else:
+            kinds = self.registry.kinds
+            return {type: {name: kinds[type][name] for name in named} for type, named in news.items()}, {}
+        if len(news) > 1:
+            items = list(news.items())
+            half = len(items) // 2
+            (one, wrong), (other, more) = (
+                self._learned(dict(part), alternatives) for part in (items[:half], items[half:])
+            )
+            return {**one, **other}, {**wrong, **more}
+        ((type, named),) = news.items()
+        whole = {name: alternatives.get((type, name), kind) for name, kind in named.items()}
+        if whole != named:
+            learned, wrong = self._learned({type: whole}, {})
+            return learned, dict.fromkeys(wrong, reason)
+        return {}, {type: reason}
 
     # ---- objects
 
@@ -241,8 +272,9 @@ class Intake:
         places: list[Arrays] = []
         names: list[str] = []
         news: dict[str, dict[str, Kind]] = {}
+        times: dict[int, int] = {}
         for type, mine in by_type.items():
-            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected)
+            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected, columns.id)
             if not len(mine_places):
                 continue
             try:
@@ -252,6 +284,7 @@ class Intake:
                 continue
             rejected |= {int(mine_places[row]): reason for row, reason in taken.rejected.items()}
             news |= taken.news
+            times |= {int(mine_places[row]): ts for row, ts in taken.times.items()}
             kept = np.delete(mine_places, list(taken.rejected))
             if not len(kept):
                 continue
@@ -259,17 +292,9 @@ class Intake:
             places.append(kept)
             names.append(type)
         if not batches:
-            return Taken(_EMPTY, (), rejected, news)
+            return Taken(_EMPTY, (), rejected, news, times)
         batch = concat(batches).take(np.argsort(np.concatenate(places), kind="stable"))
-        return Taken(batch, tuple(names), rejected, news)
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Kinds that some rule cannot use."""
-
-    type: str | None
-    reason: str
+        return Taken(batch, tuple(names), rejected, news, times)
 
 
 _EMPTY = pa.table({"type": pa.array([], pa.int32()), "ts": pa.array([], pa.int64()), "seq": pa.array([], pa.int64())})
@@ -311,19 +336,56 @@ def _type_names(table: pa.Table) -> tuple[tuple[str, ...], dict[int, str]]:
     return tuple(names), reasons
 
 
-def _check_times(ts: Arrays, rows: Arrays, bounds: Bounds, reasons: dict[int, str]) -> None:
-    if not len(ts):
-        return
-    if int(ts.min()) < bounds.late_us:
-        for row in np.nonzero(ts < bounds.late_us)[0].tolist():
-            reasons.setdefault(int(rows[row]), f"late: time has reached {_iso(bounds.late_us)}")
-    if int(ts.max()) > bounds.early_us:
-        for row in np.nonzero(ts > bounds.early_us)[0].tolist():
-            reasons.setdefault(int(rows[row]), f"too early: times are accepted up to {_iso(bounds.early_us)}")
+def _without(table: pa.Table, rejected: Mapping[int, str]) -> pa.Table:
+    """The table without some of its rows."""
+    return table.take(np.delete(np.arange(table.num_rows), list(rejected))) if rejected else table
 
 
-def _iso(ts: int) -> str:
+def _check_times(ts: Arrays, rows: Arrays, now_us: int, bounds: Bounds, reasons: dict[int, str]) -> dict[int, int]:
+    """Rejects events that are late, ahead of the clock, or before year 1. Returns the times of such events."""
+    old, late, early = ts < YEAR_1_US, ts < bounds.late_us, ts > bounds.early_us
+    for row in np.nonzero(old)[0].tolist():
+        reasons.setdefault(int(rows[row]), "ts is out of range")
+    if late.any():
+        reached = f"late: time has reached {pa.scalar(bounds.late_us, pa.timestamp('us', 'UTC'))}"
+        for row in np.nonzero(late)[0].tolist():
+            reasons.setdefault(int(rows[row]), reached)
+    clock = Clock(now_us, bounds.early_us - now_us)
+    for row in np.nonzero(early)[0].tolist():
+        reasons.setdefault(int(rows[row]), clock.reason(int(ts[row])))
+    outside = np.nonzero((late | early) & ~old)[0]
+    return dict(zip(rows[outside].tolist(), ts[outside].tolist(), strict=True))
+
+
+def _with_letters(taken: Taken, texts: Callable[[list[int]], list[str]]) -> Taken:
+    """Adds the first of the rejected events as dead letters. `texts`: the events of some places, as they came."""
+    places = sorted(taken.rejected)[:REASONS_MAX]
+    for place, text in zip(places, texts(places) if places else (), strict=True):
+        letter = Letter(taken.reason(place), _type_in(text), taken.times.get(place), plain(text, EVENT_CHARACTERS_MAX))
+        taken.letters.append(letter)
+    if (more := len(taken.rejected) - len(places)) > 0:
+        taken.letters.append(Letter(f"{more:,} more events of the same request were rejected", None, None, ""))
+    return taken
+
+
+def _type_in(text: str) -> str | None:
+    """The type that the JSON of an event says."""
     try:
-        return str(pa.scalar(ts, pa.timestamp("us", "UTC")).as_py().isoformat())
-    except (ValueError, OverflowError):
-        return str(max(-TS_LIMIT, ts))
+        type = json.loads(text)["type"] if len(text) < LINE_BYTES_MAX else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return plain(type, NAME_CHARACTERS_MAX) if isinstance(type, str) else None
+
+
+def _row_text(table: pa.Table, row: int) -> str:
+    """A row as JSON."""
+    cells: dict[str, object] = {}
+    for name in table.column_names:
+        cell = table[name][row]
+        if cell.is_valid:
+            try:
+                value = cell.as_py()
+            except (ValueError, OverflowError):  # a time that Python does not have
+                value = str(cell.cast(pa.int64()))
+            cells[name] = value if isinstance(value, int | float | bool) else str(value)[:EVENT_CHARACTERS_MAX]
+    return json.dumps(cells)

@@ -96,6 +96,21 @@ class Log:
                 if position >= stop:
                     return
 
+    def at(self, position: int) -> Record:
+        """The record that starts at a position."""
+        with self._changing:
+            start = max((one for one in self._starts if one <= position), default=None)
+        try:
+            with self._path(-1 if start is None else start).open("rb") as file:
+                file.seek(position - (start or 0))
+                length, checksum, number = HEADER.unpack(file.read(HEADER.size))
+                payload = memoryview(file.read(length))
+        except (FileNotFoundError, struct.error):
+            raise StateError(f"position {position} is not in the log {self.folder} any more") from None
+        if len(payload) < length or _checksum(payload, number) != checksum:
+            raise StateError(f"the log has a broken record at {position} in {self.folder}")
+        return Record(position, position + HEADER.size + length, number, payload)
+
     # ---- what changes it
 
     def append(self, payloads: Iterable[bytes]) -> list[int]:

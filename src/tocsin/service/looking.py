@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine.evidence import Evidence, reach_us
+from tocsin.engine.evidence import Evidence, check_explicable, reach_us
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.reasons import Reason, written
 from tocsin.errors import EventError, RuleError, TocsinError
 from tocsin.events.batches import Columns
 from tocsin.events.files import records as rows_of
-from tocsin.events.types import Event, EventType
+from tocsin.events.types import LABEL, Event, EventType
 from tocsin.language.interests import Circle, Interest, Polygon, Rectangle
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Rule
@@ -31,7 +31,7 @@ from tocsin.service.detection import Detection, Row, by_type
 from tocsin.service.records import Change, Deploy, Events
 
 DRY_MATCHES = 50
-HEADER = ("ts", "seq", "id")
+HEADER = ("ts", "seq", LABEL)
 FOREVER_US = 2**60
 
 
@@ -113,7 +113,7 @@ def why(service: Service, id: str) -> dict[str, Any]:
     parts = [{**part, "attributes": _attributes(service, part)} for part in match["parts"]]
     checks: list[dict[str, Any]] = []
     note = None
-    if rule is not None and not rule.moves:
+    if rule is not None:
         try:
             checks = _told_checks(_evidence(service, rule, _micros(match["ts"])).why(match["id"]))
         except TocsinError as error:
@@ -129,8 +129,6 @@ def why_not(service: Service, rule: str, ts_us: int | None, id: str | None) -> l
     deployed = service.rules.get(rule)
     if deployed is None:
         raise NotFound(f"there is no rule {rule}")
-    if deployed.moves:
-        raise RuleError(f"{rule} is a query that moves: why not is answered for rules of TESLA")
     if (ts_us is None) == (id is None):
         raise EventError("say which event is meant: by its id, or by its time (ts_us)")
     reasons = _evidence(service, deployed, ts_us).why_not(id, ts_us, rule)
@@ -155,8 +153,12 @@ def _told_checks(reason: Reason) -> list[dict[str, Any]]:
 def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
     """The last events that a rule looks at, and what it and the rules that it uses find in them."""
     statement = next((one for one in service.detection.plan.sources if one.name == rule.id), None)
+    if rule.moves:
+        check_explicable([rule.interest()[0]])
+    elif statement is not None:
+        check_explicable([statement])
     if not isinstance(statement, Rule):
-        raise RuleError(f"{rule.id} is no rule of TESLA: why and why not are answered for these")
+        raise RuleError(f"rule {rule.id} does not run yet")
     needed = [*_uses(service, statement.uses, {rule.id}), statement]
     types = {type for one in needed for type in one.uses}
     kinds = service.registry.kinds
@@ -169,7 +171,7 @@ def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
     ]
     if not events:
         raise EventError("the events are not kept any more")
-    return Evidence(plan(needed, Catalog(types=declared)), declared, events, Columns())
+    return Evidence(plan(needed, Catalog(types=declared, by_kind=True)), declared, events, Columns())
 
 
 def _attributes(service: Service, part: Row) -> dict[str, Any]:
@@ -215,7 +217,7 @@ def _events(records: Iterable[Events], types: Iterable[str], span: tuple[int, in
                 attributes = {name: value for name, value in row.items() if name not in HEADER and value is not None}
                 values = {name: value for name, value in plain.items() if name not in HEADER and value is not None}
                 found.append(
-                    {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get("id")}
+                    {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get(LABEL)}
                     | {"attributes": attributes, "values": values}
                 )
     return found

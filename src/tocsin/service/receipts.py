@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 KEPT = 10_000
+REASONS_CHARACTERS = 16 << 20
+"""How many characters of reasons are kept for all keys together; those of the oldest go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class Receipt:
     accepted: int
     rejected: int
     reasons: tuple[tuple[int, str], ...] = ()
-    """Of rejected events, the place in the request and why; not known any more after a restart."""
+    """Of rejected events, the place in the request and why; not known any more after a restart or a long time."""
     repeated: bool = False
     """Whether the request had been answered before, under the same key."""
 
@@ -27,6 +30,9 @@ class Receipts:
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[str, Future[Receipt]] = OrderedDict()
+        self._with_reasons: deque[tuple[str, int]] = deque()
+        """The keys of receipts that have reasons, with their characters."""
+        self._characters = 0
         self._lock = threading.Lock()
 
     def claim(self, key: str, receipt: Future[Receipt]) -> Future[Receipt] | None:
@@ -37,7 +43,24 @@ class Receipts:
             self._by_key[key] = receipt
             while len(self._by_key) > KEPT:
                 self._by_key.popitem(last=False)
+        receipt.add_done_callback(partial(self._weigh, key))
         return None
+
+    def _weigh(self, key: str, receipt: Future[Receipt]) -> None:
+        """Counts the reasons of a receipt, and forgets those of the oldest where there are too many."""
+        if receipt.exception() is not None or not (reasons := receipt.result().reasons):
+            return
+        with self._lock:
+            size = sum(len(reason) for _, reason in reasons)
+            self._with_reasons.append((key, size))
+            self._characters += size
+            while self._characters > REASONS_CHARACTERS:
+                oldest, size = self._with_reasons.popleft()
+                self._characters -= size
+                if (known := self._by_key.get(oldest)) is not None and known.done() and not known.exception():
+                    short: Future[Receipt] = Future()
+                    short.set_result(replace(known.result(), reasons=()))
+                    self._by_key[oldest] = short
 
     def find(self, key: str) -> Future[Receipt] | None:
         """What a key's request got, if there was one."""

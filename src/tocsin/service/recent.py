@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tocsin.service.records import Events
 
@@ -20,7 +21,7 @@ class Recent:
 
     def note(self, record: Events) -> None:
         """Adds a record, and lets go of the oldest where there is too much."""
-        self._records.append(record)
+        self._records.append(replace(record, letters=()))
         self._rows += record.batch.num_rows
         self._bytes += record.batch.nbytes
         while True:

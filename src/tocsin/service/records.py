@@ -7,8 +7,9 @@ the names of types, new kinds and the request's key in its schema; a `Change` of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -17,6 +18,15 @@ from tocsin.events.types import Kind
 
 HEAD_BYTES = 8
 _META = b"tocsin"
+
+
+class Letter(NamedTuple):
+    """An event that was rejected: why, its type and time (µs), if they are known, and the start of its text."""
+
+    reason: str
+    type: str | None
+    ts: int | None
+    event: str
 
 
 @dataclass(slots=True)
@@ -29,6 +39,8 @@ class Events:
     key: str | None = None
     """What the publisher calls the request, so that it counts once if it is sent again."""
     rejected: int = 0
+    letters: Sequence[Letter] = ()
+    """The first of those that were rejected."""
     at_us: int = 0
     """When it came, by the clock on the wall."""
     place: tuple[int, int] = (0, 0)
@@ -36,7 +48,14 @@ class Events:
 
     def encode(self) -> bytes:
         news = {type: dict(named) for type, named in self.news.items()}
-        meta = {"types": self.types, "news": news, "key": self.key, "rejected": self.rejected, "at": self.at_us}
+        meta = {
+            "types": self.types,
+            "news": news,
+            "key": self.key,
+            "rejected": self.rejected,
+            "letters": self.letters,
+            "at": self.at_us,
+        }
         table = self.batch.replace_schema_metadata({_META: json.dumps(meta).encode()})
         sink = pa.BufferOutputStream()
         sink.write(b"E".ljust(HEAD_BYTES, b"\0"))
@@ -88,7 +107,8 @@ def decode(payload: memoryview) -> Events | Change | Tick:
         meta = json.loads(table.schema.metadata[_META])
         news = {type: {name: Kind(kind) for name, kind in named.items()} for type, named in meta["news"].items()}
         plain = table.replace_schema_metadata(None)
-        return Events(plain, tuple(meta["types"]), news, meta["key"], meta["rejected"], meta["at"])
+        letters = [Letter(*letter) for letter in meta.get("letters", ())]
+        return Events(plain, tuple(meta["types"]), news, meta["key"], meta["rejected"], letters, meta["at"])
     if kind == b"T":
         return Tick(json.loads(bytes(body))["ts"])
     if kind == b"C":

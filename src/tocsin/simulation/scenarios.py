@@ -35,6 +35,7 @@ from tocsin.events.arrow import ARROW
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.language.rules import Pattern, Rule
+from tocsin.language.supported import check_supported
 from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import STRATEGIES, Strategy, strategy
 from tocsin.plans.catalog import Catalog
@@ -221,11 +222,9 @@ def _rules(text: object, folder: Path) -> tuple[dict[str, EventType], tuple[Rule
         except OSError as error:
             raise TocsinError(f"the rules in {text} cannot be read: {error.strerror}") from None
     program = parse(text)
-    rules = []
-    for rule in program.rules:
-        if not isinstance(rule, Rule):
-            raise TocsinError(f"{rule.name} is a request for notification: those do not run between sites")
-        rules.append(rule)
+    remedy = "sites run TESLA rules; use `tocsin run`"
+    check_supported("a scenario (`tocsin simulate`, `tocsin site`)", program, Rule, remedy=remedy)
+    rules = [rule for rule in program.rules if isinstance(rule, Rule)]
     if not program.types:
         raise TocsinError("between sites the types of events must be declared, as in: event Temp(area: string)")
     types = {type.name: type for type in program.types}

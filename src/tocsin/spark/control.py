@@ -21,7 +21,10 @@ from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.letters import letters
 from tocsin.language import parse
 from tocsin.language.printing import print_rule
-from tocsin.language.requests import Statement
+from tocsin.language.queries import Query
+from tocsin.language.requests import Request, Statement
+from tocsin.language.rules import Rule
+from tocsin.language.supported import check_supported
 from tocsin.plans.layout import check_fit
 from tocsin.spark.jobs import Job
 from tocsin.spark.packing import CONTROL
@@ -71,7 +74,7 @@ def change(job: Job, detector: Detector, order: Mapping[str, Any], at: int) -> N
     """Changes the rules of a slot from that time on."""
     if job.kept is None:
         raise RuleError("this query was not started for rules that come and go", hint="Start it with keep=….")
-    add = parse(order["add"]).rules if order.get("add") else ()
+    add = added(order)
     strange = {type for rule in add for type in types_of(rule)} - {*job.kept}
     strange -= {rule.emits.name for rule in (*detector.coming_rules, *add)}
     if strange:
@@ -79,6 +82,14 @@ def change(job: Job, detector: Detector, order: Mapping[str, Any], at: int) -> N
             f"events of type {min(strange)} are not kept by this query", hint=nearest(min(strange), job.kept)
         )
     detector.change(add=add, remove=order.get("remove") or (), at=at, check=lambda plan: check_fit(plan, job.layout))
+
+
+def added(order: Mapping[str, Any]) -> tuple[Statement, ...]:
+    """The rules that a control row adds."""
+    program = parse(order.get("add") or "")
+    remedy = "interests do not come and go while a stream runs; start a stream of its own with it"
+    check_supported("a change of the rules", program, Rule, Request, Query, remedy=remedy, verb="add")
+    return program.rules
 
 
 def types_of(rule: Statement) -> set[str]:

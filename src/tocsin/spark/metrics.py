@@ -26,10 +26,13 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from tocsin.errors import TocsinError
 from tocsin.prometheus import metric
+from tocsin.spark.sources import Measured, measured
 from tocsin.spark.streaming import OBSERVED
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"
+SEEN = "tocsin_seen"
+"""What the progress calls the counts of `sources.measures`, where the events are observed."""
 
 
 @dataclass
@@ -38,9 +41,15 @@ class Counters:
 
     batches: int = 0
     input_rows: int = 0
+    events: int = 0
+    """Where events are observed: how many came."""
+    bad_lines: int = 0
+    span: tuple[int, int] | None = None
+    """The first and the last time of the events (µs)."""
     routed: int = 0
     late: int = 0
     letters: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
     by_rule: Counter[str] = field(default_factory=Counter)
     stage_ms: Counter[str] = field(default_factory=Counter)
     slot_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -68,17 +77,28 @@ class Counters:
             self.batch_ms = durations.pop("triggerExecution", 0)
             self.rows_per_s = 1000 * progress.numInputRows / self.batch_ms if self.batch_ms else 0.0
             self.stage_ms.update(durations)
+            seen = progress.observedMetrics.get(SEEN)
+            if seen is not None:
+                self._take_seen(measured(seen.asDict()))
             observed = progress.observedMetrics.get(OBSERVED)
             for told in observed["slots"] if observed is not None else ():
                 self._take_slot(json.loads(told))
         for call in self.taken:
             call()
 
+    def _take_seen(self, seen: Measured) -> None:
+        self.events += seen.events
+        self.bad_lines += seen.bad_lines
+        if seen.first is not None and seen.last is not None:
+            first, last = self.span or (seen.first, seen.last)
+            self.span = min(first, seen.first), max(last, seen.last)
+
     def _take_slot(self, told: dict[str, Any]) -> None:
         slot = told["slot"]
         self.routed += told["events"]
         self.late += told["late"]
         self.letters += told.get("letters", 0)
+        self.reasons.update(told.get("reasons", {}))
         self.by_rule.update(told["by_rule"])
         self.slot_s[slot] += told.get("seconds", 0)
         self.state_bytes[slot] = told.get("state_bytes", 0)

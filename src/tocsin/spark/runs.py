@@ -31,11 +31,11 @@ from pyspark.sql import functions as F
 from tocsin.errors import EventError, StateError, TocsinError
 from tocsin.events.batches import Columns
 from tocsin.events.files import FORMATS, TableWriter
-from tocsin.language import parse
+from tocsin.events.letters import count_reasons
 from tocsin.spark import errors, kafka, reports, sinks, sources
-from tocsin.spark.control import SCHEMA, types_of
+from tocsin.spark.control import SCHEMA, added, types_of
 from tocsin.spark.frames import default_slots
-from tocsin.spark.metrics import Counters, Listener
+from tocsin.spark.metrics import SEEN, Counters, Listener
 from tocsin.spark.sessions import session
 from tocsin.spark.streaming import ELSEWHERE
 
@@ -77,6 +77,10 @@ class Found:
     dead: int
     examples: list[str]
     seconds: float
+    reasons: Counter[str]
+    """How many dead letters there are for each reason."""
+    span: tuple[int, int] | None
+    """The first and the last time of the events (µs)."""
 
 
 def once(
@@ -102,8 +106,10 @@ def once(
         places.callback(report.unpersist)
         told = [json.loads(row["metrics"]) for row in reports.metrics(report).collect()]
         by_rule: Counter[str] = Counter()
+        reasons = count_reasons(events.bad)
         for slot in told:
             by_rule.update(slot["by_rule"])
+            reasons.update(slot.get("reasons", {}))
         dead = sum(slot["letters"] for slot in told) + events.bad.num_rows
         found, strange = reports.matches(report), reports.dead_letters(report)
         shown = None
@@ -117,18 +123,18 @@ def once(
             examples = [f"{row['reason']}: {row['event'][:120]}" for row in rows[:EXAMPLES]]
         if dead_to is not None:
             _write(strange, dead_to, dead, events.bad)
-        events_read, bad = events.count()
-        if locations is not None:
-            more, worse = locations.count()
-            events_read, bad = events_read + more, bad + worse
+        all_read = [source.measured() for source in (events, locations) if source is not None]
+    bad = sum(read.bad_lines for read in all_read)
     counts = {
-        "events": events_read,
+        "events": sum(read.events for read in all_read),
         "late": sum(slot["late"] for slot in told),
         "dead": dead - bad,
         "matches": by_rule.total(),
         "bad_lines": bad,
     }
-    return Found(counts, by_rule, shown, dead, examples, perf_counter() - begun)
+    first, last = all_read[0].first, all_read[0].last
+    span = None if first is None or last is None else (first, last)
+    return Found(counts, by_rule, shown, dead, examples, perf_counter() - begun, reasons, span)
 
 
 def in_order(rows: DataFrame) -> DataFrame:
@@ -292,6 +298,7 @@ class Followed:
         """Starts the query, or starts it again from its checkpoint."""
         what, changes, keep = self.what, None, None
         events = sources.stream(self.spark, what.events, self.shape, what.columns)
+        events = events.observe(SEEN, *sources.measures(events, what.columns))
         if what.changes is not None:
             changes, keep = (
                 self.spark.readStream.schema(SCHEMA).json(sources.absolute(str(self._taken))),
@@ -374,7 +381,7 @@ class Followed:
             order = json.loads(line) if line.strip() else {}
             if not isinstance(order, dict) or not order.keys() <= {"add", "remove", "at", "advance"}:
                 raise EventError("a change has the keys add, remove, at, advance, and no other")
-            rules = parse(order["add"]).rules if order.get("add") else ()
+            rules = added(order)
             types |= {type for rule in rules for type in types_of(rule)} - {rule.emits.name for rule in rules}
             does += [f"adds {rule.name}" for rule in rules]
             does += [f"removes {name}" for name in order.get("remove") or ()]

@@ -14,11 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from tocsin.engine.detector import Detector, identifies
-from tocsin.events.letters import letters
+from tocsin.events.letters import count_reasons, letters
 from tocsin.garbage import settling
 from tocsin.spark.jobs import Job, Sent
 from tocsin.spark.packing import EVENTS, LETTERS, TICK, Batches, Parcel, decode, events_of
 from tocsin.spark.reports import count_by_rule, report, schema
+
+REASONS_MAX = 16
+"""How many different reasons of dead letters a slot counts by name."""
 
 
 class Tally:
@@ -31,6 +34,7 @@ class Tally:
         self._matches: list[pa.Table] = []
         self._letters: list[pa.Table] = []
         self._letters_total = 0
+        self._reasons: Counter[str] = Counter()
 
     def take(self, found: pa.Table) -> None:
         """Takes matches."""
@@ -43,6 +47,7 @@ class Tally:
         if dead.num_rows:
             self._letters.append(dead)
             self._letters_total += dead.num_rows
+            self._reasons.update(count_reasons(dead))
 
     def rows(self) -> pa.Table:
         """What was taken since the last call."""
@@ -56,7 +61,8 @@ class Tally:
         """The last rows, with what was counted."""
         rest = self.rows()
         nothing = self.columns.empty_table()
-        counted = {"slot": self._slot, **counted, "letters": self._letters_total, "by_rule": dict(self._by_rule)}
+        dead = {"letters": self._letters_total, "reasons": dict(self._reasons.most_common(REASONS_MAX))}
+        counted = {"slot": self._slot, **counted, **dead, "by_rule": dict(self._by_rule)}
         return pa.concat_tables([rest, report(self.columns, nothing, letters([]), counted)])
 
 

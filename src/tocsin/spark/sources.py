@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +30,7 @@ from tocsin.events.letters import letters
 from tocsin.events.lines import NAMES
 from tocsin.events.types import EventType, Kind
 from tocsin.spark import kafka
+from tocsin.spark.frames import moment
 from tocsin.spark.packing import UNREADABLE
 from tocsin.spark.pushdown import col
 
@@ -64,20 +65,44 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """How many events there were, how many lines that are none, and the first and the last time of events (µs)."""
+
+    events: int
+    bad_lines: int
+    first: int | None
+    last: int | None
+
+
+@dataclass(frozen=True)
 class Events:
     """The events of a run over what is there."""
 
     frame: DataFrame
+    columns: Columns
     observed: Observation | None = None
     bad: pa.Table = field(default_factory=lambda: letters([]))
     """Lines that were found to be bad before Spark saw them."""
 
-    def count(self) -> tuple[int, int]:
-        """How many events there were, and how many lines that are none; after they were read."""
-        if self.observed is None:
-            return self.frame.count(), self.bad.num_rows
-        found = self.observed.get
-        return found["rows"] - found["unreadable"], found["unreadable"]
+    def measured(self) -> Measured:
+        """What there was, after it was read."""
+        if self.observed is not None:
+            return measured(self.observed.get)
+        (found,) = self.frame.agg(*measures(self.frame, self.columns)).collect()
+        return replace(measured(found.asDict()), bad_lines=self.bad.num_rows)
+
+
+def measures(frame: DataFrame, columns: Columns) -> list[Column]:
+    """What to count of events, for `measured`."""
+    ts = F.unix_micros(moment(columns, frame.schema[columns.ts].dataType))
+    unreadable = col(UNREADABLE) if UNREADABLE in frame.columns else F.lit(None)
+    counts = F.count(F.lit(1)).alias("rows"), F.count(unreadable).alias("unreadable")
+    return [*counts, F.min(ts).alias("first"), F.max(ts).alias("last")]
+
+
+def measured(found: Mapping[str, Any]) -> Measured:
+    """What was counted."""
+    return Measured(found["rows"] - found["unreadable"], found["unreadable"], found["first"], found["last"])
 
 
 def is_local(address: str) -> bool:
@@ -100,17 +125,17 @@ def table(
     """What is there now. `optional`: columns that may be missing."""
     if address.startswith("kafka://"):
         lines = _messages(session.read.format("kafka").options(**kafka.reading(kafka.topic(address))).load())
-        return _observed(typed(lines, Shape("Kafka", declared(types, columns)), columns))
+        return _observed(typed(lines, Shape("Kafka", declared(types, columns)), columns), columns)
     if not is_local(address):
         format = _format(Path(address))
         if format == "Parquet":
-            return Events(session.read.option("mergeSchema", True).parquet(address))
+            return Events(session.read.option("mergeSchema", True).parquet(address), columns)
         shape = Shape(format, declared(types, columns))
-        return _observed(typed(_lines(session.read.text(address)), shape, columns))
+        return _observed(typed(_lines(session.read.text(address)), shape, columns), columns)
     files = opened(address, columns, types, optional)
     if isinstance(files, TextFiles):
         return _text(session, files, columns)
-    return Events(session.read.option("mergeSchema", True).parquet(absolute(address)))
+    return Events(session.read.option("mergeSchema", True).parquet(absolute(address)), columns)
 
 
 def stream(session: SparkSession, address: str, shape: Shape, columns: Columns) -> DataFrame:
@@ -244,16 +269,16 @@ def _text(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
     """Text files as a table. Those with the same header are read together."""
     format = _format(files.paths[0])
     if format == "notation":
-        return _notation(session, files)
+        return _notation(session, files, columns)
     kinds = _kinds(files)
     parts = []
     for header, paths in _by_header(files.paths, format).items():
         lines = _lines(session.read.text([absolute(str(path)) for path in paths]))
         parts.append(typed(lines, Shape(format, kinds, header=header), columns))
-    return _observed(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts))
+    return _observed(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts), columns)
 
 
-def _notation(session: SparkSession, files: TextFiles) -> Events:
+def _notation(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
     chunks = list(files.chunks())
     whole = pa.concat_tables([chunk.table for chunk in chunks])
     held = whole.select([name for name in whole.column_names if not pa.types.is_null(whole[name].type)])
@@ -263,7 +288,7 @@ def _notation(session: SparkSession, files: TextFiles) -> Events:
         for chunk in chunks
         for line in chunk.bad
     ]
-    return Events(session.createDataFrame(held).withColumns(empty), bad=letters(bad))
+    return Events(session.createDataFrame(held).withColumns(empty), columns, bad=letters(bad))
 
 
 def _by_header(paths: Sequence[Path], format: str) -> dict[str, list[Path]]:
@@ -289,10 +314,9 @@ def _messages(rows: DataFrame) -> DataFrame:
     return rows.where("value IS NOT NULL").select(F.col("value").cast("string").alias(LINE))
 
 
-def _observed(frame: DataFrame) -> Events:
+def _observed(frame: DataFrame, columns: Columns) -> Events:
     observed = Observation()
-    counts = (F.count(F.lit(1)).alias("rows"), F.count(UNREADABLE).alias("unreadable"))
-    return Events(frame.observe(observed, *counts), observed)
+    return Events(frame.observe(observed, *measures(frame, columns)), columns, observed)
 
 
 def _kinds(files: TextFiles) -> dict[str, str | None]:

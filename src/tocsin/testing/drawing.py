@@ -15,11 +15,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tocsin.api import RuleSet
-from tocsin.errors import RuleError
 from tocsin.events.types import HEADER, SECOND_US, Event, Kind, Value
-from tocsin.language.queries import Window
-from tocsin.language.requests import Moment, Period
+from tocsin.language.queries import Query, Window
+from tocsin.language.requests import Moment, Period, Request
 from tocsin.language.rules import Aggregate, Arithmetic, Attribute, Comparison, Function, Literal, Pattern, Rule
+from tocsin.language.supported import check_supported
 from tocsin.testing.cases import Rules, ruleset_of
 
 TICKS_MAX = 20
@@ -35,8 +35,7 @@ def streams(rules: Rules, *, events_max: int = 16) -> st.SearchStrategy[list[Eve
     ['Smoke', 'Temp']
     """
     ruleset = ruleset_of(rules)
-    if ruleset.interests:
-        raise RuleError("events are drawn for rules, not for queries that move: draw for their rules alone")
+    check_drawn(ruleset)
     found = [node for rule in ruleset.rules for node in _nodes(rule)]
     contents = _contents(ruleset, found)
     gaps = st.sampled_from(_gaps_us(found))
@@ -57,6 +56,12 @@ def streams(rules: Rules, *, events_max: int = 16) -> st.SearchStrategy[list[Eve
     groups = st.lists(st.lists(event, max_size=6), max_size=events_max)
     flat = groups.map(lambda lists: [one for some in lists for one in some][:events_max])
     return st.builds(timed, starts, flat)
+
+
+def check_drawn(ruleset: RuleSet) -> None:
+    """Fails if there is an interest: drawn events have no places, and the reference is that of rules."""
+    remedy = "drawn events have no places; verify its rules alone, and use `given` for the interest"
+    check_supported("`tocsin.testing`", ruleset.program, Rule, Request, Query, remedy=remedy, verb="draw events for")
 
 
 def _contents(ruleset: RuleSet, found: list[Any]) -> dict[str, st.SearchStrategy[dict[str, Value]]]:

@@ -19,7 +19,7 @@ from tocsin.api import RuleSet
 from tocsin.engine import reference
 from tocsin.events.types import Event
 from tocsin.testing.cases import UNIT, Rules, ruleset_of, shown
-from tocsin.testing.drawing import streams
+from tocsin.testing.drawing import check_drawn, streams
 from tocsin.testing.matches import Row, line, rows_of
 
 
@@ -55,6 +55,7 @@ def equivalent(rules: Rules, others: Rules, *, examples: int = 100, events_max: 
     """
     __tracebackhide__ = True
     one, other = ruleset_of(rules), ruleset_of(others)
+    check_drawn(other)
 
     def compare(events: list[Event], chance: random.Random) -> int:
         first, second = (_whole(ruleset, events, chance) for ruleset in (one, other))

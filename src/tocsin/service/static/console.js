@@ -1,6 +1,6 @@
 // The console: which view is shown, who is asking, and what is asked for again and again.
 import { ask, token, useToken } from "./service.js";
-import { Feed, WhyNot } from "./feed.js";
+import { DeadLetters, Feed, WhyNot } from "./feed.js";
 import { Rules } from "./rules.js";
 import { drawGraph } from "./graph.js";
 import { drawMap } from "./map.js";
@@ -72,6 +72,7 @@ const rates = new Rates();
 const rules = new Rules(() => refresh());
 const feed = new Feed();
 const whyNot = new WhyNot();
+const deadLetters = new DeadLetters();
 
 async function refresh() {
   try {
@@ -88,6 +89,7 @@ async function refresh() {
     if (view === "rules" || !rules.known) await rules.refresh();
     feed.name(rules.names);
     whyNot.name(rules.known);
+    if (view === "live") await deadLetters.refresh();
     if (view === "graph") drawGraph(by("graph"), await ask("GET", "/graph"));
     if (view === "map") drawMap(await ask("GET", "/map"));
   } catch (error) {

@@ -18,7 +18,7 @@ export class Feed {
       by("feed-pause").textContent = this.paused ? "Go on" : "Pause";
       if (!this.paused) this.flush();
     });
-    by("feed-rule").addEventListener("change", () => { this.rule = by("feed-rule").value; this.draw(); });
+    by("feed-rule").addEventListener("change", () => { this.rule = by("feed-rule").value; this.restart(); });
     by("feed").addEventListener("keydown", (event) => {
       const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
       const next = step && event.target.closest("li")?.[step]?.querySelector("button");
@@ -29,11 +29,13 @@ export class Feed {
   async restart() {
     const turn = ++this.turn;
     try {
-      const page = await ask("GET", `/matches?latest=true&limit=${SHOWN}`);
+      const rule = this.rule ? `&rule=${encodeURIComponent(this.rule)}` : "";
+      const page = await ask("GET", `/matches?latest=true&limit=${SHOWN}${rule}`);
       if (turn !== this.turn) return;
       this.matches = page.matches.reverse();
+      this.waiting = [];
       this.draw();
-      listen(page.next, () => turn === this.turn, (matches) => this.take(matches));
+      listen(page.next, rule, () => turn === this.turn, (matches) => this.take(matches));
     } catch { setTimeout(() => { if (turn === this.turn) this.restart(); }, 2000); }
   }
 
@@ -42,7 +44,8 @@ export class Feed {
     const known = [...select.options].slice(1).map((option) => option.value);
     if (known.join() === names.join()) return;
     select.replaceChildren(make("option", { value: "" }, "all rules"), ...names.map((name) => make("option", { value: name }, name)));
-    select.value = names.includes(this.rule) ? this.rule : (this.rule = "");
+    if (this.rule && !names.includes(this.rule)) { this.rule = ""; this.restart(); }
+    select.value = this.rule;
   }
 
   take(matches) {
@@ -166,6 +169,21 @@ export class WhyNot {
       panel.replaceChildren(make("h2", {}, "Why not"), make("p", { class: "empty" }, error.message));
     }
     panel.scrollIntoView({ behavior: "smooth", block: "nearest" });
+  }
+}
+
+// The last events that were not used, newest first, with the reasons.
+export class DeadLetters {
+  constructor() {
+    by("dead").addEventListener("toggle", () => this.refresh());
+  }
+
+  async refresh() {
+    if (!by("dead").open) return;
+    const { dead_letters: letters } = await ask("GET", "/dead-letters?latest=true&limit=50");
+    by("dead-letters").replaceChildren(...letters.reverse().map((letter) => make("li", { title: letter.event },
+      make("span", { class: "badge marker" }, letter.type ?? "?"), make("span", { class: "what" }, letter.reason), make("span", { class: "what mono" }, cut(letter.event, 80)))));
+    by("dead-empty").hidden = letters.length > 0;
   }
 }
 

@@ -20,12 +20,12 @@ export async function ask(method, path, body) {
   return told;
 }
 
-// Matches as they come, from a number on, for as long as `wanted` says; the connection is made again when it breaks.
-export async function listen(after, wanted, take) {
+// Matches as they come, from a number on, of all rules or of one ("&rule=…"), for as long as `wanted` says; the connection is made again when it breaks.
+export async function listen(after, rule, wanted, take) {
   let wait = 300;
   while (wanted()) {
     try {
-      const answer = await fetch(`/matches/stream?after=${after}`, { headers: headers() });
+      const answer = await fetch(`/matches/stream?after=${after}${rule}`, { headers: headers() });
       if (!answer.ok) throw new Error(answer.statusText);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";

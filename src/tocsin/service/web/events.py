@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 
 from tocsin.service import looking
-from tocsin.service.intake import ARROW_STREAM, FORMATS, JSON, NDJSON, REASONS_MAX
+from tocsin.service.intake import ARROW_STREAM, FORMATS, JSON, NDJSON
 from tocsin.service.receipts import Receipt
 from tocsin.service.web.access import Here, Place, Publisher, Refusal, Subscriber
-from tocsin.service.web.models import MatchPage, Name, ReceiptAnswer, Rejection
+from tocsin.service.web.models import DeadLetter, DeadLetterPage, Name, ReceiptAnswer, Rejection
 
 router = APIRouter()
 
@@ -22,7 +23,6 @@ _EVENT = {
         "type": {"type": "string", "examples": ["Temp"]},
         "ts": {"description": "ISO 8601, or microseconds since 1970; without it, now."},
         "seq": {"type": "integer"},
-        "id": {"type": "string"},
     },
     "additionalProperties": True,
 }
@@ -49,6 +49,9 @@ async def publish(
     ts_unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None, Query(description="What whole numbers in `ts` count.")
     ] = None,
+    id: Annotated[
+        Name | None, Query(description="The attribute that holds the source's own id of an event; none, if not given.")
+    ] = None,
 ) -> ReceiptAnswer:
     """Publish events. They are durable when the answer is there; for each that is rejected it says why."""
     format = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -58,21 +61,23 @@ async def publish(
         raise Refusal(429, f"{token.name} publishes more than {token.events_per_s:g} events/s", wait_s)
     body = await request.body()
     key = None if idempotency_key is None else f"{token.name}:{idempotency_key}"
-    receipt = await _received(place, body, format, key, ts_unit)
+    receipt = await _received(place, body, format, key, ts_unit, id)
     place.quotas.use(token, receipt.accepted + receipt.rejected)
     return ReceiptAnswer(
         accepted=receipt.accepted,
         rejected=receipt.rejected,
-        reasons=[Rejection(index=index, reason=reason) for index, reason in receipt.reasons[:REASONS_MAX]],
+        reasons=[Rejection(index=index, reason=reason) for index, reason in receipt.reasons],
         repeated=receipt.repeated,
     )
 
 
-async def _received(place: Place, body: bytes, format: str, key: str | None, ts_unit: str | None) -> Receipt:
+async def _received(
+    place: Place, body: bytes, format: str, key: str | None, ts_unit: str | None, id: str | None
+) -> Receipt:
     service = place.service
     if key is not None and (known := service.receipt(key)) is not None:
         return await asyncio.wrap_future(known)
-    future = await asyncio.to_thread(lambda: service.accept(service.read(body, format, ts_unit), key))
+    future = await asyncio.to_thread(lambda: service.accept(service.read(body, format, ts_unit, id), key))
     return await asyncio.wrap_future(future)
 
 
@@ -91,13 +96,16 @@ def latest(
 def dead_letters(
     place: Here,
     token: Subscriber,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    after: Annotated[int, Query(ge=0, le=2**53, description="Behind the one of this number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
-) -> MatchPage:
-    """Events that were accepted and could not be used, with the reason: late ones among them."""
-    from tocsin.service.web.matches import page
-
-    return page(place.service.letters, after, limit)
+    latest: Annotated[bool, Query(description="The last ones instead.")] = False,
+) -> DeadLetterPage:
+    """Events that were not used, with the reason: rejected when they came, or later by the rules."""
+    feed = place.service.letters
+    lines = feed.after(max(after, feed.last - limit if latest else 0, feed.first - 1), limit)
+    found = [DeadLetter(**json.loads(line.text)) for line in lines]
+    last = found[-1].number if found else after
+    return DeadLetterPage(dead_letters=found, next=last, more=last < feed.last)
 
 
 @router.get("/types", tags=["events"])

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from tocsin.service.web.access import Here, Place, Subscriber
-from tocsin.service.web.models import MatchPage, WebhookAnswer, WebhookRequest
+from tocsin.service.web.models import GivenUp, GivenUpPage, WebhookAnswer, WebhookRequest
 from tocsin.service.webhooks import Webhook
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
@@ -62,8 +62,8 @@ async def dead_letters(
     token: Subscriber,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
-) -> MatchPage:
+) -> GivenUpPage:
     """Matches that were given up, with the last error."""
     lines = place.webhooks.dead_letters(id, after, limit)
-    found = [json.loads(line.text) for line in lines]
-    return MatchPage(matches=found, next=lines[-1].number if lines else after, more=len(lines) == limit)
+    found = [GivenUp(**json.loads(line.text)) for line in lines]
+    return GivenUpPage(dead_letters=found, next=lines[-1].number if lines else after, more=len(lines) == limit)

@@ -7,6 +7,7 @@ import json
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["matches"])
 
 SCANNED_MAX = 20_000
-"""How many matches one page looks through."""
+"""How many matches one page looks through; for the latest of a rule, how many of that rule."""
 CHUNK = 500
 BEAT_S = 15.0
 SLOW_S = 30.0
@@ -50,6 +51,20 @@ def page(
                 if len(found) >= limit:
                     break
     return MatchPage(matches=found, next=number, more=number < feed.last)
+
+
+def newest(feed: Feed, after: int, limit: int, rule: str | None, since: str | None, until: str | None) -> MatchPage:
+    """The last lines of a feed, or those of a rule, in order."""
+    last = feed.last
+    found: list[dict[str, Any]] = []
+    for line in islice(feed.backwards(rule), SCANNED_MAX):
+        if line.number <= after or len(found) >= limit:
+            break
+        match = json.loads(line.text)
+        if _wanted(match, rule, since, until):
+            found.append(match)
+            last = max(last, line.number)
+    return MatchPage(matches=found[::-1], next=max(last, after), more=False)
 
 
 def _wanted(match: dict[str, Any], rule: str | None, since: str | None, until: str | None) -> bool:
@@ -81,12 +96,12 @@ def matches(
     until: Annotated[datetime | None, Query(description="Before this event time.")] = None,
     after: Annotated[int, Query(ge=0, le=2**53, description="Behind the match of this number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
-    latest: Annotated[bool, Query(description="The last ones instead.")] = False,
+    latest: Annotated[bool, Query(description="The last ones, of the rule if one is named.")] = False,
 ) -> MatchPage:
     """Matches in the order in which they were found, in pages."""
     feed = place.service.matches
     if latest:
-        after = max(after, feed.last - limit)
+        return newest(feed, after, limit, rule, _moment(since), _moment(until))
     return page(feed, after, limit, rule, _moment(since), _moment(until))
 
 

@@ -107,6 +107,40 @@ class MatchPage(BaseModel):
     more: bool
 
 
+class DeadLetter(BaseModel):
+    """An event that was not used: why, its type and time (µs), if they are known, and the start of its text."""
+
+    number: int
+    reason: str
+    type: str | None
+    ts: int | None
+    event: str
+
+
+class DeadLetterPage(BaseModel):
+    """Events that were not used, in order; ask with `after=next` for the ones that follow."""
+
+    dead_letters: list[DeadLetter]
+    next: int
+    more: bool
+
+
+class GivenUp(BaseModel):
+    """A match that a webhook's receiver did not take, with the last error."""
+
+    number: int
+    error: str
+    match: dict[str, Any]
+
+
+class GivenUpPage(BaseModel):
+    """Matches that were given up, in order; ask with `after=next` for the ones that follow."""
+
+    dead_letters: list[GivenUp]
+    next: int
+    more: bool
+
+
 class WhyNotQuestion(Strict):
     """An event that could have been the anchor of a rule, by its time (µs) or by its id."""
 

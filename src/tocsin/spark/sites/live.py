@@ -7,7 +7,8 @@
 What has arrived depends on when one looks, so batch k is the file that was there first, and each replica reads it. It
 follows from that of k - 1 and from one look at the source. Event time has got to the latest event, less what events
 may be `late`; those before are published, the others wait. An event before what was published already is too late, and
-a dead letter. A source that has been silent for longer than `idle` is taken to go on with the clock.
+a dead letter; so is one that is further `ahead` of the clock than it may be. A source that has been silent for longer
+than `idle` is taken to go on with the clock.
 
 Batches that all replicas have are removed, and so are those too far behind: a replica that lacks one takes a peer's
 state.
@@ -25,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import TocsinError
+from tocsin.events.clock import Clock
 from tocsin.events.files import records
 from tocsin.events.letters import letters
 from tocsin.overlay.codec import decode, encode
@@ -130,11 +132,19 @@ class LiveFeeding:
         came = arrivals.look(None if before is None else before.position)
         heard_us = now_us if before is None or came.events.num_rows else before.heard_us
         upto_us = BEGINNING if before is None else before.upto_us
+        clock = Clock(now_us, hosted.ahead_us)
         ts = came.events["ts"].to_numpy()
-        late = came.events.filter(pa.array(ts < upto_us))
+        late, ahead = ts < upto_us, ts > clock.latest_us
         said = f"{self.site} had got beyond that time"
-        dead = [(f"too late: {said}", row["type"], row["ts"], json.dumps(row)) for row in records(late)]
-        waiting = came.events.filter(pa.array(ts >= upto_us))
+        dead = [
+            (f"too late: {said}", row["type"], row["ts"], json.dumps(row))
+            for row in records(came.events.filter(pa.array(late)))
+        ]
+        dead += [
+            (clock.reason(row["ts"]), row["type"], row["ts"], json.dumps(row))
+            for row in records(came.events.filter(pa.array(ahead)))
+        ]
+        waiting, ts = came.events.filter(pa.array(~late & ~ahead)), ts[~ahead]
         if before is not None:
             waiting = pa.concat_tables([before.rest, waiting])
         if len(ts):

@@ -26,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from tocsin.errors import TocsinError, nearest
+from tocsin.events.clock import AHEAD_US
 from tocsin.events.types import EventType
 from tocsin.language.rules import Pattern, Rule
 from tocsin.overlay.replicas.machines import SINK
@@ -39,7 +40,7 @@ from tocsin.spark import kafka
 SECOND_US = 1_000_000
 FOLDER = "folder"
 KEYS = ("folder", "channels", "replicas", "epoch", "speed", "rounds", "beat", "suspect", "live")
-LIVE_KEYS = ("from", "late", "idle")
+LIVE_KEYS = ("from", "late", "idle", "ahead")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 SILENT_BEATS = 3
 """A leader that has said nothing for fewer heartbeats than this may only be slow."""
@@ -48,11 +49,13 @@ SILENT_BEATS = 3
 @dataclass(frozen=True)
 class Live:
     """A source that others write to: a folder into which files are put, or a topic. `late_us`: how much older than the
-    latest an event may be; `idle_us`: after how long in silence its time goes on with the clock, if ever."""
+    latest an event may be; `idle_us`: after how long in silence its time goes on with the clock, if ever; `ahead_us`:
+    how far ahead of the clock an event may be."""
 
     origin: Path | kafka.Topic
     late_us: int = 0
     idle_us: int | None = None
+    ahead_us: int = AHEAD_US
 
 
 @dataclass(frozen=True)
@@ -229,6 +232,7 @@ def _live(data: object, folder: Path, sites: Sites) -> dict[str, Live]:
             kafka.topic(origin) if "://" in origin else (folder / origin).resolve(),
             round(_number(options, "late", 0.0) * SECOND_US),
             idle_us,
+            round(_number(options, "ahead", AHEAD_US / SECOND_US) * SECOND_US),
         )
     if found and (left := sorted(sites.sources.keys() - found.keys())):
         raise TocsinError(f"live: where do the sources at {left[0]} come from? All are live, or none")
