@@ -369,9 +369,7 @@ def test_spark_batch_runs_a_statement_or_refuses_it_by_name(kind: str, spark: Sp
     holds(use, kind, {*ANY, "interest"})
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ANY else ()) for kind in TEXTS]
-)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ANY else ()) for kind in TEXTS])
 def test_a_spark_stream_runs_a_statement_across_a_rekey_or_refuses_it_by_name(
     kind: str, spark: SparkSession, tmp_path: Path
 ) -> None:

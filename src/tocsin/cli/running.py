@@ -80,7 +80,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
         if address is not None and "://" in address:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
-    source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
+    source = open_events(wanted.events, declared=_declared(ruleset), ts_unit=wanted.ts_unit, **wanted.names)
     with showing.console(stderr=True).status("looking at the columns and times of the events"):
         disorder_us = source.disorder_us(wanted.ts_unit)
     names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
@@ -90,7 +90,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
         detector = ruleset.detector(delay=ALL_US, history=wanted.history or ALL_US, **names)
         if wanted.locations is not None:
             declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
-            locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)
+            locations = open_events(wanted.locations, declared=declared, optional=optional, **names)
     else:
         # Files are sorted: events wait for as long as the files are out of order, and none is late.
         detector = ruleset.detector(delay=disorder_us, **names)
@@ -117,7 +117,7 @@ def reasons(
 
     from tocsin.events.files import open_events
 
-    source = open_events(events, declared=_declared(ruleset), **names)
+    source = open_events(events, declared=_declared(ruleset), ts_unit=ts_unit, **names)
     tables = [chunk.table for chunk in source.chunks()]
     with named(path):
         evidence = ruleset.evidence(pa.concat_tables(tables), **names, ts_unit=ts_unit)

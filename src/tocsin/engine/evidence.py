@@ -51,7 +51,7 @@ class Evidence:
         self.found = pa.concat_tables(found)
         """The matches."""
         known = detector.known
-        self._batch = read(data, columns, known, first=False).batch
+        self._batch = read(data, columns, known).batch
         self._names = {number: name for name, number in known.numbers.items()}
         self._rules: dict[str, Statement] = {rule.name: rule for rule in plan.sources}
         self._levels = plan.levels

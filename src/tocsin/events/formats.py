@@ -22,6 +22,7 @@ import pyarrow.json as pa_json
 from tocsin.errors import EventError
 from tocsin.events.arrow import ARROW
 from tocsin.events.notation import read_events
+from tocsin.events.times import is_time_text
 from tocsin.events.types import LABEL, Kind
 
 Cells = Mapping[str, Any]
@@ -35,7 +36,6 @@ WORDS = {"true": True, "false": False}
 LONGS = range(-(1 << 63), 1 << 63)
 _WHOLE = re.compile(r"\s*[-+]?\d+\s*")
 _NUMBER = re.compile(r"\s*[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE)
-_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|[-+]\d\d:?\d\d)?)?")
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -100,7 +100,7 @@ class Ndjson:
 
     def kind(self, value: object) -> Kind | None:
         if isinstance(value, str):
-            return Kind.TIMESTAMP if _TIME.fullmatch(value) else Kind.STRING
+            return Kind.TIMESTAMP if is_time_text(value) else Kind.STRING
         return _kind(value)
 
 
@@ -157,7 +157,7 @@ class Csv:
             return Kind.DOUBLE
         if value.lower() in WORDS:
             return Kind.BOOL
-        return Kind.TIMESTAMP if _TIME.fullmatch(value) else Kind.STRING
+        return Kind.TIMESTAMP if is_time_text(value) else Kind.STRING
 
 
 class Notation:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import TypeAlias
 
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -20,8 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tocsin.engine import output
 from tocsin.errors import EventError, nearest
-from tocsin.events.arrow import kind_of
-from tocsin.events.batches import TS_LIMIT, Columns
+from tocsin.events.arrow import kind_of, whole
+from tocsin.events.batches import Columns
+from tocsin.events.times import micros
 from tocsin.events.types import Kind
 from tocsin.garbage import uncollected
 from tocsin.plans.explain import explain
@@ -30,10 +32,12 @@ from tocsin.plans.placing import Placer, placer
 from tocsin.plans.plan import Plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, bound, send
+from tocsin.spark.names import col
 from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
-from tocsin.spark.pushdown import col, needed, needed_of_type, tests_by_type
+from tocsin.spark.pushdown import needed, needed_of_type, tests_by_type
 from tocsin.spark.scans import Scan, scan_of, scanned
 from tocsin.spark.slots import batch_detector
+from tocsin.spark.times import moment
 
 Events: TypeAlias = DataFrame | Mapping[str, DataFrame]
 
@@ -167,17 +171,6 @@ def default_slots(session: SparkSession) -> int:
     return max(1, min(parallel or SLOTS_MAX, SLOTS_MAX))
 
 
-def moment(columns: Columns, held: T.DataType) -> Column:
-    """The time of a row as Spark's watermark wants it; null where there is none."""
-    ts = col(columns.ts)
-    if isinstance(held, T.IntegralType):
-        micros = {"s": F.try_multiply(ts, F.lit(1_000_000)), "ms": F.try_multiply(ts, F.lit(1_000))}
-        whole = micros.get(columns.ts_unit or "us", (ts / 1_000).cast("bigint") if columns.ts_unit == "ns" else ts)
-        whole = whole.cast("bigint")
-        return F.timestamp_micros(F.when(whole.between(-TS_LIMIT, TS_LIMIT), whole))
-    return F.try_to_timestamp(ts) if isinstance(held, T.StringType) else ts.cast("timestamp")
-
-
 class Source:
     """Events in one or several DataFrames as one, with what is known of their types."""
 
@@ -211,6 +204,7 @@ class Source:
         if len(held) > 1:
             raise EventError(f"{columns.ts} is of several types: {', '.join(sorted(map(str, held)))}")
         self._held = held.pop()
+        _check_times(self._held, columns)
         self.times = isinstance(self._held, T.TimestampType | T.TimestampNTZType | T.DateType | T.StringType)
         self.streaming = any(frame.isStreaming for frame in frames)
 
@@ -320,6 +314,16 @@ def _check_columns(frame: DataFrame, columns: Columns, roles: tuple[str, ...]) -
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise EventError(f"the events have two columns called '{min(repeated)}'")
+
+
+def _check_times(held: T.DataType, columns: Columns) -> None:
+    """Fails as every host does if `ts` cannot be read."""
+    try:
+        empty = to_arrow_schema(T.StructType([T.StructField("ts", held)]), timezone="UTC").empty_table()
+    except PySparkTypeError:
+        raise EventError(f"ts must hold times or numbers, it is {held.simpleString()}") from None
+    if not isinstance(held, T.NullType):
+        micros(whole(empty["ts"]), columns.ts_unit)
 
 
 def _kinds(frame: DataFrame, columns: Columns) -> tuple[dict[str, Kind], frozenset[str]]:

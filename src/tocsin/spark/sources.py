@@ -30,9 +30,9 @@ from tocsin.events.letters import letters
 from tocsin.events.lines import NAMES
 from tocsin.events.types import EventType, Kind
 from tocsin.spark import kafka
-from tocsin.spark.frames import moment
+from tocsin.spark.names import col
 from tocsin.spark.packing import UNREADABLE
-from tocsin.spark.pushdown import col
+from tocsin.spark.times import moment
 
 SPARK = {Kind.STRING: "string", Kind.LONG: "bigint", Kind.DOUBLE: "double"}
 LINE, CELLS, CORRUPT, REASON = "_line", "_cells", "_corrupt", "_reason"
@@ -188,6 +188,7 @@ def opened(
     """The files of a path on this machine, looked at as in one process, and so with the same complaints."""
     path = Path(address)
     names: dict[str, Any] = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
+    names["ts_unit"] = columns.ts_unit
     if path.is_dir() and not any(file.is_file() and file.name[0] not in "._" for file in path.iterdir()):
         below = (file for file in sorted(path.rglob("*.parquet")) if _visible(file.relative_to(path)))
         path = next((file for file in below), path)  # folders in folders, as Spark writes them
