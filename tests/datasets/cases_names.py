@@ -96,6 +96,13 @@ IDS = [
         core=True,
     ),
     Case(
+        "id is text like any other",
+        "define Same(who: string) from B(id = $i) and last A(id = $i) within 10 s from B where who = A.id",
+        pa.table({"type": ["A", "A", "B", "B"], "ts": times(0, 1, 2, 3), "id": ["u7", "u8", "u7", None]}),
+        [("Same", at(2), {"who": "u7"})],
+        core=True,
+    ),
+    Case(
         "Id is an attribute too",
         "define Out(who: string) from A() where who = A.Id",
         pa.table({"type": ["A", "A"], "ts": times(0, 1), "Id": ["x", "x"]}),
@@ -209,6 +216,14 @@ NAMES = [
         OUT,
         pa.table({"type": ["A"], "when": times(3), "ts": ["not a time"], "n": [1]}),
         [("Out", at(3), {"n": 1})],
+        options={"ts": "when"},
+        unlike={"service": "the names of its columns are fixed, so that two would be called ts"},
+    ),
+    Case(
+        "a rule reads a column ts beside the time",
+        'define Out(n: long, t: string) from A(ts = "x") where n = A.n, t = A.ts',
+        pa.table({"type": ["A", "A"], "when": times(3, 4), "ts": ["x", "y"], "n": [1, 2]}),
+        [("Out", at(3), {"n": 1, "t": "x"})],
         options={"ts": "when"},
         unlike={"service": "the names of its columns are fixed, so that two would be called ts"},
     ),
