@@ -461,6 +461,28 @@ def test_why_no_match(folder: Path) -> None:
     assert reason["checks"][-1]["event"]["attributes"]["value"] == 51.0
 
 
+def test_why_of_a_request_and_of_a_query(folder: Path) -> None:
+    Path("pair.eps").write_text(
+        'request Pair on Temp(value > 45) as t ; Smoke() as s if t.area = s.area within 5 min notify "!"\n'
+    )
+    Path("hot.siddhi").write_text(
+        "define stream Temp (area string, value double);\n"
+        "@info(name='Hot') from Temp[value > 50.0] select area insert into Out;\n"
+    )
+    (match,) = json.loads(run("pair.eps", "--events", "e.csv", "--json").stdout)["matches"]
+    told = tocsin("why", "pair.eps", "--events", "e.csv", "--id", match["id"])
+    assert told.exit_code == 0, told.stderr
+    assert told.stdout.startswith("Pair matched at Smoke@")
+    assert '✓ t.area=s.area: t.area is "A1", s.area is "A1"' in told.stdout
+    told = tocsin("why", "pair.eps", "--events", "e.csv", "--at", "2026-07-01T12:03:00Z")
+    assert '✗ t.area=s.area: t.area is "A1", s.area is "A2"' in told.stdout
+    (match,) = json.loads(run("hot.siddhi", "--events", "e.csv", "--json").stdout)["matches"]
+    told = tocsin("why", "hot.siddhi", "--events", "e.csv", "--id", match["id"])
+    assert "✓ value > 50.0: value is 51.0" in told.stdout
+    told = tocsin("why", "hot.siddhi", "--events", "e.csv", "--at", "2026-07-01T12:00:00Z")
+    assert "✗ value > 50.0: value is 46.5" in told.stdout
+
+
 def test_why_without_an_event(folder: Path) -> None:
     assert tocsin("why", "fire.tesla", "--events", "e.csv").exit_code == 2
     result = tocsin("why", "fire.tesla", "--events", "e.csv", "--id", "x")

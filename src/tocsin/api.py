@@ -132,9 +132,11 @@ class RuleSet:
         select = None if select is None else tuple(select)
         if _is_frames(events):
             from tocsin.spark import matches
+            from tocsin.spark.names import col, exact
 
             found = matches(self._report(events, columns, delay, slots, control, keep, select, locations, history))
-            return found if select is None else found.select(*select)
+            with exact(found.sparkSession, found.columns):
+                return found if select is None else found.select(*(col(name) for name in select))
         detector: Detector | MovingDetector
         if self.interests:
             detector = self._moving(columns, 2**60, history)
@@ -441,14 +443,21 @@ def _or_none(duration: Duration | None) -> int | None:
     return None if duration is None else duration_us(duration)
 
 
+def _is_statement(line: str) -> bool:
+    """Whether a line without parentheses is a request or a query, and not the name of a file."""
+    language = guess(line)
+    return language == "eps" or (language == "siddhi" and " " in line.strip())
+
+
 def _text(source: str | Path) -> str:
     looks_like_path = isinstance(source, Path) or (
-        "\n" not in source and "(" not in source and source.strip() != "" and guess(source) != "eps"
+        "\n" not in source and "(" not in source and source.strip() != "" and not _is_statement(source)
     )
     if not looks_like_path:
         return str(source)
     try:
         return Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        undecoded = isinstance(error, UnicodeDecodeError)
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text" if undecoded else str(error)
         raise RuleError(f"cannot read the rules in {source}: {reason}") from error

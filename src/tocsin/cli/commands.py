@@ -267,6 +267,8 @@ def why(
 ) -> None:
     """Say why a rule matched at an event, or why not: what it asks, what was found, and the first thing not met.
 
+    For rules of TESLA, requests and queries of SiddhiQL, not for queries that move.
+
     [bold]Why this match:[/bold]  tocsin why fire.tesla --events readings.csv --id 5f0c…
 
     [bold]Why none here:[/bold]  tocsin why fire.tesla --events readings.csv --at 2026-07-01T12:03:00Z

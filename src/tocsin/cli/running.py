@@ -129,27 +129,29 @@ def reasons(
 def once(ruleset: RuleSet, wanted: Wanted) -> int:
     """The run on Spark over what is there. Returns the exit code."""
     from tocsin.spark import errors, runs, sources
+    from tocsin.spark.names import exact
 
     _check_places(wanted)
     with errors.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
-        status.update(showing.waiting(f"reading {wanted.events}"))
-        source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
-        locations = None
-        if wanted.locations is not None:
-            types, optional = ruleset.types, LOCATIONS_OPTIONAL
-            locations = sources.table(session, wanted.locations, wanted.columns, types, optional)
-        found = runs.once(
-            ruleset,
-            source,
-            wanted.columns,
-            locations=locations,
-            history=wanted.history,
-            slots=wanted.slots,
-            matches=wanted.matches,
-            dead_letters=wanted.dead_letters,
-            limit=wanted.limit,
-        )
+        with exact(session):
+            status.update(showing.waiting(f"reading {wanted.events}"))
+            source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
+            locations = None
+            if wanted.locations is not None:
+                types, optional = ruleset.types, LOCATIONS_OPTIONAL
+                locations = sources.table(session, wanted.locations, wanted.columns, types, optional)
+            found = runs.once(
+                ruleset,
+                source,
+                wanted.columns,
+                locations=locations,
+                history=wanted.history,
+                slots=wanted.slots,
+                matches=wanted.matches,
+                dead_letters=wanted.dead_letters,
+                limit=wanted.limit,
+            )
     return wanted.tell(
         outcomes.Outcome(
             found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds, found.reasons,
@@ -163,6 +165,7 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
     from tocsin.api import duration_us
     from tocsin.cli import following
     from tocsin.spark import errors, runs
+    from tocsin.spark.names import exact
 
     _check_places(wanted)
     checkpoint = wanted.checkpoint or default_checkpoint(wanted.rules, wanted.matches)
@@ -183,7 +186,8 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
     )
     with errors.plainly(), named(wanted.rules):
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
-        outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
+        with exact(session):
+            outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
     return wanted.tell(outcome) or code
 
 

@@ -166,7 +166,7 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
     shared: dict[str, Kind] = {}
     for name in names:
         kind = kind_of(table.schema.field(name).type)
-        if name in header or kind is None:
+        if name in header or kind is None or not name:
             continue
         _convert(name, kind, table[name], type, kinds_by_number, numbers, known, result, shared, reasons)
     batch = pa.table(result)

@@ -181,7 +181,7 @@ class TextFiles(EventFiles):
                 for block in blocks(path, self.format):
                     bad = tally(block, self.format, counts)
                     first_bad = first_bad or bad
-            for name in self.format.header:
+            for name in filter(None, self.format.header):
                 counts.setdefault(name, Counter())
         if not counts:
             if first_bad is None:

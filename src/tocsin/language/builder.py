@@ -120,10 +120,10 @@ class Term:
         return Term(terms.minus(self.expression))
 
     def __and__(self, other: Term | Constant) -> Term:
-        return Term(terms.conjunction(self.expression, expression_of(other)))
+        return Term(terms.conjunction((self.expression, expression_of(other))))
 
     def __or__(self, other: Term | Constant) -> Term:
-        return Term(terms.disjunction(self.expression, expression_of(other)))
+        return Term(terms.disjunction((self.expression, expression_of(other))))
 
     def __invert__(self) -> Term:
         return Term(Not(self.expression))

@@ -43,15 +43,34 @@ def _fold(chain: list[Any]) -> list[Expression]:
             operands.append(item)
             continue
         level = _LEVELS[item.type]
-        while waiting and waiting[-1][0] >= level and item.type != "NOT":
+        # Operands of `and` and `or` wait for the last one: joined one by one, they would be copied each time.
+        joined = item.type in ("AND", "OR")
+        while waiting and item.type != "NOT" and waiting[-1][0] >= level + joined:
             if waiting[-1][0] == level == _COMPARISON:
                 raise RuleError("comparisons do not chain", span=item.span, hint="Join two comparisons with 'and'.")
-            _apply(waiting.pop()[1], operands)
+            _apply_last(waiting, operands)
         if level:
             waiting.append((level, item))
     while waiting:
-        _apply(waiting.pop()[1], operands)
+        _apply_last(waiting, operands)
     return operands
+
+
+def _apply_last(waiting: list[tuple[int, Token]], operands: list[Expression]) -> None:
+    """Applies the last operator that waits, with all before it that are the same `and` or `or`."""
+    _, token = waiting.pop()
+    if token.type not in ("AND", "OR"):
+        _apply(token, operands)
+        return
+    count = 2
+    while waiting and waiting[-1][1].type == token.type:
+        waiting.pop()
+        count += 1
+    some = operands[-count:]
+    assert some[0].span
+    assert some[-1].span
+    join = terms.conjunction if token.type == "AND" else terms.disjunction
+    operands[-count:] = [join(some, Span(some[0].span.start, some[-1].span.end))]
 
 
 def _apply(token: Token, operands: list[Expression]) -> None:
@@ -63,11 +82,7 @@ def _apply(token: Token, operands: list[Expression]) -> None:
     left = operands.pop()
     assert left.span
     span = Span(left.span.start, right.span.end)
-    if token.type == "AND":
-        operands.append(terms.conjunction(left, right, span))
-    elif token.type == "OR":
-        operands.append(terms.disjunction(left, right, span))
-    elif token.type in ("COMPARE", "EQUAL"):
+    if token.type in ("COMPARE", "EQUAL"):
         operands.append(Comparison(comparison_of(token), left, right, span=span))
     else:
         operands.append(Arithmetic(token.value, left, right, span=span))

@@ -35,12 +35,15 @@ from tocsin.language.requests import (
     Request,
     Then,
     Times,
+    children,
     leaves,
 )
 from tocsin.language.rules import Attribute, Expression, Parameter, Pattern, Program
 from tocsin.language.tokens import Token
 
 TIMES_MAX = 64
+EVENTS_MAX = 100
+"""How many events a request can have: what binds a request compares each with each."""
 """How many events a repetition can have."""
 
 
@@ -186,8 +189,25 @@ def _over(parts: list[EventExpression]) -> Span:
     return Span(parts[0].span.start, parts[-1].span.end)
 
 
+def _check_size(expression: EventExpression) -> None:
+    """Fails if there are too many events, or too deep a nesting for what follows the expression level by level."""
+    events = 0
+    waiting: list[tuple[EventExpression, int]] = [(expression, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        events += node.count if isinstance(node, Times) else not children(node)
+        if events > EVENTS_MAX:
+            hint = "Make several requests of it."
+            raise RuleError(f"a request has at most {EVENTS_MAX} events", span=expression.span, hint=hint)
+        if depth > terms.DEPTH_MAX:
+            raise RuleError(f"this request is nested deeper than {terms.DEPTH_MAX} levels", span=expression.span)
+        inner = (node.event,) if isinstance(node, After) else children(node)
+        waiting += ((child, depth + 1) for child in inner)
+
+
 def check(expression: EventExpression, condition: tuple[Expression, ...]) -> None:
     """Fails if names are not what they should be: one event each, and conditions about events that there are."""
+    _check_size(expression)
     roles: dict[str, Any] = {}
     for leaf in leaves(expression):
         if leaf.number:

@@ -22,6 +22,10 @@ LENGTH_MAX_M = 1_000_000.0
 """How far a range can reach: beyond that no flat map of its surroundings is good."""
 
 
+CORNERS_MAX = 500
+"""How many corners a polygon can have: each side is compared with each."""
+
+
 class Space(StrEnum):
     """What locations are: metres on a plane (`x`, `y`), or degrees on the Earth (`lon`, `lat`)."""
 
@@ -181,8 +185,8 @@ def check_length(length_m: float, span: Span | None = None) -> float:
 
 
 def _check_corners(corners: Sequence[tuple[float, float]], span: Span | None) -> None:
-    if len(corners) < 3:
-        raise RuleError("a polygon has three corners or more", span=span)
+    if not 3 <= len(corners) <= CORNERS_MAX:
+        raise RuleError(f"a polygon has 3 to {CORNERS_MAX} corners", span=span)
     if not all(math.isfinite(value) and abs(value) <= LENGTH_MAX_M for corner in corners for value in corner):
         raise RuleError(f"a corner is at most {LENGTH_MAX_M / 1000:g} km away", span=span)
     sides = list(pairwise((*corners, corners[0])))

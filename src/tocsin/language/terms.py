@@ -173,13 +173,13 @@ def conjuncts(operands: Iterable[Expression]) -> Iterator[Expression]:
             yield operand
 
 
-def conjunction(left: Expression, right: Expression, span: Span | None = None) -> And:
-    return And(tuple(conjuncts((left, right))), span=span)
+def conjunction(joined: Iterable[Expression], span: Span | None = None) -> And:
+    return And(tuple(conjuncts(joined)), span=span)
 
 
-def disjunction(left: Expression, right: Expression, span: Span | None = None) -> Or:
+def disjunction(joined: Iterable[Expression], span: Span | None = None) -> Or:
     operands: list[Expression] = []
-    for operand in (left, right):
+    for operand in joined:
         operands += operand.operands if isinstance(operand, Or) else (operand,)
     return Or(tuple(operands), span=span)
 

@@ -7,7 +7,7 @@ rules that define its types.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -274,23 +274,28 @@ def order(rules: Sequence[Statement], ready: Mapping[str, int] | None = None) ->
         producers[rule.emits.name].append(rule)
     levels: dict[str, int] = {}
 
-    def level(rule: Statement, path: tuple[Statement, ...]) -> int:
-        if rule.name in levels:
-            return levels[rule.name]
-        if rule in path:
-            circle = [*(link.emits.name for link in path[path.index(rule) :]), rule.emits.name]
-            message = "a composite event cannot be made from itself: " + " ← ".join(circle)
-            raise located(RuleError(message, span=rule.span), rule)
-        highest = 0
-        for type in rule.uses:
-            highest = max(highest, ready.get(type, 0) if ready else 0)
-            for producer in producers.get(type, ()):
-                highest = max(highest, 1 + level(producer, (*path, rule)))
-        levels[rule.name] = highest + _depth(rule)
-        return levels[rule.name]
+    def used(rule: Statement) -> Iterator[Statement]:
+        return (producer for type in rule.uses for producer in producers.get(type, ()))
 
-    for rule in rules:
-        level(rule, ())
+    for first in rules:
+        # A path from rule to rule that uses it, and what is still to be looked at of each; rules nest without limit.
+        path = {first.name: (first, used(first))} if first.name not in levels else {}
+        while path:
+            rule, waiting = path[next(reversed(path))]
+            producer = next((one for one in waiting if one.name not in levels), None)
+            if producer is None:
+                given = (ready.get(type, 0) if ready else 0 for type in rule.uses)
+                highest = max((*given, *(1 + levels[one.name] for one in used(rule))), default=0)
+                levels[rule.name] = highest + _depth(rule)
+                path.popitem()
+            elif producer.name in path:
+                names = list(path)
+                links = [path[name][0].emits.name for name in names[names.index(producer.name) :]]
+                circle = [*links, producer.emits.name] if len(links) < 12 else [*links[:6], "…", *links[-3:], links[0]]
+                message = "a composite event cannot be made from itself: " + " ← ".join(circle)
+                raise located(RuleError(message, span=producer.span), producer)
+            else:
+                path[producer.name] = producer, used(producer)
     return levels
 
 

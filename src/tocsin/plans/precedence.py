@@ -60,10 +60,12 @@ def links(found: Iterable[Precedence]) -> Links:
             known[pair] = known.get(pair, False) or one.strictly
     while True:
         longer = dict(known)
+        following: dict[int, list[tuple[int, bool]]] = {}
+        for (y, z), second in known.items():
+            following.setdefault(y, []).append((z, second))
         for (x, y), first in known.items():
-            for (other, z), second in known.items():
-                if other == y:
-                    longer[x, z] = longer.get((x, z), False) or first or second
+            for z, second in following.get(y, ()):
+                longer[x, z] = longer.get((x, z), False) or first or second
         if longer == known:
             return known
         known = longer

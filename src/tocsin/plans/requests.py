@@ -7,8 +7,11 @@ one after another, first those that an equality joins to what is found already.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from math import prod
 
 from tocsin.errors import RuleError
 from tocsin.events.types import HEADER, EventType, Kind
@@ -42,6 +45,8 @@ from tocsin.plans.precedence import Precedence, Sequence, links, precedences
 from tocsin.plans.typing import truth
 
 ALTERNATIVES_MAX = 64
+ALTERNATIVES_EVENTS_MAX = 640
+"""How many ways there can be in which a request comes true, and how many events in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +107,15 @@ def _bound(request: Request, catalog: Catalog) -> list[RulePlan]:
             catalog.check_type(leaf.node.pattern.type, leaf.node.pattern.span)
     if request.mode != Mode.GENERIC:
         return [_in_context(request, catalog, every)]
+    ways = _ways(request.expression)
+    if ways > ALTERNATIVES_MAX:
+        shown = f"{ways:,}" if ways < 10**15 else "very many"
+        message = f"this can happen in {shown} ways, more than {ALTERNATIVES_MAX}"
+        raise RuleError(message, span=request.expression.span, hint="Make several requests of it.")
     alternatives = _alternatives(request.expression, 0)
-    if len(alternatives) > ALTERNATIVES_MAX:
-        message = f"this can happen in {len(alternatives):,} ways, more than {ALTERNATIVES_MAX}"
+    if len(alternatives) > 1 and (events := sum(len(one.leaves) for one in alternatives)) > ALTERNATIVES_EVENTS_MAX:
+        message = f"the {ways} ways in which this can happen have {events:,} events"
+        message = f"{message}, more than {ALTERNATIVES_EVENTS_MAX}"
         raise RuleError(message, span=request.expression.span, hint="Make several requests of it.")
     plans = []
     for alternative in sorted(alternatives, key=lambda one: one.leaves):
@@ -139,6 +150,13 @@ def _in_context(request: Request, catalog: Catalog, every: list[Leaf]) -> RulePl
     context = Context(request.mode, request.window_us, tuple(nodes), filters, conditions, repeated)
     names = tuple(leaf.role for leaf in every)
     return RulePlan(request, filters[0], (), (), binding.outputs, names, binding.types, binding.unseen, context=context)
+
+
+def _ways(node: EventExpression) -> int:
+    """How many alternatives an expression has, without making them."""
+    if isinstance(node, Either):
+        return sum(map(_ways, node.operands))
+    return prod(map(_ways, children(node)))
 
 
 def _alternatives(node: EventExpression, first: int) -> list[_Alternative]:
@@ -193,6 +211,7 @@ class _Binding:
                 links.append(link)
             else:
                 self.tests.append(test)
+        self._tested = [frozenset(places_in(test)) for test in self.tests]
         kinds = {(field.place, field.attribute): field.kind for link in links for field in link}
         joints = [((one.place, one.attribute), (other.place, other.attribute)) for one, other in links]
         self.classes = [
@@ -252,18 +271,32 @@ class _Binding:
     ) -> tuple[Lookup, ...]:
         """How the places of a part are filled, one after another; perhaps with a given one first."""
         order, found = [anchor], list[Lookup]()
-        tests = [test for test in self.tests if {anchor} < {anchor, *places_in(test)} <= {anchor, *places}]
+        mine = {*places}
+        missing: dict[int, int] = {}
+        tests_of: dict[int, list[int]] = {place: [] for place in places}
+        for number, some in enumerate(self._tested):
+            others = some - {anchor}
+            if others and others <= mine:
+                missing[number] = len(others)
+                for place in others:
+                    tests_of[place].append(number)
+        compared = [dict.fromkeys(one.places, 1) for one in precedences]
+        equal = [Counter(field.place for field in members) for members in self.classes]
+        tests = [dict.fromkeys(some, 1) for some in self._tested]
+        far, near = (_Ties(equal, [*compared, *tests]) for _ in range(2))
+        far.add(anchor)
         while len(found) < len(places):
-            place = first if first is not None and not found else self._next(places, order, precedences)
+            place = first if first is not None and not found else _next(places, order, near, far)
+            near.add(place)
             keys: dict[Field, Typed] = {}
             conditions: list[Typed] = []
             for here, there in self._joined(place, order):
                 if keys.setdefault(here, there) is not there:
                     conditions.append(comparison("=", Field(place, here.attribute, here.kind), there))
             order.append(place)
-            now = [test for test in tests if places_in(test) <= {*order}]
-            tests = [test for test in tests if test not in now]
-            for test in now:
+            for number in tests_of[place]:
+                missing[number] -= 1
+            for test in [self.tests[number] for number in tests_of[place] if not missing[number]]:
                 key = key_of(test, place)
                 if key is not None and key[0] not in keys:
                     keys[key[0]] = key[1]
@@ -277,28 +310,14 @@ class _Binding:
             found.append(Lookup(place, buffer, values, reach, tuple(conditions), horizon_us))
         return tuple(found)
 
-    def _next(self, places: list[int], order: list[int], precedences: tuple[Precedence, ...]) -> int:
-        """The place that has most to do with those that are found already: so that each has to do with few of them.
-
-        Equalities count most. As long as only the anchor is found, its own count; later, what the others say.
-        """
-
-        def ties(place: int, known: list[int]) -> tuple[int, int]:
-            compared = sum(place in one.places and not one.places.isdisjoint(known) for one in precedences)
-            tested = sum(place in places_in(test) and not places_in(test).isdisjoint(known) for test in self.tests)
-            return len(self._joined(place, known)), compared + tested
-
-        def rank(place: int) -> tuple[object, ...]:
-            near, far = ties(place, order[1:]), ties(place, order[:1])
-            return near == (0, 0), (-near[0], -near[1]), (-far[0], -far[1]), place
-
-        return min((place for place in places if place not in order), key=rank)
-
     def _joined(self, place: int, order: list[int]) -> list[tuple[Field, Field]]:
         """The attributes of a place that must equal one of a place that is bound: the first such in that order."""
         found = []
         for members in self.classes:
-            there = next((field for known in order for field in members if field.place == known), None)
+            if not any(field.place == place for field in members):
+                continue
+            first = {field.place: field for field in reversed(members)}
+            there = next((first[known] for known in order if known in first), None)
             for field in members:
                 if field.place == place and there is not None:
                     found.append((Field(0, field.attribute, field.kind), there))
@@ -352,6 +371,44 @@ class _Binding:
             return self._field(leaf, place)
 
         return [moved(truth(constraint, resolve), 0) for constraint in node.pattern.constraints]
+
+
+class _Ties:
+    """How much each place has to do with the places that were added: equalities first, then tests and orders."""
+
+    def __init__(self, equal: list[Counter[int]], compared: list[dict[int, int]]) -> None:
+        """Groups of places that have to do with each other, each with how often a place is in the group."""
+        self._groups: list[tuple[int, Mapping[int, int]]] = [(0, one) for one in equal] + [(1, one) for one in compared]
+        self._counted = [False] * len(self._groups)
+        self._of: dict[int, list[int]] = {}
+        for number, (_, group) in enumerate(self._groups):
+            for place in group:
+                self._of.setdefault(place, []).append(number)
+        self._counts: tuple[Counter[int], Counter[int]] = Counter(), Counter()
+
+    def add(self, place: int) -> None:
+        for number in self._of.get(place, ()):
+            if not self._counted[number]:
+                self._counted[number] = True
+                which, group = self._groups[number]
+                self._counts[which].update(group)
+
+    def of(self, place: int) -> tuple[int, int]:
+        return self._counts[0][place], self._counts[1][place]
+
+
+def _next(places: list[int], order: list[int], near: _Ties, far: _Ties) -> int:
+    """The place that has most to do with those that are found already: so that each has to do with few of them.
+
+    Equalities count most. As long as only the anchor is found, its own count (`far`); later, what the others say.
+    """
+
+    def rank(place: int) -> tuple[object, ...]:
+        (equal, compared), (equal_far, compared_far) = near.of(place), far.of(place)
+        return (equal, compared) == (0, 0), (-equal, -compared), (-equal_far, -compared_far), place
+
+    known = {*order}
+    return min((place for place in places if place not in known), key=rank)
 
 
 def _places(members: list[Field]) -> set[int]:

@@ -93,10 +93,7 @@ def read(source: str, language: str | None = None) -> Text:
     if len(source) > TEXT_CHARACTERS_MAX:
         raise RuleError(f"a text of rules has at most {TEXT_CHARACTERS_MAX:,} characters")
     language = language or guess(source)
-    try:
-        program = parse(source, language)
-    except RecursionError:
-        raise RuleError("the text is nested too deeply") from None
+    program = parse(source, language)
     if not program.rules:
         raise RuleError("there is no rule here", hint="A rule starts with: define Name(…) from …")
     check_used(program)

@@ -154,9 +154,9 @@ def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
     """The last events that a rule looks at, and what it and the rules that it uses find in them."""
     statement = next((one for one in service.detection.plan.sources if one.name == rule.id), None)
     if rule.moves:
-        check_explicable([rule.interest()[0]])
+        check_explicable([rule.interest()[0]], Rule)
     elif statement is not None:
-        check_explicable([statement])
+        check_explicable([statement], Rule)
     if not isinstance(statement, Rule):
         raise RuleError(f"rule {rule.id} does not run yet")
     needed = [*_uses(service, statement.uses, {rule.id}), statement]

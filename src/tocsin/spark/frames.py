@@ -32,7 +32,7 @@ from tocsin.plans.placing import Placer, placer
 from tocsin.plans.plan import Plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, bound, send
-from tocsin.spark.names import col
+from tocsin.spark.names import col, exact, map_in_arrow
 from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
 from tocsin.spark.pushdown import needed, needed_of_type, tests_by_type
 from tocsin.spark.scans import Scan, scan_of, scanned
@@ -66,6 +66,22 @@ def detect(
     select: Iterable[str] | None = None,
 ) -> DataFrame:
     """The report of these rules over these events."""
+    frames = [events] if isinstance(events, DataFrame) else list(events.values())
+    names = {*output.schema(rules, times=False).names, *(name for frame in frames for name in frame.columns)}
+    with exact(frames[0].sparkSession, names):
+        return _detect(rules, events, columns, delay_us, slots, control, keep, select)
+
+
+def _detect(
+    rules: Plan,
+    events: Events,
+    columns: Columns,
+    delay_us: int,
+    slots: int | None,
+    control: DataFrame | None,
+    keep: Iterable[str] | None,
+    select: Iterable[str] | None,
+) -> DataFrame:
     source, job = prepare(rules, events, columns, delay_us, slots, control, keep, select)
     sent = send(job)
     if source.streaming:
@@ -75,7 +91,7 @@ def detect(
     if source.scan is not None:
         parcels = scanned(source.frame, source.scan, sent, PARCELS_DDL)
     else:
-        parcels = source.needed(job.types).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+        parcels = map_in_arrow(source.needed(job.types), packer(sent, ticks=False), PARCELS_DDL)
     if source.plan.is_timed:
         parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
@@ -338,9 +354,10 @@ def _kinds(frame: DataFrame, columns: Columns) -> tuple[dict[str, Kind], frozens
         if isinstance(held, T.NullType):
             empty.add(name)
             continue
-        if isinstance(held, T.ArrayType | T.MapType | T.StructType | T.BinaryType) or held.typeName() == "variant":
+        try:
+            kind = kind_of(to_arrow_schema(T.StructType([T.StructField("_", held)]), timezone="UTC").field(0).type)
+        except PySparkTypeError:  # a type that Arrow has not, such as an interval of months
             continue
-        kind = kind_of(to_arrow_schema(T.StructType([T.StructField("_", held)]), timezone="UTC").field(0).type)
-        if kind is not None:
+        if kind is not None and name:
             kinds[name] = kind
     return kinds, frozenset(empty)

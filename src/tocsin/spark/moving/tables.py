@@ -22,6 +22,7 @@ from tocsin.spark import reports
 from tocsin.spark.frames import Source
 from tocsin.spark.jobs import Sent, send
 from tocsin.spark.moving.jobs import MovingJob, tell
+from tocsin.spark.names import map_in_arrow
 from tocsin.spark.packing import (
     EVENTS,
     LETTERS,
@@ -48,7 +49,7 @@ def detect_table(source: Source, locations: Source, job: MovingJob) -> DataFrame
     job = with_pieces(job, locations)
     sent = send(job)
     spark = source.frame.sparkSession
-    parcels = source.needed().mapInArrow(_sending(sent), PARCELS_DDL)
+    parcels = map_in_arrow(source.needed(), _sending(sent), PARCELS_DDL)
     every = [(label, TICK, -1, None, None) for label in job.labels]
     parcels = parcels.unionByName(spark.createDataFrame(every, PARCELS_DDL))
     spread = parcels.repartition(job.slots, "slot").sortWithinPartitions("least")
@@ -58,7 +59,7 @@ def detect_table(source: Source, locations: Source, job: MovingJob) -> DataFrame
 
 def with_pieces(job: MovingJob, locations: Source) -> MovingJob:
     """The job with what is to be run in each slot."""
-    found = locations.needed().mapInArrow(_looking(send(job)), from_arrow_schema(FOUND)).toArrow()
+    found = map_in_arrow(locations.needed(), _looking(send(job)), from_arrow_schema(FOUND)).toArrow()
     bad = found.filter(found["reason"].is_valid()).to_pylist()
     dead = tuple((row["reason"], row["type"], row["ts"], row["event"]) for row in bad)
     updates = found.filter(found["reason"].is_null()).select(UPDATES.names).cast(UPDATES)
