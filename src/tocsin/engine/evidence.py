@@ -54,6 +54,8 @@ class Evidence:
         found = [detector.push(data), detector.finish()]
         self.found = pa.concat_tables(found)
         """The matches."""
+        self.rejected = detector.dead_letters()
+        """The events that could not be used."""
         known = detector.known
         self._batch = read(data, columns, known).batch
         self._names = {number: name for name, number in known.numbers.items()}
