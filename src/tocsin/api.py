@@ -105,8 +105,9 @@ class RuleSet:
         locations: Any = None,
         history: Duration | None = None,
     ) -> Any:
-        """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), in any order,
-        or a Spark DataFrame (or a mapping of type to DataFrame), which gives a DataFrame; a stream gives a stream.
+        """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), which is held in
+        memory and sorted by time, so that no event is late; or a Spark DataFrame (or a mapping of type to DataFrame),
+        which gives a DataFrame; a stream gives a stream.
 
         Of a table, rows that cannot be used are left out with a `DeadLetterWarning`; take a `detector` to get hold of
         them. Of a DataFrame, they are in the `report`.
