@@ -19,8 +19,8 @@ NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 NOON_US = 1_704_110_400_000_000
 
 
-def seen(data: object, known: Known = KNOWN, *, first: bool = True, **columns: str) -> Seen:
-    return read(data, Columns(**columns), known, first=first)  # type: ignore[arg-type]
+def seen(data: object, known: Known = KNOWN, **columns: str) -> Seen:
+    return read(data, Columns(**columns), known)  # type: ignore[arg-type]
 
 
 def rows(result: Seen) -> list[dict[str, object]]:
@@ -116,23 +116,10 @@ def test_conversions(values: pa.Array, kind: Kind, converted: list[object], fail
     ],
 )
 def test_units_of_ts(column: pa.Array, unit: str | None, ts: int, times: bool) -> None:
-    result = read(pa.table({"type": ["A"], "ts": column}), Columns(ts_unit=unit), KNOWN, first=True)
+    result = read(pa.table({"type": ["A"], "ts": column}), Columns(ts_unit=unit), KNOWN)
     assert result.batch["ts"].to_pylist() == [ts]
     assert result.times == times
     assert result.dead == []
-
-
-@pytest.mark.parametrize("times", [[1_700_000_000], [1_700_000_000_000], [1_700_000_000_000_000_000]])
-def test_times_of_another_unit_are_noticed_at_the_beginning_only(times: list[int]) -> None:
-    table = pa.table({"type": ["A"], "ts": times})
-    with pytest.raises(EventError, match="looks like"):
-        seen(table)
-    assert seen(table, first=False).rows == 1
-
-
-@pytest.mark.parametrize("times", [[0], [1_700_000_000, 1], [1_700_000_000_000_000], [10**11], [-(10**9)]])
-def test_times_that_may_be_microseconds(times: list[int]) -> None:
-    assert seen(pa.table({"type": ["A"] * len(times), "ts": times})).batch["ts"].to_pylist() == times
 
 
 def test_a_table_of_many_types() -> None:
@@ -225,7 +212,7 @@ def test_bad_rows_are_set_aside_with_the_first_reason() -> None:
             "n": [1, 2, 3, 4],
         }
     )
-    result = seen(table, first=False)
+    result = seen(table)
     assert rows(result) == [{"type": 0, "ts": 3, "seq": 0, "id:string": None, "n:long": 3}]
     assert result.rows == 4
     assert [letter[0] for letter in result.dead] == ["ts is null", "P is defined by a rule", "ts is out of range"]

@@ -20,7 +20,6 @@ from tocsin.spark.errors import plainly
 
 RULES = "define Heat() from Temp(area = $a) and last Smoke(area = $a) within 5 s from Temp"
 ROWS = "type string, ts bigint, area string, value double"
-SECONDS = [("Temp", 1_782_907_200, "A1", 60.0)]
 
 
 def said(error: pytest.ExceptionInfo[TocsinError]) -> str:
@@ -46,23 +45,6 @@ def test_a_file_that_is_no_parquet(spark: SparkSession, tmp_path: Path, schema: 
         reader.parquet(str(tmp_path / "bad.parquet")).collect()
     assert said(error).startswith(f"{tmp_path / 'bad.parquet'} cannot be read: ")
     assert "not a Parquet file" in said(error) or "of another format" in said(error)
-
-
-def test_times_in_seconds_are_noticed_in_a_worker(spark: SparkSession) -> None:
-    events = spark.createDataFrame(SECONDS, ROWS)
-    with pytest.raises(EventError) as error, plainly():
-        tocsin.rules(RULES).detect(events).collect()
-    assert said(error).startswith("ts looks like seconds (the first is 1782907200), but")
-    assert said(error).endswith("ts_unit='us' if it is not.")
-
-
-def test_the_same_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    spark.createDataFrame(SECONDS, ROWS).write.parquet(str(tmp_path / "in"))
-    report = tocsin.rules(RULES).report(spark.readStream.schema(ROWS).parquet(str(tmp_path / "in")))
-    query = report.writeStream.foreachBatch(lambda frame, n: frame.collect()).start()
-    with pytest.raises(EventError) as error, plainly():
-        query.processAllAvailable()
-    assert said(error).startswith("ts looks like seconds (the first is 1782907200), but")
 
 
 def test_another_number_of_slots_on_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

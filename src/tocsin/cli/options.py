@@ -37,7 +37,7 @@ TypeColumn = Annotated[str, typer.Option("--type-column", help="The column with 
 TsColumn = Annotated[str, typer.Option("--ts-column", help="The column with its time.")]
 TsUnit = Annotated[
     Unit | None,
-    typer.Option("--ts-unit", help="What whole numbers in that column count.", show_default="microseconds"),
+    typer.Option("--ts-unit", help="What numbers in that column count.", show_default="microseconds"),
 ]
 SeqColumn = Annotated[str, typer.Option("--seq-column", help="The column that orders events of one instant, if any.")]
 IdColumn = Annotated[

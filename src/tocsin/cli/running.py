@@ -80,7 +80,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
         if address is not None and "://" in address:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
-    source = open_events(wanted.events, declared=_declared(ruleset), **wanted.names)
+    source = open_events(wanted.events, declared=declared_kinds(ruleset), ts_unit=wanted.ts_unit, **wanted.names)
     with showing.console(stderr=True).status("looking at the columns and times of the events"):
         disorder_us = source.disorder_us(wanted.ts_unit)
     names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
@@ -89,8 +89,8 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
         # Ranges need location updates before the events in them, in whichever files these are: all are put in order.
         detector = ruleset.detector(delay=ALL_US, history=wanted.history or ALL_US, **names)
         if wanted.locations is not None:
-            declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
-            locations = open_events(wanted.locations, declared=declared, optional=optional, **wanted.names)
+            declared, optional = declared_kinds(ruleset), LOCATIONS_OPTIONAL
+            locations = open_events(wanted.locations, declared=declared, optional=optional, **names)
     else:
         # Files are sorted: events wait for as long as the files are out of order, and none is late.
         detector = ruleset.detector(delay=disorder_us, **names)
@@ -117,10 +117,13 @@ def reasons(
 
     from tocsin.events.files import open_events
 
-    source = open_events(events, declared=_declared(ruleset), **names)
-    tables = [chunk.table for chunk in source.chunks()]
+    source = open_events(events, declared=declared_kinds(ruleset), ts_unit=ts_unit, **names)
+    chunks = list(source.chunks())
     with named(path):
-        evidence = ruleset.evidence(pa.concat_tables(tables), **names, ts_unit=ts_unit)
+        evidence = ruleset.evidence(pa.concat_tables([chunk.table for chunk in chunks]), **names, ts_unit=ts_unit)
+        if rejected := sum(len(chunk.bad) for chunk in chunks) + evidence.rejected.num_rows:
+            told = f"{showing.count(rejected, 'row')} of {events} rejected: tocsin run says why, with --dead-letters"
+            showing.say(told, err=True)
         if id is not None and evidence.has_match(id):
             return [evidence.why(id)]
         return evidence.why_not(id, at, rule)
@@ -129,27 +132,29 @@ def reasons(
 def once(ruleset: RuleSet, wanted: Wanted) -> int:
     """The run on Spark over what is there. Returns the exit code."""
     from tocsin.spark import errors, runs, sources
+    from tocsin.spark.names import exact
 
     _check_places(wanted)
     with errors.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
-        status.update(showing.waiting(f"reading {wanted.events}"))
-        source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
-        locations = None
-        if wanted.locations is not None:
-            types, optional = ruleset.types, LOCATIONS_OPTIONAL
-            locations = sources.table(session, wanted.locations, wanted.columns, types, optional)
-        found = runs.once(
-            ruleset,
-            source,
-            wanted.columns,
-            locations=locations,
-            history=wanted.history,
-            slots=wanted.slots,
-            matches=wanted.matches,
-            dead_letters=wanted.dead_letters,
-            limit=wanted.limit,
-        )
+        with exact(session):
+            status.update(showing.waiting(f"reading {wanted.events}"))
+            source = sources.table(session, wanted.events, wanted.columns, ruleset.types)
+            locations = None
+            if wanted.locations is not None:
+                types, optional = ruleset.types, LOCATIONS_OPTIONAL
+                locations = sources.table(session, wanted.locations, wanted.columns, types, optional)
+            found = runs.once(
+                ruleset,
+                source,
+                wanted.columns,
+                locations=locations,
+                history=wanted.history,
+                slots=wanted.slots,
+                matches=wanted.matches,
+                dead_letters=wanted.dead_letters,
+                limit=wanted.limit,
+            )
     return wanted.tell(
         outcomes.Outcome(
             found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds, found.reasons,
@@ -163,6 +168,7 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
     from tocsin.api import duration_us
     from tocsin.cli import following
     from tocsin.spark import errors, runs
+    from tocsin.spark.names import exact
 
     _check_places(wanted)
     checkpoint = wanted.checkpoint or default_checkpoint(wanted.rules, wanted.matches)
@@ -183,7 +189,8 @@ def follow(ruleset: RuleSet, wanted: Wanted) -> int:
     )
     with errors.plainly(), named(wanted.rules):
         session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
-        outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
+        with exact(session):
+            outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
     return wanted.tell(outcome) or code
 
 
@@ -219,7 +226,7 @@ def _check_places(wanted: Wanted) -> None:
             raise TocsinError(f"{path} is in the folder of events; write somewhere else")
 
 
-def _declared(ruleset: RuleSet) -> dict[str, Kind]:
+def declared_kinds(ruleset: RuleSet) -> dict[str, Kind]:
     """What the attributes hold that the rules declare with one kind for all types."""
     kinds: dict[str, set[Kind]] = defaultdict(set)
     for type in ruleset.types.values():

@@ -112,7 +112,7 @@ class Detector:
 
         `clock`: that of the host, if it has one; events that are too far ahead of it are dead letters.
         """
-        seen = read(data, self._columns, self.known, first=self._times is None)
+        seen = read(data, self._columns, self.known)
         self._learn(seen)
         self._counts["events"] += seen.rows - seen.batch.num_rows
         self._bury(seen.dead)

@@ -1,4 +1,5 @@
 """Why did a rule match at an event, or why not? Each thing that the rule asks, as it is tried, and what was found.
+`accounts` answers for requests and queries.
 
 A rule is tried at one anchor as the reference does it, clause by clause. Where several events fit a clause, all ways
 are followed, and the one that came furthest is told: of the clause at which it ended, the candidate that met the most
@@ -25,6 +26,7 @@ from tocsin.engine.reference import (
     holds,
     value_of,
 )
+from tocsin.errors import EventError
 from tocsin.events.notation import write_event
 from tocsin.events.types import LABEL, Event, Value
 from tocsin.language.printing import print_clause, print_expression, print_pattern, print_scope, print_window
@@ -183,7 +185,7 @@ class Trial:
             equation, text = equation_of(constraint), print_expression(constraint)
             if equation and equation[1] not in bound:
                 bound = {**bound, equation[1]: fact.value(equation[0])}
-                told = f"${equation[1]} is {_value(bound[equation[1]])}"
+                told = f"${equation[1]} is {shown_value(bound[equation[1]])}"
                 checks.append(Check(clause, text, told, True, pattern.role, fact))
                 continue
             right = holds(constraint, {None: fact}, bound)
@@ -213,14 +215,14 @@ class Trial:
                 return Check(clause, clause, "there is none", True, role), bound
             return Check(clause, clause, f"there is {written(facts[-1])}", False, role, facts[-1]), bound
         value, test = aggregated(condition, facts), condition.test
-        told = f"{condition.function} is {_value(value)}, of {len(facts)} events"
+        told = f"{condition.function} is {shown_value(value)}, of {len(facts)} events"
         if condition.parameter is not None:
             bound = {**bound, condition.parameter: value}
         right = True
         if test is not None:
             asked = value_of(test.bound, {}, bound)
             right = compared(test.operator, asked, value)
-            told += f"; {_value(asked)} {test.operator} {_value(value)} is {str(right).lower()}"
+            told += f"; {shown_value(asked)} {test.operator} {shown_value(value)} is {str(right).lower()}"
         return Check(clause, clause, told, right, role), bound
 
     def _scoped(self, selection: Selection, fact: Fact, chosen: Chosen) -> Check:
@@ -242,10 +244,13 @@ class Trial:
 
 
 def written(fact: Fact) -> str:
-    """An event in its notation, without its id."""
+    """An event in its notation, without its id; a timer, or what the notation cannot hold, by its type and time."""
     attributes = {name: value for name, value in fact.attributes.items() if name != LABEL}
     label = fact.attributes.get(LABEL)
-    return write_event(Event(fact.type, fact.ts, attributes, fact.seq, None if label is None else str(label)))
+    try:
+        return write_event(Event(fact.type, fact.ts, attributes, fact.seq, None if label is None else str(label)))
+    except EventError:
+        return f"{fact.type}@{fact.ts}"
 
 
 def _data(fact: Fact) -> dict[str, object]:
@@ -265,7 +270,8 @@ def _place(number: int, count: int) -> str:
     return "the last" if number == count else "the first" if number == 1 else f"number {number} of {count}"
 
 
-def _value(value: Value) -> str:
+def shown_value(value: Value) -> str:
+    """A value as it is told."""
     return "null" if value is None else f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
@@ -274,7 +280,7 @@ def _values(constraint: Expression, fact: Fact, bound: Bound) -> str:
     told: dict[str, None] = {}
     for leaf in walk(constraint):
         if isinstance(leaf, Attribute):
-            told[f"{leaf.name} is {_value(fact.value(leaf.name))}"] = None
+            told[f"{leaf.name} is {shown_value(fact.value(leaf.name))}"] = None
         elif isinstance(leaf, Parameter):
-            told[f"${leaf.name} is {_value(bound[leaf.name])}"] = None
+            told[f"${leaf.name} is {shown_value(bound[leaf.name])}"] = None
     return ", ".join(told) or "never"

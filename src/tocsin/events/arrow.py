@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tocsin.events.times import in_range, micros
 from tocsin.events.types import Kind
 
 ARROW: dict[Kind, pa.DataType] = {
@@ -16,6 +18,10 @@ ARROW: dict[Kind, pa.DataType] = {
     Kind.BOOL: pa.bool_(),
     Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
 }
+
+
+WHOLE_DIGITS = 20
+"""Decimals without a fraction and of at most so many digits are whole numbers: so Spark holds unsigned 64 bits."""
 
 
 def kind_of(type: pa.DataType) -> Kind | None:
@@ -32,6 +38,8 @@ def kind_of(type: pa.DataType) -> Kind | None:
         return Kind.BOOL
     if pa.types.is_integer(type):
         return Kind.INT if type.bit_width < 32 or type == pa.int32() else Kind.LONG
+    if pa.types.is_decimal(type) and type.scale == 0 and type.precision <= WHOLE_DIGITS:
+        return Kind.LONG
     if pa.types.is_floating(type) or pa.types.is_decimal(type):
         return Kind.DOUBLE
     if pa.types.is_timestamp(type) or pa.types.is_date(type):
@@ -40,9 +48,18 @@ def kind_of(type: pa.DataType) -> Kind | None:
 
 
 def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
-    """The column as that kind, with the rows that cannot be so (null in the result)."""
+    """The column as that kind, with the rows that cannot be so (null in the result).
+
+    As a double cannot be infinite, a time cannot be outside the years 1 to 9999: such values are null.
+    """
     array = whole(column)
     target = ARROW[kind]
+    if kind == Kind.TIMESTAMP and _tells_time(array.type):
+        words, wrong = micros(array)
+        return _in_range(words).cast(target), wrong
+    if pa.types.is_timestamp(array.type):  # one form of it, whatever unit and zone it came with
+        array = _in_range(micros(array)[0])
+        array = array if kind == Kind.LONG else array.cast(ARROW[Kind.TIMESTAMP])
     if array.type == target or (kind == Kind.STRING and pa.types.is_dictionary(array.type)):
         return (array, []) if not pa.types.is_dictionary(array.type) else (array.cast(pa.string()), [])
     try:
@@ -72,16 +89,19 @@ def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return array
 
 
+def _tells_time(type: pa.DataType) -> bool:
+    return kind_of(type) in (Kind.TIMESTAMP, Kind.STRING, Kind.INT, Kind.LONG)
+
+
+def _in_range(words: pa.Array) -> pa.Array:
+    """Microseconds, null where no time can be."""
+    outside = ~in_range(words.fill_null(0).to_numpy(zero_copy_only=False))
+    return pc.if_else(pa.array(outside), None, words) if outside.any() else words
+
+
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(target):
-        if pa.types.is_integer(array.type):
-            return array.cast(pa.int64()).cast(target)
-        if pa.types.is_floating(array.type) or pa.types.is_boolean(array.type):
-            raise pa.ArrowInvalid("not a time")
-        if pa.types.is_timestamp(array.type):
-            return array.cast(target, safe=False)
-    elif pa.types.is_timestamp(array.type) and pa.types.is_integer(target):
-        array = array.cast(pa.timestamp("us", tz="UTC"), safe=False)
+        raise pa.ArrowInvalid("not a time")
     return array.cast(target)
 
 

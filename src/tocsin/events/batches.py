@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 from tocsin.errors import EventError, nearest
 from tocsin.events.arrow import convert, kind_of, whole
 from tocsin.events.letters import describe
+from tocsin.events.times import TS_MAX, TS_MIN, in_range, micros, show
 from tocsin.events.types import LABEL, Event, Kind, Value
 
 Data: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table] | Iterable[Event]
 Array = np.ndarray[Any, Any]
 
 TS_LIMIT = 2**61
-UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 UNNEEDED, DEFINED = -1, -2
 ARRIVAL = "\0at"
 """The column that says in which order single events came."""
@@ -36,7 +36,7 @@ LABEL_COLUMN = f"{LABEL}:{Kind.STRING}"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the columns that every event has are called. `ts_unit` says what an integer `ts` counts: s, ms, us, ns.
+    """What the columns that every event has are called. `ts_unit` says what numbers in `ts` count: s, ms, us, ns.
 
     `id`: the column with the source's own id of an event. None: there is none; a column called `id` is an attribute.
     An id is part of an event's content: events that share one are still two, and are told apart by the rest.
@@ -97,18 +97,8 @@ class Seen:
     """Of one table: why a row is not in the batch."""
 
 
-def read(data: Data, columns: Columns, known: Known, *, first: bool) -> Seen:
-    """Brings any input into the shape of a batch.
-
-    `first`: nothing came before, so look whether the times make sense.
-    """
-    seen = _read(data, columns, known)
-    if first and columns.ts_unit is None and not seen.times and seen.batch.num_rows:
-        _check_unit(seen.batch["ts"].to_numpy())
-    return seen
-
-
-def _read(data: Data, columns: Columns, known: Known) -> Seen:
+def read(data: Data, columns: Columns, known: Known) -> Seen:
+    """Brings any input into the shape of a batch."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
@@ -176,7 +166,7 @@ def _read_table(table: pa.Table, type: str | None, columns: Columns, known: Know
     shared: dict[str, Kind] = {}
     for name in names:
         kind = kind_of(table.schema.field(name).type)
-        if name in header or kind is None:
+        if name in header or kind is None or not name:
             continue
         _convert(name, kind, table[name], type, kinds_by_number, numbers, known, result, shared, reasons)
     batch = pa.table(result)
@@ -218,8 +208,7 @@ def _convert(
         array, failed = convert(column, target)
         for row in failed:
             if numbers[row] in owners and numbers[row] >= 0:
-                text = column[row].as_py()
-                reasons.setdefault(row, f"{name} should be a {target}, it is {text!r}")
+                reasons.setdefault(row, f"{name} should be a {target}, it is {show(column[row])!r}")
         if elsewhere:  # each value stands in one column only, or an event's identity would depend on its neighbours
             others = np.isin(numbers, [*elsewhere]) if target == shared[name] else ~np.isin(numbers, owners)
             array = pc.if_else(pa.array(others), pa.scalar(None, array.type), array)
@@ -228,33 +217,19 @@ def _convert(
 
 def _times(column: pa.ChunkedArray, unit: str | None, reasons: dict[int, str]) -> tuple[bool, Array]:
     """`ts` as int64 microseconds, and whether it came as timestamps."""
-    kind = kind_of(column.type)
-    if kind in (Kind.TIMESTAMP, Kind.STRING):
-        array, failed = convert(column, Kind.TIMESTAMP)
-        reasons.update((row, f"ts is not a time: {column[row].as_py()!r}") for row in failed)
-        ts, times = array.cast(pa.int64()), True
-    elif kind in (Kind.INT, Kind.LONG):
-        array, failed = convert(column, Kind.LONG)
-        reasons.update((row, "ts is out of range") for row in failed)
-        ts, times = array, False
-    elif pa.types.is_null(column.type):
-        ts, times = pa.nulls(len(column), pa.int64()), False
-    else:
-        raise EventError(f"ts must be timestamps or whole numbers of microseconds, it is {column.type}")
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.int64())
+    array = whole(column)
+    ts, failed = micros(array, unit)
+    for row in failed:
+        reasons[row] = f"ts is not a time: {show(array[row])!r}"
     for row in _where_null(ts):
         reasons.setdefault(row, "ts is null")
     words = (ts.fill_null(0) if ts.null_count else ts).to_numpy(zero_copy_only=False)
-    if not times and unit not in (None, "us"):
-        if unit == "ns":
-            words = words // 1000
-        elif unit in UNIT_US:
-            words = np.where(np.abs(words) > TS_LIMIT // UNIT_US[unit], TS_LIMIT, words) * UNIT_US[unit]
-        else:
-            raise EventError(f"ts_unit is one of s, ms, us, ns, not '{unit}'")
-    if len(words) and max(int(words.max()), -int(words.min())) >= TS_LIMIT:
-        for row in np.nonzero(np.abs(words) >= TS_LIMIT)[0].tolist():
+    if len(words) and not TS_MIN <= int(words.min()) <= int(words.max()) <= TS_MAX:
+        for row in np.nonzero(~in_range(words))[0].tolist():
             reasons.setdefault(row, "ts is out of range")
-    return times, words
+    return kind_of(column.type) in (Kind.TIMESTAMP, Kind.STRING), words
 
 
 def times_us(column: pa.ChunkedArray, unit: str | None) -> Array:
@@ -262,17 +237,6 @@ def times_us(column: pa.ChunkedArray, unit: str | None) -> Array:
     reasons: dict[int, str] = {}
     _, words = _times(column, unit, reasons)
     return np.delete(words, list(reasons)) if reasons else words
-
-
-def _check_unit(words: Array) -> None:
-    """Fails when integer times are most likely not microseconds: all would fall into a corner of 1970, or far off."""
-    least, most = int(words.min()), int(words.max())
-    for unit, low, name in (("s", 10**9, "seconds"), ("ms", 10**12, "milliseconds"), ("ns", 10**18, "nanoseconds")):
-        if 0.9 * low <= least and most <= 5 * low:
-            raise EventError(
-                f"ts looks like {name} (the first is {int(words[0])}), but an integer ts counts microseconds. "
-                f"Say ts_unit='{unit}' if it is {name}, ts_unit='us' if it is not."
-            )
 
 
 def _types(column: pa.ChunkedArray, known: Known, reasons: dict[int, str]) -> tuple[dict[int, str], Array]:
@@ -335,7 +299,7 @@ def _dead(
 ) -> list[tuple[str, str | None, int | None, str]]:
     dead: list[tuple[str, str | None, int | None, str]] = []
     for row, reason in sorted(reasons.items()):
-        original = {name: table[name][row].as_py() for name in table.column_names}
+        original = {name: show(table[name][row]) for name in table.column_names}
         name = type or original.get(columns.type)
         ts = None if reason.startswith("ts ") else int(batch["ts"][row].as_py())
         attributes = {

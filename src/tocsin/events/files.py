@@ -29,7 +29,8 @@ from tocsin.errors import EventError, nearest
 from tocsin.events.arrow import ARROW
 from tocsin.events.batches import TS_LIMIT, times_us
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
-from tocsin.events.lines import BadLine, Counts, blocks, decide, parse, tally
+from tocsin.events.lines import BadLine, Counts, blocks, decide, decide_ts, parse, tally
+from tocsin.events.times import check_unit
 from tocsin.events.types import Kind
 
 FORMATS = {
@@ -68,8 +69,11 @@ class EventFiles(ABC):
         names: Mapping[str, str],
         declared: Mapping[str, Kind],
         optional: Collection[str] = OPTIONAL,
+        ts_unit: str | None = None,
     ) -> None:
+        check_unit(ts_unit)
         self.optional = optional
+        self.ts_unit = ts_unit
         self.source = source
         self.paths = paths
         self.names = dict(names)
@@ -177,13 +181,16 @@ class TextFiles(EventFiles):
                 for block in blocks(path, self.format):
                     bad = tally(block, self.format, counts)
                     first_bad = first_bad or bad
-            for name in self.format.header:
+            for name in filter(None, self.format.header):
                 counts.setdefault(name, Counter())
         if not counts:
             if first_bad is None:
                 raise EventError(f"{self.source} is empty: there are no events to read")
             raise EventError(f"{first_bad.path}, line {first_bad.line}: {first_bad.reason}\n  {first_bad.text[:200]}")
-        return {name: self._declared(name) or decide(counter) for name, counter in counts.items()}
+        return {
+            name: decide_ts(counter) if name == self.names["ts"] else self._declared(name) or decide(counter)
+            for name, counter in counts.items()
+        }
 
     def _declared(self, name: str) -> Kind | None:
         kind = self.declared.get(name)
@@ -192,7 +199,7 @@ class TextFiles(EventFiles):
     def _schema(self) -> pa.Schema:
         kinds = self.kinds
         ts = self.names["ts"]
-        if kinds.get(ts) in (Kind.STRING, Kind.BOOL):
+        if kinds.get(ts) is Kind.BOOL or (kinds.get(ts) is Kind.STRING and self.ts_unit is None):
             message = f"column '{ts}' of {self.source} holds text that is no time"
             hint = "Times are written as in 2026-07-01T12:00:00.5Z (ISO 8601), or as whole numbers."
             raise EventError(message, hint=hint)
@@ -219,12 +226,13 @@ def open_events(
     id: str | None = None,
     declared: Mapping[str, Kind] | None = None,
     optional: Collection[str] = OPTIONAL,
+    ts_unit: str | None = None,
 ) -> EventFiles:
     """The events of a file, or of all files of a folder in the order of their names.
 
-    `type`, `ts`, `seq` and `id` say what those columns are called, `optional` which of them may be missing under its
-    own name, `declared` what columns of text files hold that is not to be guessed. In a folder, names that start with
-    `.` or `_` are passed over, as are folders inside it.
+    `type`, `ts`, `seq` and `id` say what those columns are called, `ts_unit` what numbers in `ts` count, `optional`
+    which columns may be missing under their own name, `declared` what columns of text files hold that is not to be
+    guessed. In a folder, names that start with `.` or `_` are passed over, as are folders inside it.
     """
     path = Path(path)
     names = {"type": type, "ts": ts, "seq": seq} | ({} if id is None else {"id": id})
@@ -243,7 +251,9 @@ def open_events(
         if len(formats) > 1:
             examples = ", ".join(f"{file.name} ({name})" for name, file in sorted(formats.items()))
             raise EventError(f"the folder {path} mixes formats: {examples}", hint="Read one format at a time.")
-        return (ParquetFiles if "Parquet" in formats else TextFiles)(path, paths, names, declared or {}, optional)
+        return (ParquetFiles if "Parquet" in formats else TextFiles)(
+            path, paths, names, declared or {}, optional, ts_unit
+        )
 
 
 def iso(table: pa.Table) -> pa.Table:

@@ -22,6 +22,7 @@ import pyarrow.json as pa_json
 from tocsin.errors import EventError
 from tocsin.events.arrow import ARROW
 from tocsin.events.notation import read_events
+from tocsin.events.times import is_time_text
 from tocsin.events.types import LABEL, Kind
 
 Cells = Mapping[str, Any]
@@ -35,7 +36,6 @@ WORDS = {"true": True, "false": False}
 LONGS = range(-(1 << 63), 1 << 63)
 _WHOLE = re.compile(r"\s*[-+]?\d+\s*")
 _NUMBER = re.compile(r"\s*[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE)
-_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|[-+]\d\d:?\d\d)?)?")
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -100,12 +100,15 @@ class Ndjson:
 
     def kind(self, value: object) -> Kind | None:
         if isinstance(value, str):
-            return Kind.TIMESTAMP if _TIME.fullmatch(value) else Kind.STRING
+            return Kind.TIMESTAMP if is_time_text(value) else Kind.STRING
         return _kind(value)
 
 
 class Csv:
-    """A header line, then an event a line: RFC 4180, but a value cannot hold a line break, and an empty one is null."""
+    """A header line, then an event a line: RFC 4180, but a value cannot hold a line break, and an empty one is null.
+
+    Columns without a name are left out.
+    """
 
     def __init__(self) -> None:
         self.header: list[str] = []
@@ -116,22 +119,24 @@ class Csv:
             (self.header,) = csv.reader([first.decode().rstrip("\r")], strict=True)
         except (ValueError, csv.Error) as error:
             raise EventError(f"{path}, line 1: not a line of column names ({error})") from None
-        if "" in self.header or len(set(self.header)) < len(self.header):
-            raise EventError(f"{path}, line 1: a column name is empty or repeated: {', '.join(self.header)}")
+        named = [name for name in self.header if name]
+        if repeated := {name for name in named if named.count(name) > 1}:
+            raise EventError(f"{path}, line 1: two columns are called '{min(repeated)}'")
         return 1, rest
 
     def infer(self, data: bytes) -> pa.Table | None:
-        return self._read(data, {}, None)
+        return self._read(data, {}, [name for name in self.header if name])
 
     def table(self, data: bytes, kinds: Kinds) -> pa.Table | None:
         return self._read(
             data, dict.fromkeys(self.header, pa.string()), [name for name in self.header if name in kinds]
         )
 
-    def _read(self, data: bytes, types: dict[str, pa.DataType], columns: list[str] | None) -> pa.Table:
+    def _read(self, data: bytes, types: dict[str, pa.DataType], columns: list[str]) -> pa.Table:
+        names = [name or f"\0{place}" for place, name in enumerate(self.header)]
         return pa_csv.read_csv(
             BytesIO(data),
-            read_options=pa_csv.ReadOptions(column_names=self.header, block_size=len(data) + 1),
+            read_options=pa_csv.ReadOptions(column_names=names, block_size=len(data) + 1),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types, null_values=NULLS, strings_can_be_null=True, include_columns=columns
             ),
@@ -146,7 +151,8 @@ class Csv:
             raise ValueError(str(error)) from None
         if len(values) != len(self.header):
             raise ValueError(f"{len(values)} values for {len(self.header)} columns")
-        return ({name: None if value in NULLS else value for name, value in zip(self.header, values, strict=True)},)
+        cells = zip(self.header, values, strict=True)
+        return ({name: None if value in NULLS else value for name, value in cells if name},)
 
     def kind(self, value: object) -> Kind | None:
         if not isinstance(value, str):
@@ -157,7 +163,7 @@ class Csv:
             return Kind.DOUBLE
         if value.lower() in WORDS:
             return Kind.BOOL
-        return Kind.TIMESTAMP if _TIME.fullmatch(value) else Kind.STRING
+        return Kind.TIMESTAMP if is_time_text(value) else Kind.STRING
 
 
 class Notation:

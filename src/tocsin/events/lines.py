@@ -12,7 +12,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import EventError
-from tocsin.events.arrow import ARROW
+from tocsin.events.arrow import ARROW, whole
 from tocsin.events.formats import LONGS, WORDS, Cells, Format, Kinds, Microseconds
+from tocsin.events.times import micros
 from tocsin.events.types import Kind
 
 BLOCK_BYTES = 16 << 20
@@ -37,7 +37,6 @@ NAMES = {
     Kind.BOOL: "true or false",
     Kind.TIMESTAMP: "a time",
 }
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Counts = dict[str, Counter[Kind]]
 
@@ -114,6 +113,15 @@ def decide(counts: Counter[Kind]) -> Kind | None:
         joined[Kind.DOUBLE] += joined.pop(Kind.LONG, 0)
     kind, cells = joined.most_common(1)[0]
     return kind if cells >= CERTAIN * counts.total() else Kind.STRING
+
+
+def decide_ts(counts: Counter[Kind]) -> Kind | None:
+    """The kind of the column of times: times if there are any, then numbers; the other cells are bad.
+
+    >>> decide_ts(Counter({Kind.TIMESTAMP: 1, Kind.STRING: 9}))
+    <Kind.TIMESTAMP: 'timestamp'>
+    """
+    return next((kind for kind in (Kind.TIMESTAMP, Kind.DOUBLE, Kind.LONG) if counts[kind]), decide(counts))
 
 
 def parse(block: Block, format: Format, kinds: Kinds) -> tuple[pa.Table, list[BadLine]]:
@@ -213,10 +221,10 @@ def _cast(table: pa.Table, name: str, kind: Kind | None) -> pa.ChunkedArray[Any]
         return _array([None] * table.num_rows, kind)
     column = table[name]
     if kind is Kind.TIMESTAMP:
-        try:
-            return column.cast(ARROW[kind])
-        except pa.ArrowInvalid:
-            column = column.cast(pa.timestamp("us"))
+        words, failed = micros(whole(column))
+        if failed:
+            raise pa.ArrowInvalid("not a time")
+        return words.cast(ARROW[kind])
     return column.cast(ARROW[kind])
 
 
@@ -261,8 +269,10 @@ def _word(value: Any) -> bool:
 def _time(value: Any) -> int:
     if isinstance(value, Microseconds):
         return value
-    time = datetime.fromisoformat(value)
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
+    words, failed = micros(pa.array([value], pa.string()))
+    if failed:
+        raise ValueError
+    return int(words[0].as_py())
 
 
 _READ: Mapping[Kind, Callable[[Any], Any]] = {

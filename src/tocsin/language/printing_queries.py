@@ -96,19 +96,20 @@ def print_duration(duration_us: int) -> str:
 def _input(given: Source | Join | Chain) -> str:
     match given:
         case Source():
-            return _source(given)
+            return print_source(given)
         case Join(left, right, on, outer, triggers):
             word = "join" if outer == Side.NEITHER else f"{outer} outer join"
             first = " unidirectional" if triggers == Side.LEFT else ""
             second = " unidirectional" if triggers == Side.RIGHT else ""
             condition = f"\non {_conjunction(on)}" if on else ""
-            return f"{_source(left)}{first}\n{word} {_source(right)}{second}{condition}"
+            return f"{print_source(left)}{first}\n{word} {print_source(right)}{second}{condition}"
         case Chain(parts, sequence, within_us):
             joined = (", " if sequence else " -> ").join(map(_part, parts))
             return joined + (f"\nwithin {print_duration(within_us)}" if within_us is not None else "")
 
 
-def _source(source: Source) -> str:
+def print_source(source: Source) -> str:
+    """A stream with its tests and its window."""
     text = quoted_type(source.pattern.type) + _tests(source.pattern.constraints, source.tables)
     if source.window is not None:
         text += _window(source.window) + _tests(source.after, ())
@@ -127,12 +128,13 @@ def _window(window: Window) -> str:
 
 def _part(part: State | Every) -> str:
     if not isinstance(part, Every):
-        return _state(part)
-    states = " -> ".join(map(_state, part.states))
+        return print_state(part)
+    states = " -> ".join(map(print_state, part.states))
     return f"every {states}" if len(part.states) == 1 and not isinstance(part.states[0], Pair) else f"every ({states})"
 
 
-def _state(state: State) -> str:
+def print_state(state: State) -> str:
+    """A state of a pattern or sequence."""
     match state:
         case Step(pattern, least, most):
             return _named(pattern) + ("" if state.single else _count(least, most))
@@ -140,7 +142,7 @@ def _state(state: State) -> str:
             lasting = f" for {print_duration(duration_us)}" if duration_us is not None else ""
             return f"not {_filtered(pattern)}{lasting}"
         case Pair(left, right, both):
-            return f"{_state(left)} {'and' if both else 'or'} {_state(right)}"
+            return f"{print_state(left)} {'and' if both else 'or'} {print_state(right)}"
 
 
 def _named(pattern: Pattern) -> str:

@@ -14,6 +14,9 @@ from typing import Any
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.types import FIELDS, HEADER, EventType, Kind
 
+READABLE = "strings, numbers, booleans or times"
+"""What rules can read. Columns that hold anything else are left out on every host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
@@ -75,7 +78,7 @@ class Catalog:
             return kind
         kind = self.seen.get(type, {}).get(attribute) or self.shared.get(attribute)
         if kind is None and self.complete and attribute not in self.empty:
-            message = f"{type} has no attribute {attribute}: the events have no such column"
+            message = f"{type} has no attribute {attribute}: the events have no such column of {READABLE}"
             raise RuleError(message, span=span, hint=nearest(attribute, self.shared))
         return kind
 

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from tocsin.errors import EventError
+from tocsin.events.batches import Columns
 from tocsin.events.formats import Ndjson
+from tocsin.events.times import unit_needed
 from tocsin.events.types import Kind
 
 EVENTS_MAX = 1_000_000
@@ -27,6 +29,8 @@ Arrays = np.ndarray[Any, Any]
 Object = tuple[int, dict[str, Any]]
 """A JSON object and its place in the body."""
 
+HEADER = ("type", "ts", "seq")
+DEFAULT = Columns()
 _NDJSON = Ndjson()
 
 
@@ -129,19 +133,22 @@ def plain(text: str, characters: int) -> str:
 
 
 def columns_of(
-    rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str], id: str | None = None
+    rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str], columns: Columns = DEFAULT
 ) -> tuple[pa.Table, Arrays]:
     """Objects of one type as a table, and their places; those with a cell that does not fit are rejected.
 
-    `id`: the name of the source id, if events have one.
+    An attribute that is nothing but lists and objects is left out.
     """
     wanted: dict[str, Kind | None] = {}
     good: list[Object] = []
-    for place, cells in rows:
+    usable = {*HEADER, *kinds, columns.id}
+    usable |= {name for _, cells in rows for name, value in cells.items() if not isinstance(value, list | dict)}
+    for place, given in rows:
+        cells = {name: value for name, value in given.items() if value is None or name in usable}
         for name, value in cells.items():
             if value is None or name == "type":
                 continue
-            reason = _misfit(name, value, kinds, wanted, id)
+            reason = _misfit(name, value, kinds, wanted, columns)
             if reason is not None:
                 rejected[place] = reason
                 break
@@ -152,10 +159,11 @@ def columns_of(
     for name in names:
         values = [cells.get(name) for _, cells in good]
         kind = wanted.get(name)
-        if name in ("ts", id) or kind in (Kind.TIMESTAMP, Kind.STRING):
-            whole = name == "ts" and all(value is None or isinstance(value, int) for value in values)
-            texts = [None if value is None else value if whole else str(value) for value in values]
-            arrays[name] = pa.array(texts, pa.int64() if whole else pa.string())
+        if name in ("ts", columns.id) or kind in (Kind.TIMESTAMP, Kind.STRING):
+            numbers = name == "ts" and all(value is None or isinstance(value, int | float) for value in values)
+            whole = numbers and not any(isinstance(value, float) for value in values)
+            texts = [None if value is None else value if numbers else str(value) for value in values]
+            arrays[name] = pa.array(texts, pa.int64() if whole else pa.float64() if numbers else pa.string())
         else:
             number = kind is Kind.DOUBLE
             arrays[name] = pa.array([None if v is None else float(v) if number else v for v in values])
@@ -163,7 +171,7 @@ def columns_of(
 
 
 def _misfit(
-    name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], id: str | None
+    name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], columns: Columns
 ) -> str | None:
     """Why a cell cannot stand in its column."""
     kind = _NDJSON.kind(value)
@@ -177,12 +185,15 @@ def _misfit(
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return f"{name} holds a whole number of more than 64 bits"
     if name == "ts":
-        if kind in (Kind.TIMESTAMP, Kind.LONG):
-            return None if wanted.setdefault(name, kind) == kind else "ts is text in some events and a number in others"
-        return f"ts is not a time: {str(value)[:50]!r}"
+        if kind is Kind.BOOL or (kind is Kind.STRING and columns.ts_unit is None):
+            return f"ts is not a time: {str(value)[:50]!r}"
+        if isinstance(value, float) and columns.ts_unit is None:
+            return unit_needed(value).message
+        text = Kind.STRING if isinstance(value, str) else Kind.LONG
+        return None if wanted.setdefault(name, text) == text else "ts is text in some events and a number in others"
     if name == "seq":
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
-    if name == id:
+    if name == columns.id:
         return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"{name} should be text, it is {value!r}"
     if not name or len(name) > NAME_CHARACTERS_MAX:
         return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"

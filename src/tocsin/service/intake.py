@@ -19,12 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.errors import EventError, RuleError
-from tocsin.events.arrow import concat, kind_of
+from tocsin.events.arrow import concat, kind_of, whole
 from tocsin.events.batches import DEFINED, Columns, Known, read
 from tocsin.events.clock import Clock
+from tocsin.events.times import micros
 from tocsin.events.types import Kind
 from tocsin.service.bodies import (
+    DEFAULT,
     EVENTS_MAX,
+    HEADER,
     LINE_BYTES_MAX,
     NAME_CHARACTERS_MAX,
     Arrays,
@@ -50,8 +53,6 @@ REASON_CHARACTERS_MAX = 300
 EVENT_CHARACTERS_MAX = 1_000
 YEAR_1_US = -62_135_596_800_000_000
 
-HEADER = ("type", "ts", "seq")
-DEFAULT = Columns()
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Kinds = Mapping[str, Mapping[str, Kind]]
@@ -157,11 +158,6 @@ class Intake:
             columns = replace(columns, id=None)
         for name in table.column_names:
             if name not in (*HEADER, columns.id) and kind_of(table.schema.field(name).type) is None:
-                if not pa.types.is_null(table.schema.field(name).type):
-                    of = table.schema.field(name).type
-                    raise EventError(
-                        f"column '{name}' is {of}: an attribute is a string, a number, a boolean or a time"
-                    )
                 table = table.drop_columns([name])
         types, refused = _type_names(table)
         defined = set(self._defined())
@@ -171,7 +167,7 @@ class Intake:
             kinds = self.registry.kinds
             news, alternatives = self._news(_without(table, refused), types, kinds, columns, text=text)
             known = {**kinds, **{type: {**named, **kinds.get(type, {})} for type, named in news.items()}}
-            seen = read(table, columns, Known(numbers, {}, {}, known), first=True)
+            seen = read(table, columns, Known(numbers, {}, {}, known))
             reasons = {**seen.reasons, **refused}
             kept = np.delete(np.arange(table.num_rows), list(seen.reasons))
             batch = seen.batch
@@ -274,7 +270,7 @@ class Intake:
         news: dict[str, dict[str, Kind]] = {}
         times: dict[int, int] = {}
         for type, mine in by_type.items():
-            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected, columns.id)
+            table, mine_places = columns_of(mine, self.registry.kinds.get(type, {}), rejected, columns)
             if not len(mine_places):
                 continue
             try:
@@ -309,8 +305,7 @@ def _timed(table: pa.Table, now_us: int, columns: Columns) -> pa.Table:
         return table.append_column("ts", now)
     column = table["ts"]
     if column.null_count and pa.types.is_timestamp(column.type):
-        moment = pa.scalar(now_us, pa.timestamp("us", "UTC"))
-        filled = pc.fill_null(column.cast(pa.timestamp("us", "UTC"), safe=False), moment)
+        filled = pc.fill_null(micros(whole(column))[0], now_us).cast(pa.timestamp("us", "UTC"))
         return table.set_column(table.column_names.index("ts"), "ts", filled)
     if pa.types.is_integer(column.type) and columns.ts_unit in (None, "us") and column.null_count:
         return table.set_column(table.column_names.index("ts"), "ts", pc.fill_null(column.cast(pa.int64()), now_us))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import TypeAlias
 
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -20,8 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tocsin.engine import output
 from tocsin.errors import EventError, nearest
-from tocsin.events.arrow import kind_of
-from tocsin.events.batches import TS_LIMIT, Columns
+from tocsin.events.arrow import kind_of, whole
+from tocsin.events.batches import Columns
+from tocsin.events.times import micros
 from tocsin.events.types import Kind
 from tocsin.garbage import uncollected
 from tocsin.plans.explain import explain
@@ -30,10 +32,13 @@ from tocsin.plans.placing import Placer, placer
 from tocsin.plans.plan import Plan
 from tocsin.spark import reports
 from tocsin.spark.jobs import Job, bound, send
+from tocsin.spark.names import col, exact, map_in_arrow
 from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
-from tocsin.spark.pushdown import col, needed, needed_of_type, tests_by_type
+from tocsin.spark.pushdown import needed, needed_of_type, tests_by_type
+from tocsin.spark.rejected import counted, counter
 from tocsin.spark.scans import Scan, scan_of, scanned
 from tocsin.spark.slots import batch_detector
+from tocsin.spark.times import moment
 
 Events: TypeAlias = DataFrame | Mapping[str, DataFrame]
 
@@ -60,8 +65,26 @@ def detect(
     control: DataFrame | None = None,
     keep: Iterable[str] | None = None,
     select: Iterable[str] | None = None,
+    telling: bool = False,
 ) -> DataFrame:
-    """The report of these rules over these events."""
+    """The report of these rules over these events. `telling`: rejected rows of a table are logged."""
+    frames = [events] if isinstance(events, DataFrame) else list(events.values())
+    names = {*output.schema(rules, times=False).names, *(name for frame in frames for name in frame.columns)}
+    with exact(frames[0].sparkSession, names):
+        return _detect(rules, events, columns, delay_us, slots, control, keep, select, telling)
+
+
+def _detect(
+    rules: Plan,
+    events: Events,
+    columns: Columns,
+    delay_us: int,
+    slots: int | None,
+    control: DataFrame | None,
+    keep: Iterable[str] | None,
+    select: Iterable[str] | None,
+    telling: bool,
+) -> DataFrame:
     source, job = prepare(rules, events, columns, delay_us, slots, control, keep, select)
     sent = send(job)
     if source.streaming:
@@ -71,11 +94,12 @@ def detect(
     if source.scan is not None:
         parcels = scanned(source.frame, source.scan, sent, PARCELS_DDL)
     else:
-        parcels = source.needed(job.types).mapInArrow(packer(sent, ticks=False), PARCELS_DDL)
+        parcels = map_in_arrow(source.needed(job.types), packer(sent, ticks=False), PARCELS_DDL)
     if source.plan.is_timed:
         parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
-    return reports.told_apart(spread.mapInArrow(batch_detector(sent), report_schema(job)))
+    run = counted(batch_detector(sent), counter(source.frame.sparkSession) if telling else None)
+    return reports.told_apart(spread.mapInArrow(run, report_schema(job)))
 
 
 def prepare(
@@ -167,17 +191,6 @@ def default_slots(session: SparkSession) -> int:
     return max(1, min(parallel or SLOTS_MAX, SLOTS_MAX))
 
 
-def moment(columns: Columns, held: T.DataType) -> Column:
-    """The time of a row as Spark's watermark wants it; null where there is none."""
-    ts = col(columns.ts)
-    if isinstance(held, T.IntegralType):
-        micros = {"s": F.try_multiply(ts, F.lit(1_000_000)), "ms": F.try_multiply(ts, F.lit(1_000))}
-        whole = micros.get(columns.ts_unit or "us", (ts / 1_000).cast("bigint") if columns.ts_unit == "ns" else ts)
-        whole = whole.cast("bigint")
-        return F.timestamp_micros(F.when(whole.between(-TS_LIMIT, TS_LIMIT), whole))
-    return F.try_to_timestamp(ts) if isinstance(held, T.StringType) else ts.cast("timestamp")
-
-
 class Source:
     """Events in one or several DataFrames as one, with what is known of their types."""
 
@@ -211,6 +224,7 @@ class Source:
         if len(held) > 1:
             raise EventError(f"{columns.ts} is of several types: {', '.join(sorted(map(str, held)))}")
         self._held = held.pop()
+        _check_times(self._held, columns)
         self.times = isinstance(self._held, T.TimestampType | T.TimestampNTZType | T.DateType | T.StringType)
         self.streaming = any(frame.isStreaming for frame in frames)
 
@@ -322,6 +336,16 @@ def _check_columns(frame: DataFrame, columns: Columns, roles: tuple[str, ...]) -
         raise EventError(f"the events have two columns called '{min(repeated)}'")
 
 
+def _check_times(held: T.DataType, columns: Columns) -> None:
+    """Fails as every host does if `ts` cannot be read."""
+    try:
+        empty = to_arrow_schema(T.StructType([T.StructField("ts", held)]), timezone="UTC").empty_table()
+    except PySparkTypeError:
+        raise EventError(f"ts must hold times or numbers, it is {held.simpleString()}") from None
+    if not isinstance(held, T.NullType):
+        micros(whole(empty["ts"]), columns.ts_unit)
+
+
 def _kinds(frame: DataFrame, columns: Columns) -> tuple[dict[str, Kind], frozenset[str]]:
     """The kinds of the attributes, and the columns that hold nothing. What cannot be an attribute is left out."""
     kinds: dict[str, Kind] = {}
@@ -334,9 +358,10 @@ def _kinds(frame: DataFrame, columns: Columns) -> tuple[dict[str, Kind], frozens
         if isinstance(held, T.NullType):
             empty.add(name)
             continue
-        if isinstance(held, T.ArrayType | T.MapType | T.StructType | T.BinaryType) or held.typeName() == "variant":
+        try:
+            kind = kind_of(to_arrow_schema(T.StructType([T.StructField("_", held)]), timezone="UTC").field(0).type)
+        except PySparkTypeError:  # a type that Arrow has not, such as an interval of months
             continue
-        kind = kind_of(to_arrow_schema(T.StructType([T.StructField("_", held)]), timezone="UTC").field(0).type)
-        if kind is not None:
+        if kind is not None and name:
             kinds[name] = kind
     return kinds, frozenset(empty)

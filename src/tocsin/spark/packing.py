@@ -119,8 +119,6 @@ class Read(Protocol):
     @property
     def columns(self) -> Columns: ...
     @property
-    def times(self) -> bool: ...
-    @property
     def tables(self) -> Mapping[str, Mapping[str, str]] | None: ...
     @property
     def known(self) -> Known: ...
@@ -135,7 +133,7 @@ def readable(table: pa.Table, job: Read) -> tuple[pa.Table, Parcel | None]:
         strange = table[UNREADABLE].filter(table[UNREADABLE].is_valid()).to_pylist()
         dead += [(row["reason"], None, None, row["text"]) for row in strange]
         table = table.filter(table[UNREADABLE].is_null()).drop_columns([UNREADABLE])
-    seen = read(_by_type(table, job), job.columns, job.known, first=not job.times)
+    seen = read(_by_type(table, job), job.columns, job.known)
     dead += seen.dead
     return seen.batch, Parcel(job.labels[0], LETTERS, None, None, encode(letters(dead))) if dead else None
 

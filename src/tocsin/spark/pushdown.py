@@ -1,8 +1,8 @@
 """What Spark itself can sort out: which rows and columns no rule can need.
 
 The filters of the rules become one condition for Catalyst. It may let through too much, never too little: what it
-cannot say exactly as the engine means it is left to the engine. Rows that are broken (no type, no time, no id) pass,
-to be set aside with a reason.
+cannot say exactly as the engine means it is left to the engine. Rows that are broken (no type, no time that can be
+used) pass, to be set aside with a reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tocsin.events.types import Kind
 from tocsin.plans.expressions import Apply, Constant, Field, Typed
 from tocsin.plans.graph import Filter
 from tocsin.plans.plan import Plan
+from tocsin.spark.names import col, quoted
 from tocsin.spark.packing import UNREADABLE
+from tocsin.spark.times import is_wrong
 
 FILTERS_MAX, FILTERS_TOTAL_MAX = 16, 48
 """More filters than this, on one type or in all, are left to the engine's index, which looks at all of them at once.
@@ -56,16 +58,6 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def col(name: str) -> Column:
-    """A column by its name, whatever is in that."""
-    return F.col(quoted(name))
-
-
-def quoted(name: str) -> str:
-    """A name of a column in Spark's own language."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def needed(plan: Plan, columns: Columns, schema: T.StructType, kept: Iterable[str] = ()) -> Column:
     """The condition that a row must meet to be looked at. Of the types that are `kept`, all rows do."""
     plain, tests = {*plan.defined, *kept}, []
@@ -74,7 +66,8 @@ def needed(plan: Plan, columns: Columns, schema: T.StructType, kept: Iterable[st
             plain.add(name)
         else:
             tests.append((col(columns.type) == F.lit(name)) & test)
-    return reduce(or_, [*broken(columns, schema), *([among(columns.type, sorted(plain))] if plain else []), *tests])
+    wanted = [among(columns.type, sorted(plain))] if plain else []
+    return reduce(or_, [*wanted, *tests, *broken(columns, schema)])
 
 
 def among(column: str, texts: Iterable[str]) -> Column:
@@ -92,7 +85,7 @@ def needed_of_type(
     """
     filters = filters_by_type(plan).get(name)
     test = _any(filters, schema, held) if filters else F.lit(name in plan.defined)
-    return None if test is None else reduce(or_, [*broken(columns, schema), test])
+    return None if test is None else reduce(or_, [test, *broken(columns, schema)])
 
 
 def tests_by_type(plan: Plan, schema: T.StructType) -> dict[str, Column | None]:
@@ -103,8 +96,9 @@ def tests_by_type(plan: Plan, schema: T.StructType) -> dict[str, Column | None]:
 
 def broken(columns: Columns, schema: T.StructType) -> list[Column]:
     """What is wrong with a row that no reader can mend."""
-    missing = [col(name).isNull() for name in (columns.type, columns.ts) if name in schema.names]
-    return [*missing, *([col(UNREADABLE).isNotNull()] if UNREADABLE in schema.names else [])]
+    untyped = [col(columns.type).isNull()] if columns.type in schema.names else []
+    unreadable = [col(UNREADABLE).isNotNull()] if UNREADABLE in schema.names else []
+    return [*untyped, *unreadable, is_wrong(columns, schema[columns.ts].dataType)]
 
 
 def filters_by_type(plan: Plan) -> dict[str, list[Filter]]:

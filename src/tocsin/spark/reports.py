@@ -87,14 +87,26 @@ def told_apart(written: DataFrame) -> DataFrame:
 
 def matches(report: DataFrame) -> DataFrame:
     """The matches of a report."""
-    return report.where("_reason IS NULL AND _metrics IS NULL").drop("_kind", *(name for name, _ in MORE))
+    from tocsin.spark.names import col, exact
+
+    beside = {"_kind", *(name for name, _ in MORE)}
+    with exact(report.sparkSession, report.columns):
+        rows = report.where("_reason IS NULL AND _metrics IS NULL")
+        return rows.select(*(col(name) for name in report.columns if name not in beside))
 
 
 def dead_letters(report: DataFrame) -> DataFrame:
     """The events of a report that could not be used: reason, type, ts, and the event in its notation."""
-    return report.where("_kind = 'dead letter'").selectExpr("_reason AS reason", "type", "ts", "_event AS event")
+    from tocsin.spark.names import exact
+
+    with exact(report.sparkSession, report.columns):
+        rows = report.where("_kind = 'dead letter'")
+        return rows.selectExpr("_reason AS reason", "type", "ts", "_event AS event")
 
 
 def metrics(report: DataFrame) -> DataFrame:
     """What the slots counted, a JSON object for each."""
-    return report.where("_kind = 'metrics'").selectExpr("_metrics AS metrics")
+    from tocsin.spark.names import exact
+
+    with exact(report.sparkSession, report.columns):
+        return report.where("_kind = 'metrics'").selectExpr("_metrics AS metrics")

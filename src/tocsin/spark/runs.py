@@ -36,6 +36,7 @@ from tocsin.spark import errors, kafka, reports, sinks, sources
 from tocsin.spark.control import SCHEMA, added, types_of
 from tocsin.spark.frames import default_slots
 from tocsin.spark.metrics import SEEN, Counters, Listener
+from tocsin.spark.names import col
 from tocsin.spark.sessions import session
 from tocsin.spark.streaming import ELSEWHERE
 
@@ -207,7 +208,7 @@ def settled(found: pa.Table) -> pa.Table:
 
 
 def _as(rows: DataFrame) -> list[Any]:
-    return [F.col(field.name).cast(field.dataType).alias(field.name) for field in rows.schema]
+    return [col(field.name).cast(field.dataType).alias(field.name) for field in rows.schema]
 
 
 # ---- following

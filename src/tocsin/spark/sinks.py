@@ -21,6 +21,7 @@ from pyspark.sql import types as T
 
 from tocsin.errors import EventError, StateError
 from tocsin.spark import kafka, reports
+from tocsin.spark.names import col
 
 Batch: TypeAlias = Callable[[DataFrame, int], None]
 HORIZON = "1 day"
@@ -63,7 +64,7 @@ def to_kafka(address: str) -> Batch:
 
 def send(matches: DataFrame, address: str) -> None:
     """Sends matches to a topic: the id as the key, and a JSON object."""
-    value = F.to_json(F.struct(*matches.columns), TIMES)
+    value = F.to_json(F.struct(*(col(name) for name in matches.columns)), TIMES)
     rows = matches.select(F.col("id").alias("key"), value.alias("value"))
     rows.write.format("kafka").options(**kafka.writing(kafka.topic(address))).save()
 
@@ -83,7 +84,7 @@ def deduplicated(frame: DataFrame, by: str = "id", *, ts: str = "ts", horizon: s
         return frame.dropDuplicates([by])
     if isinstance(frame.schema[ts].dataType, T.TimestampType):
         return frame.withWatermark(ts, horizon).dropDuplicatesWithinWatermark([by])
-    at = F.timestamp_micros(ts) if isinstance(frame.schema[ts].dataType, T.LongType) else F.to_timestamp(ts)
+    at = F.timestamp_micros(col(ts)) if isinstance(frame.schema[ts].dataType, T.LongType) else F.to_timestamp(col(ts))
     timed = frame.withColumn("_at", at).withWatermark("_at", horizon)
     return timed.dropDuplicatesWithinWatermark([by]).drop("_at")
 

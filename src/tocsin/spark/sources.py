@@ -1,8 +1,8 @@
 """Where do the events of a run come from? From files or a Kafka topic, as DataFrames for Spark to read.
 
-Parquet is read as it is. Lines of text (NDJSON, CSV, the values of Kafka messages) are taken apart by Spark into cells
-of text, and each cell is read as what its column holds, as in one process; a line that cannot be read that way comes
-along in the column `UNREADABLE`, with the reason. What columns hold is found out by reading text files once (as
+Spark reads Parquet, with the columns that are found in the files. Lines of text (NDJSON, CSV, the values of Kafka
+messages) are read in Python, by the functions that read them in one process; a line that cannot be read comes along in
+the column `UNREADABLE`, with the reason. What columns of text hold is found out by reading the files once (as
 `events.files` does), or is what the rules declare. A `Shape` is what must be the same when a stream goes on.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -22,20 +22,41 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tocsin.errors import EventError, TocsinError
-from tocsin.events.arrow import kind_of
+from tocsin.events.arrow import ARROW, kind_of, whole
 from tocsin.events.batches import Columns
 from tocsin.events.files import FORMATS, OPTIONAL, EventFiles, TextFiles, open_events
-from tocsin.events.formats import NULLS, WORDS
+from tocsin.events.formats import Csv, Format, Ndjson
 from tocsin.events.letters import letters
-from tocsin.events.lines import NAMES
+from tocsin.events.lines import Block, parse
 from tocsin.events.types import EventType, Kind
 from tocsin.spark import kafka
-from tocsin.spark.frames import moment
-from tocsin.spark.packing import UNREADABLE
-from tocsin.spark.pushdown import col
+from tocsin.spark.names import col, quoted
+from tocsin.spark.packing import UNREADABLE, Batches
+from tocsin.spark.times import moment
 
-SPARK = {Kind.STRING: "string", Kind.LONG: "bigint", Kind.DOUBLE: "double"}
-LINE, CELLS, CORRUPT, REASON = "_line", "_cells", "_corrupt", "_reason"
+SPARK: dict[pa.DataType, T.DataType] = {
+    pa.string(): T.StringType(),
+    pa.bool_(): T.BooleanType(),
+    pa.int8(): T.ByteType(),
+    pa.int16(): T.ShortType(),
+    pa.int32(): T.IntegerType(),
+    pa.int64(): T.LongType(),
+    pa.uint8(): T.ShortType(),
+    pa.uint16(): T.IntegerType(),
+    pa.uint32(): T.LongType(),
+    pa.uint64(): T.DecimalType(20, 0),
+    pa.float32(): T.FloatType(),
+    pa.float64(): T.DoubleType(),
+    pa.date32(): T.DateType(),
+    pa.date64(): T.DateType(),
+}
+"""As what Spark reads columns of Parquet files."""
+
+LINE = "_line"
+NANOS = "tocsin.nanos"
+"""In a schema, what marks columns with nanoseconds, which Spark reads as whole numbers."""
+NANOS_SETTING = "spark.sql.legacy.parquet.nanosAsLong"
+MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -125,29 +146,29 @@ def table(
     """What is there now. `optional`: columns that may be missing."""
     if address.startswith("kafka://"):
         lines = _messages(session.read.format("kafka").options(**kafka.reading(kafka.topic(address))).load())
-        return _observed(typed(lines, Shape("Kafka", declared(types, columns)), columns), columns)
+        return _observed(typed(lines, Shape("Kafka", declared(types, columns))), columns)
     if not is_local(address):
         format = _format(Path(address))
         if format == "Parquet":
             return Events(session.read.option("mergeSchema", True).parquet(address), columns)
         shape = Shape(format, declared(types, columns))
-        return _observed(typed(_lines(session.read.text(address)), shape, columns), columns)
+        return _observed(typed(_lines(session.read.text(address, lineSep="\n")), shape), columns)
     files = opened(address, columns, types, optional)
     if isinstance(files, TextFiles):
         return _text(session, files, columns)
-    return Events(session.read.option("mergeSchema", True).parquet(absolute(address)), columns)
+    return Events(_parquet(session, session.read, address, _parquet_schema(session, address, files)), columns)
 
 
 def stream(session: SparkSession, address: str, shape: Shape, columns: Columns) -> DataFrame:
     """What comes, from the beginning on or from where a checkpoint is."""
     if shape.format == "Kafka":
         options = kafka.reading(kafka.topic(address))
-        return typed(_messages(session.readStream.format("kafka").options(**options).load()), shape, columns)
+        return typed(_messages(session.readStream.format("kafka").options(**options).load()), shape)
     suffixes = [suffix[1:] for suffix, format in FORMATS.items() if format == shape.format]
     reader = session.readStream.option("pathGlobFilter", "*.{" + ",".join(suffixes) + "}")
     if shape.format == "Parquet":
-        return reader.schema(T.StructType.fromJson(json.loads(shape.schema))).parquet(absolute(address))
-    return typed(_lines(reader.text(absolute(address))), shape, columns)
+        return _parquet(session, reader, address, T.StructType.fromJson(json.loads(shape.schema)))
+    return typed(_lines(reader.text(absolute(address), lineSep="\n")), shape)
 
 
 def shape_of(
@@ -171,8 +192,7 @@ def shape_of(
         )
     files = opened(address, columns, types, optional)
     if not isinstance(files, TextFiles):
-        table = session.read.option("mergeSchema", True).parquet(absolute(address))
-        return Shape("Parquet", schema=table.schema.json())
+        return Shape("Parquet", schema=_parquet_schema(session, address, files).json())
     format = _format(files.paths[0])
     if format == "notation":
         raise EventError(f"{address} is in event notation, which cannot be followed: write NDJSON, CSV or Parquet")
@@ -188,6 +208,7 @@ def opened(
     """The files of a path on this machine, looked at as in one process, and so with the same complaints."""
     path = Path(address)
     names: dict[str, Any] = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
+    names["ts_unit"] = columns.ts_unit
     if path.is_dir() and not any(file.is_file() and file.name[0] not in "._" for file in path.iterdir()):
         below = (file for file in sorted(path.rglob("*.parquet")) if _visible(file.relative_to(path)))
         path = next((file for file in below), path)  # folders in folders, as Spark writes them
@@ -212,57 +233,92 @@ def declared(types: Mapping[str, EventType], columns: Columns) -> dict[str, str 
     return {**header, **({} if columns.id is None else {columns.id: "string"}), **kinds}
 
 
-def typed(lines: DataFrame, shape: Shape, columns: Columns) -> DataFrame:
+def typed(lines: DataFrame, shape: Shape) -> DataFrame:
     """Lines as rows of the columns that the shape has, and `UNREADABLE`."""
-    names, kinds = shape.names, shape.kinds
-    options = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"}
-    cells = [T.StructField(name, T.StringType()) for name in [*names, CORRUPT]]
-    if shape.format == "CSV":
-        ddl = ", ".join(f"`{cell.name.replace('`', '``')}` string" for cell in cells)
-        apart = F.from_csv(col(LINE), ddl, {**options, "escape": '"'})
-        what = f"a line of CSV with the {len(names)} columns {', '.join(names)}"
-        lines = lines.where(col(LINE) != shape.header)
-    else:
-        apart, what = F.from_json(col(LINE), T.StructType(cells), options), "a JSON object"
-    rows = lines.withColumn(CELLS, apart)
-    texts = {name: _cell(name, shape.format) for name in names}
-    values = {name: _value(texts[name], kinds[name]) for name in names}
-    reason = F.when(col(CELLS).isNull() | col(CELLS).getField(CORRUPT).isNotNull(), F.lit(f"it is not {what}"))
-    for name, kind in kinds.items():
-        if name in texts and kind is not None and kind != Kind.STRING:
-            shown = F.substring(texts[name], 1, 80)
-            told = F.concat(F.lit(f'{name} is "'), shown, F.lit(f'", which is not {NAMES[Kind(kind)]}'))
-            reason = reason.when(texts[name].isNotNull() & values[name].isNull(), told)
-    rows = rows.select(LINE, reason.alias(REASON), *(value.alias(name) for name, value in values.items()))
-    unreadable = F.when(col(REASON).isNotNull(), F.struct(col(REASON).alias("reason"), col(LINE).alias("text")))
-    # What is no event must not move time.
-    values[columns.ts] = F.when(col(REASON).isNull(), col(columns.ts))
-    kept = [(values[name] if name == columns.ts else col(name)).alias(name) for name in names]
-    return rows.select(*kept, unreadable.alias(UNREADABLE))
+    fields = [T.StructField(name, SPARK_KINDS[Kind(kind)]) for name, kind in shape.kinds.items() if kind is not None]
+    rows = lines.mapInArrow(_reader(shape), T.StructType([*fields, T.StructField(UNREADABLE, BAD)]))
+    known = {field.name for field in fields}
+    values = [col(name) if name in known else F.lit(None).alias(name) for name in shape.kinds]
+    return rows.select(*values, UNREADABLE)
 
 
-def _cell(name: str, format: str) -> Column:
-    text = col(CELLS).getField(name)
-    if format != "CSV":
-        return text
-    return F.when(~F.trim(text).isin(NULLS), text)
+SPARK_KINDS = {
+    Kind.STRING: T.StringType(),
+    Kind.LONG: T.LongType(),
+    Kind.DOUBLE: T.DoubleType(),
+    Kind.BOOL: T.BooleanType(),
+    Kind.TIMESTAMP: T.TimestampType(),
+}
+BAD = T.StructType([T.StructField("reason", T.StringType()), T.StructField("text", T.StringType())])
 
 
-def _value(text: Column, kind: str | None) -> Column:
-    """A cell as what its column holds; null if it cannot be."""
-    match kind:
-        case None:
-            return F.lit(None)
-        case Kind.BOOL:
-            word = F.lower(F.trim(text))
-            return reduce(
-                lambda found, known: found.when(word == known, WORDS[known]), WORDS, F.when(F.lit(False), None)
-            )
-        case Kind.TIMESTAMP:
-            return F.try_to_timestamp(F.trim(text))
-        case Kind.STRING:
-            return text
-    return F.trim(text).try_cast(SPARK[Kind(kind)])
+def _reader(shape: Shape) -> Callable[[Batches], Batches]:
+    """What reads lines in a worker."""
+    kinds = {name: Kind(kind) for name, kind in shape.kinds.items() if kind is not None}
+    bad_type = pa.struct([("reason", pa.string()), ("text", pa.string())])
+    fields = pa.schema([*((name, ARROW[kind]) for name, kind in kinds.items()), (UNREADABLE, bad_type)])
+    header, names = shape.header.encode(), shape.names
+
+    def read(batches: Batches) -> Batches:
+        format: Format = Ndjson()
+        if shape.format == "CSV":
+            format = Csv()
+            format.header = names
+        for batch in batches:
+            lines = [line.removeprefix(MARK).replace(b"\n", b" ").rstrip(b"\r") for line in batch[LINE].to_pylist()]
+            data = b"\n".join(line for line in lines if line != header)
+            table, bad = parse(Block(Path(), 1, data, 0), format, kinds)
+            good = [*(whole(column) for column in table.columns), pa.nulls(table.num_rows, bad_type)]
+            yield pa.record_batch(good, schema=fields)
+            told = pa.array([{"reason": line.reason, "text": line.text} for line in bad], bad_type)
+            yield pa.record_batch([*(pa.nulls(len(bad), ARROW[kind]) for kind in kinds.values()), told], schema=fields)
+
+    return read
+
+
+def _parquet_schema(session: SparkSession, address: str, files: EventFiles) -> T.StructType:
+    """The columns of Parquet files that can be attributes, as Spark is to read them."""
+    fields = []
+    for one in files.schema:
+        type = one.type.value_type if pa.types.is_dictionary(one.type) else one.type
+        type = pa.string() if pa.types.is_large_string(type) or pa.types.is_string_view(type) else type
+        nanos = pa.types.is_timestamp(type) and type.unit == "ns"
+        held = SPARK.get(type)
+        if pa.types.is_timestamp(type):
+            held = T.LongType() if nanos else T.TimestampNTZType() if type.tz is None else T.TimestampType()
+        elif pa.types.is_decimal128(type):
+            held = T.DecimalType(type.precision, type.scale)
+        elif pa.types.is_null(type):
+            held = T.NullType()
+        if held is not None:
+            fields.append(T.StructField(one.name, held, metadata={NANOS: True} if nanos else None))
+    if files.source == Path(address):
+        return T.StructType(fields)
+    # Folders in folders, whose names are columns too.
+    known = {field.name: field for field in fields}
+    if any(field.metadata for field in fields):
+        session.conf.set(NANOS_SETTING, "true")
+    found = session.read.option("mergeSchema", True).parquet(absolute(address)).schema
+    return T.StructType([known.get(field.name, field) for field in found])
+
+
+def _parquet(session: SparkSession, reader: Any, address: str, schema: T.StructType) -> DataFrame:
+    """Parquet files, of which these columns are read."""
+    held = T.StructType([field for field in schema if not isinstance(field.dataType, T.NullType)])
+    if not any(field.metadata.get(NANOS) for field in held):
+        rows: DataFrame = reader.schema(held).parquet(absolute(address))
+        return rows if len(held) == len(schema) else rows.select(*map(_column, schema))
+    session.conf.set(NANOS_SETTING, "true")
+    return cast(DataFrame, reader.schema(held).parquet(absolute(address)).select(*map(_column, schema)))
+
+
+def _column(field: T.StructField) -> Column:
+    if isinstance(field.dataType, T.NullType):
+        return F.lit(None).alias(field.name)
+    if not field.metadata.get(NANOS):
+        return col(field.name)
+    name = quoted(field.name)
+    return F.expr(f"timestamp_micros(({name} - pmod({name}, 1000L)) div 1000L)").alias(field.name)
 
 
 def _text(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
@@ -273,8 +329,8 @@ def _text(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
     kinds = _kinds(files)
     parts = []
     for header, paths in _by_header(files.paths, format).items():
-        lines = _lines(session.read.text([absolute(str(path)) for path in paths]))
-        parts.append(typed(lines, Shape(format, kinds, header=header), columns))
+        lines = _lines(session.read.text([absolute(str(path)) for path in paths], lineSep="\n"))
+        parts.append(typed(lines, Shape(format, kinds, header=header)))
     return _observed(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts), columns)
 
 
@@ -297,21 +353,20 @@ def _by_header(paths: Sequence[Path], format: str) -> dict[str, list[Path]]:
     for path in paths:
         header = ""
         if format == "CSV":
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                header = next((line.strip("\r\n") for line in file if line.strip()), "")
+            with path.open("rb") as file:
+                header = next((line for line in file if line.strip()), b"").removeprefix(MARK).decode().strip("\r\n")
         if header or format != "CSV":
             found.setdefault(header, []).append(path)
     return found
 
 
 def _lines(text: DataFrame) -> DataFrame:
-    line = F.regexp_replace(F.col("value"), "^\ufeff|\r$", "")
-    return text.select(line.alias(LINE)).where(F.trim(LINE) != "")
+    return text.select(F.col("value").cast("binary").alias(LINE))
 
 
 def _messages(rows: DataFrame) -> DataFrame:
     """The values of messages, as lines."""
-    return rows.where("value IS NOT NULL").select(F.col("value").cast("string").alias(LINE))
+    return rows.where("value IS NOT NULL").select(F.col("value").alias(LINE))
 
 
 def _observed(frame: DataFrame, columns: Columns) -> Events:

@@ -33,6 +33,7 @@ from tocsin.garbage import settle
 from tocsin.plans.layout import Layout, Unit
 from tocsin.spark import control, reports
 from tocsin.spark.jobs import Job, Sent
+from tocsin.spark.names import map_in_arrow
 from tocsin.spark.packing import CONTROL, EVENTS, LETTERS, PARCELS_DDL, SEED, Parcel, decode, encode, packer
 from tocsin.spark.slots import Tally, take_events
 
@@ -214,7 +215,7 @@ def detect_stream(source: Source, sent: Sent[Job], changes: DataFrame | None) ->
     from tocsin.spark.frames import report_schema
 
     job = sent.job
-    parcels = source.ticking(sent.job.types).mapInArrow(packer(sent, ticks=True), PARCELS_DDL)
+    parcels = map_in_arrow(source.ticking(sent.job.types), packer(sent, ticks=True), PARCELS_DDL)
     if changes is not None:
         parcels = parcels.unionByName(control.parcels(changes, job.labels))
     payloads = parcels.groupBy("slot").transformWithStateInPandas(

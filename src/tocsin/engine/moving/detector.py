@@ -141,7 +141,7 @@ class MovingDetector:
         return attributes_of(self._sieve.plan)
 
     def _read(self, data: Data) -> Seen:
-        seen = read(data, self._columns, self._sieve.known, first=self._times is None)
+        seen = read(data, self._columns, self._sieve.known)
         if self._times is None and seen.rows:
             self._times = seen.times
         self._check_places(seen)

@@ -37,6 +37,7 @@ from tocsin.spark import control, reports
 from tocsin.spark.frames import Source
 from tocsin.spark.jobs import Sent, send
 from tocsin.spark.moving.jobs import MovingJob, tell
+from tocsin.spark.names import map_in_arrow
 from tocsin.spark.packing import (
     CONTROL,
     EVENTS,
@@ -63,7 +64,7 @@ SLOTS_CACHED = 256
 def detect_stream(source: Source, job: MovingJob, changes: DataFrame | None) -> DataFrame:
     """The report of a stream."""
     sent = send(job)
-    parcels = source.ticking().mapInArrow(_packing(sent), PARCELS_DDL)
+    parcels = map_in_arrow(source.ticking(), _packing(sent), PARCELS_DDL)
     if changes is not None:
         parcels = parcels.unionByName(control.parcels(changes, job.labels))
     handed = parcels.groupBy("slot").transformWithStateInPandas(CellProcessor(sent), HANDED_DDL, "Append", "EventTime")

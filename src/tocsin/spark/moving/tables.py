@@ -22,6 +22,7 @@ from tocsin.spark import reports
 from tocsin.spark.frames import Source
 from tocsin.spark.jobs import Sent, send
 from tocsin.spark.moving.jobs import MovingJob, tell
+from tocsin.spark.names import map_in_arrow
 from tocsin.spark.packing import (
     EVENTS,
     LETTERS,
@@ -35,6 +36,7 @@ from tocsin.spark.packing import (
     readable,
     rows,
 )
+from tocsin.spark.rejected import counted, counter
 from tocsin.spark.slots import Tally, parcels_of
 
 PIECES_MAX = 2_000
@@ -43,22 +45,23 @@ FOUND = pa.schema([*UPDATES, ("reason", pa.string()), ("type", pa.string()), ("e
 """Location updates, and those that could not be used."""
 
 
-def detect_table(source: Source, locations: Source, job: MovingJob) -> DataFrame:
-    """The report of a table. Looks for the location updates now."""
+def detect_table(source: Source, locations: Source, job: MovingJob, telling: bool = False) -> DataFrame:
+    """The report of a table. Looks for the location updates now. `telling`: rejected rows are logged."""
     job = with_pieces(job, locations)
     sent = send(job)
     spark = source.frame.sparkSession
-    parcels = source.needed().mapInArrow(_sending(sent), PARCELS_DDL)
+    parcels = map_in_arrow(source.needed(), _sending(sent), PARCELS_DDL)
     every = [(label, TICK, -1, None, None) for label in job.labels]
     parcels = parcels.unionByName(spark.createDataFrame(every, PARCELS_DDL))
     spread = parcels.repartition(job.slots, "slot").sortWithinPartitions("least")
     columns = from_arrow_schema(reports.schema(job.matches))
-    return reports.told_apart(spread.mapInArrow(_running(sent), columns))
+    run = counted(_running(sent), counter(spark) if telling else None)
+    return reports.told_apart(spread.mapInArrow(run, columns))
 
 
 def with_pieces(job: MovingJob, locations: Source) -> MovingJob:
     """The job with what is to be run in each slot."""
-    found = locations.needed().mapInArrow(_looking(send(job)), from_arrow_schema(FOUND)).toArrow()
+    found = map_in_arrow(locations.needed(), _looking(send(job)), from_arrow_schema(FOUND)).toArrow()
     bad = found.filter(found["reason"].is_valid()).to_pylist()
     dead = tuple((row["reason"], row["type"], row["ts"], row["event"]) for row in bad)
     updates = found.filter(found["reason"].is_null()).select(UPDATES.names).cast(UPDATES)

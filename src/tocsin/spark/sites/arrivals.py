@@ -70,7 +70,7 @@ class Reader:
         """The events of a table, and the rows that are no events. `ids` tell its events apart: they name the file and
         row, or the partition and offset. An event in event notation may have an id of its own.
         """
-        seen = read(table, Columns(), self.known, first=False)
+        seen = read(table, Columns(), self.known)
         kept = np.setdiff1d(np.arange(table.num_rows), list(seen.reasons))
         batch, numbers = seen.batch, seen.batch["type"].to_numpy()
         named = pa.array([ids[row] for row in kept.tolist()], pa.string())
