@@ -25,13 +25,13 @@ from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.arrow import ARROW
 from tocsin.events.batches import LABEL_COLUMN, TS_LIMIT, Columns, Data, read
 from tocsin.events.ids import text_words
-from tocsin.events.types import Event, EventType, Kind
+from tocsin.events.types import HEADER, Event, EventType, Kind
 from tocsin.language.interests import Interest
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Clause, Program, Rule, Within
 from tocsin.language.supported import KINDS, check_supported
-from tocsin.plans.plan import Plan
+from tocsin.plans.plan import Plan, column_names
 
 SAME_MAX = 1 << 20
 """How many events of equal content are looked through for one by its id."""
@@ -63,6 +63,8 @@ class Evidence:
         self._names = {number: name for name, number in known.numbers.items()}
         self._rules: dict[str, Statement] = {rule.name: rule for rule in plan.sources}
         self._levels = plan.levels
+        self._emitted = plan.emitted
+        self._columns = column_names(plan.emitted.kinds)
 
     # ---- the two questions
 
@@ -169,7 +171,10 @@ class Evidence:
             if batch[name].type == ARROW[Kind.TIMESTAMP]:
                 batch = batch.set_column(batch.column_names.index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
-            values = {column: row[name] for name, column in columns.items() if row[name] is not None}
+            # A null of an attribute that hides a header field is kept: the name does not mean the header field.
+            values = {
+                column: row[name] for name, column in columns.items() if row[name] is not None or column in HEADER
+            }
             yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get(LABEL_COLUMN))
 
     def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
@@ -177,10 +182,7 @@ class Evidence:
         last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
         seq = max((fact.seq for fact in facts if fact.identity in last and fact.ts == row["ts"]), default=0)
         emits = self._rules[row["rule"]].emits
-        values = {}
-        for name, kind in emits.attributes:
-            if (value := row.get(name, row.get(f"{name}:{kind}"))) is not None:
-                values[name] = value
+        values = {name: row[self._columns[self._emitted.key(name, kind)]] for name, kind in emits.attributes}
         words = int(row["id"][:16], 16), int(row["id"][16:], 16)
         return Fact(emits.name, row["ts"], seq, row["id"], words, values)
 
