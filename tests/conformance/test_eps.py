@@ -157,7 +157,7 @@ def test_four_phases_while_requests_come_and_go(case: Case, seed: int) -> None:
     assert sorted(found) == sorted(right)
 
 
-@settings(max_examples=examples(300), suppress_health_check=QUIET)
+@settings(max_examples=examples(100), suppress_health_check=QUIET)
 @given(case=request_cases())
 def test_a_printed_request_is_read_as_the_same(case: Case) -> None:
     for request in case.rules:

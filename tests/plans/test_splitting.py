@@ -127,7 +127,7 @@ def check(case: Case, seed: int) -> None:
 SIMPLE = cases(events_max=20).filter(lambda case: not set("PQR") & set(case.rules[0].uses))
 
 
-@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(case=SIMPLE, seed=st.integers(0, 9999))
 def test_what_partial_rules_send_gives_the_same_matches(case: Case, seed: int) -> None:
     check(case, seed)
