@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from tests.datasets.shapes import SECOND, Case, at, times
+
+from tests.datasets.shapes import ALL, BOTH, SECOND, Case, at, times
 
 READINGS = pa.table(
     {
@@ -80,7 +81,6 @@ RULES = [
         """,
         flights_table(),
         late_flights(),
-        core=True,
     ),
     Case(
         "flights that are late after others",
@@ -92,7 +92,7 @@ RULES = [
         """,
         flights_table(),
         chains(),
-        core=True,
+        core=ALL,
     ),
     Case(
         "the mean delay of an hour",
@@ -120,7 +120,6 @@ RULES = [
             ("Hot", at(120), {"area": "B", "value": 60.0}),
             ("Wet", at(200), {"area": "A", "value": 0.5}),
         ],
-        core=True,
     ),
     Case(
         "two rules with outputs of one name",
@@ -150,7 +149,7 @@ RULES = [
         """,
         READINGS,
         [("Fire", at(180), {"area": "A"}), ("Fire", at(300), {"area": "A"}), ("Again", at(300), {"area": "A"})],
-        core=True,
+        core=BOTH,
     ),
     Case(
         "what did not happen",
@@ -188,7 +187,7 @@ RULES = [
             ("Mean", at(120), {"area": "B", "mean": 60.0}),
             ("Mean", at(240), {"area": "A", "mean": 47.0}),
         ],
-        core=True,
+        core=BOTH,
     ),
     Case(
         "SiddhiQL: a window of time",
@@ -229,7 +228,7 @@ RULES = [
         """,
         READINGS,
         [("Fire", at(180), {"notification": "fire"})],
-        core=True,
+        core=BOTH,
     ),
     Case(
         "a request for events that repeat",
@@ -278,6 +277,6 @@ RULES = [
             ("Jam", at(5), {"query": "Ahead", "range": 2, "cars": 0}),
             ("Jam", at(7), {"query": "Ahead", "range": 2, "cars": 1}),
         ],
-        core=True,
+        core=ALL,
     ),
 ]

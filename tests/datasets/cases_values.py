@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import time, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
-from tests.datasets.shapes import Case, at, text, times
+
+from tests.datasets.shapes import BOTH, Case, at, text, times
 
 OUT = "define Out(n: long) from A() where n = A.n"
 LONG = 2**63 - 1
@@ -33,16 +35,20 @@ ODD_TEXTS = [
 ]
 
 
-def texts(name: str, column: pa.Array, core: bool = False) -> Case:
+def texts(name: str, column: pa.Array, core: Collection[str] = ()) -> Case:
     """A table with this column of text, which all come out as they went in."""
     values = column.to_pylist()
-    table = pa.table({"type": ["A"] * len(values), "ts": times(*range(len(values))), "n": range(len(values)), "s": column})
+    table = pa.table(
+        {"type": ["A"] * len(values), "ts": times(*range(len(values))), "n": range(len(values)), "s": column}
+    )
     return Case(name, TEXT, table, [("Out", at(n), {"n": n, "s": s}) for n, s in enumerate(values)], core=core)
 
 
-def numbers(name: str, column: pa.Array, right: list[float | None], core: bool = False) -> Case:
+def numbers(name: str, column: pa.Array, right: list[float | None], core: Collection[str] = ()) -> Case:
     """A table with this column of numbers, and what it is as doubles."""
-    table = pa.table({"type": ["A"] * len(column), "ts": times(*range(len(column))), "n": range(len(column)), "v": column})
+    table = pa.table(
+        {"type": ["A"] * len(column), "ts": times(*range(len(column))), "n": range(len(column)), "v": column}
+    )
     return Case(name, NUMBER, table, [("Out", at(n), {"n": n, "v": v}) for n, v in enumerate(right)], core=core)
 
 
@@ -70,12 +76,19 @@ VALUES = [
             }
         ),
         [("Is", at(0), {"n": 1}), ("IsNot", at(1), {"n": 2})],
-        core=True,
+        core=BOTH,
     ),
-    numbers("doubles that are no number are null", pa.array([1.5, float("nan"), float("inf"), -float("inf"), None]),
-            [1.5, None, None, None, None], core=True),  # fmt: skip
-    numbers("doubles at their ends", pa.array([1.7976931348623157e308, 5e-324, 0.1 + 0.2, -0.0]),
-            [1.7976931348623157e308, 5e-324, 0.30000000000000004, 0.0]),  # fmt: skip
+    numbers(
+        "doubles that are no number are null",
+        pa.array([1.5, float("nan"), float("inf"), -float("inf"), None]),
+        [1.5, None, None, None, None],
+        core=BOTH,
+    ),
+    numbers(
+        "doubles at their ends",
+        pa.array([1.7976931348623157e308, 5e-324, 0.1 + 0.2, -0.0]),
+        [1.7976931348623157e308, 5e-324, 0.30000000000000004, 0.0],
+    ),
     numbers("floats of 32 bits", pa.array([1.5, 0.1], pa.float32()), [1.5, 0.10000000149011612]),
     numbers("decimals", pa.array([Decimal("1.50"), Decimal("-2.25"), None]), [1.5, -2.25, None]),
     Case(
@@ -89,7 +102,6 @@ VALUES = [
         "event A(v: double)\ndefine Out(v: double) from A(v > 1.5) where v = A.v",
         pa.table({"type": ["A", "A"], "ts": times(0, 1), "v": [1, 2]}),
         [("Out", at(1), {"v": 2.0})],
-        core=True,
     ),
     Case(
         "text where doubles are declared",
@@ -97,7 +109,7 @@ VALUES = [
         pa.table({"type": ["A"] * 6, "ts": times(0, 1, 2, 3, 4, 5), "v": ["1", "2.5", "x", "1e3", None, ""]}),
         [("Out", at(1), {"v": 2.5}), ("Out", at(3), {"v": 1000.0})],
         dead=["v: x", "v: "],
-        core=True,
+        core=BOTH,
     ),
     Case(
         "text where numbers are not declared",
@@ -111,7 +123,6 @@ VALUES = [
         "define Out(n: long, b: bool) from A(b) where n = A.n, b = A.b",
         pa.table({"type": ["A"] * 3, "ts": times(0, 1, 2), "n": [1, 2, 3], "b": [True, False, None]}),
         [("Out", at(0), {"n": 1, "b": True})],
-        core=True,
     ),
     Case(
         "whole numbers of all widths",
@@ -157,7 +168,6 @@ VALUES = [
         pa.table({"type": ["A", "A"], "ts": times(0, 1), "n": [2**31 - 1, 2**31]}),
         [("Out", at(0), {"n": 2**31 - 1})],
         dead=[f"n: {2**31}"],
-        core=True,
     ),
     Case(
         "whole numbers that no double holds",
@@ -165,7 +175,7 @@ VALUES = [
         pa.table({"type": ["A", "B", "B"], "ts": times(0, 1, 2), "n": [2**53 + 1, 2**53, 2**53 + 1]}),
         [("Same", at(2), {"n": 2**53 + 1})],
     ),
-    texts("text of all kinds", pa.array(ODD_TEXTS), core=True),
+    texts("text of all kinds", pa.array(ODD_TEXTS), core=BOTH),
     texts("text in a dictionary, as an attribute", pa.array(["x", None, "", "x"]).dictionary_encode()),
     texts("large text, as an attribute", pa.array(["x", None, ""], pa.large_string())),
     texts("text as views", pa.array(["x", None, "longer than a view holds inline"], pa.string_view())),
@@ -174,12 +184,13 @@ VALUES = [
         'define Out(n: long) from A(s = "") where n = A.n',
         pa.table({"type": ["A"] * 3, "ts": times(0, 1, 2), "n": [1, 2, 3], "s": ["", None, " "]}),
         [("Out", at(0), {"n": 1})],
-        core=True,
     ),
     Case(
         "text that only looks the same is not joined",
         "define Same(n: long) from B(s = $s) and last A(s = $s) within 10 s from B where n = B.n",
-        pa.table({"type": ["A", "B", "B"], "ts": times(0, 1, 2), "n": [1, 2, 3], "s": ["e\u0301", "\u00e9", "e\u0301"]}),
+        pa.table(
+            {"type": ["A", "B", "B"], "ts": times(0, 1, 2), "n": [1, 2, 3], "s": ["e\u0301", "\u00e9", "e\u0301"]}
+        ),
         [("Same", at(2), {"n": 3})],
     ),
     Case(
@@ -197,7 +208,7 @@ VALUES = [
             }
         ),
         [("Out", at(0), {"n": 1}), ("Out", at(1), {"n": 2})],
-        core=True,
+        core=BOTH,
     ),
     Case(
         "unread columns of rare types",
@@ -219,7 +230,7 @@ VALUES = [
             }
         ),
         [("Out", at(0), {"n": 1})],
-        core=True,
+        core=BOTH,
     ),
     Case(
         "a nested column that a rule reads",
@@ -234,7 +245,6 @@ VALUES = [
         text("e.csv", "type,ts,n,v\nA,1,1,2.5\nA,2,x,2.5\nA,3,3,much\nA,4,4,\nA,5,5,NaN\nA,6,6,1e3\n"),
         [("Out", 1, {"n": 1}), ("Out", 6, {"n": 6})],
         dead=["n: x", "v: much"],
-        core=True,
     ),
     Case(
         "JSON with values that do not fit",
@@ -252,7 +262,7 @@ VALUES = [
         ),
         [("Out", 1, {"n": 1}), ("Out", 6, {"n": 6})],
         dead=["n: x", "v: much"],
-        core=True,
+        core=BOTH,
         unlike={"embedded": "pyarrow does not read a column of two kinds"},
     ),
 ]

@@ -27,11 +27,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
-from tests.datasets.shapes import NO_LINE, Case, Files, Outcome, frozen, us
-from tests.service.serving import running
 from typer.testing import CliRunner
 
 import tocsin
+from tests.datasets.shapes import NO_LINE, Case, Files, Outcome, frozen, us
+from tests.service.serving import running
 from tocsin import cli
 from tocsin.api import DeadLetterWarning
 from tocsin.client import ServiceError
@@ -222,7 +222,8 @@ def written_rules(case: Case, folder: Path) -> Path:
 
 def data_frames(spark: SparkSession, case: Case) -> Any:
     """The data as one DataFrame, or as one for each type. Types that Spark cannot make of Arrow's are cast first."""
-    casts = {pa.string_view(): pa.string(), pa.date64(): pa.date32(), pa.time32("s"): pa.int32()}
+    numbers = {pa.time32("s"): pa.int32(), pa.time64("us"): pa.int64()}
+    casts = {pa.string_view(): pa.string(), pa.date64(): pa.date32(), **numbers}
 
     def frame(table: pa.Table) -> DataFrame:
         fields = [field.with_type(casts.get(field.type, field.type)) for field in table.schema]
@@ -291,7 +292,9 @@ def reported(run: Callable[[], pa.Table]) -> Outcome:
 def matches_of(table: pa.Table) -> Counter[Any]:
     """The matches of a table, with all times in microseconds."""
     columns = {
-        name: (column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
+        name: (
+            column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        )
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
     return Counter(
@@ -304,7 +307,9 @@ def reasons(letters: pa.Table) -> Counter[str]:
     return Counter(reason(one) for one in letters["reason"].to_pylist())
 
 
-_NO_LINE = re.compile(r"^(it is )?not a (JSON object|line of CSV)|^invalid JSON|^\d+ values for \d+ columns|^a quote is left")
+_NO_LINE = re.compile(
+    r"^(it is )?not a (JSON object|line of CSV)|^invalid JSON|^\d+ values for \d+ columns|^a quote is left"
+)
 _LINE = re.compile(r"^.*, line \d+: ")
 _SHOULD = re.compile(r"^(\S+) should be a \w+, it is ['\"]?(.*?)['\"]?$", re.DOTALL)
 _NO_TIME = re.compile(r"^(\S+) is not a time: ['\"]?(.*?)['\"]?$", re.DOTALL)

@@ -7,7 +7,7 @@ the engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -19,6 +19,9 @@ NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_LINE = "the line is no event"
+ALL = ("batch", "stream", "service")
+BOTH = ("batch", "service")
+"""Hosts that need Spark or a server; a stream takes longest."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ class Case:
     """A part of the error message, if nothing is to run at all."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What the columns are called: `type`, `ts`, `seq`, `id`; and `ts_unit`."""
-    core: bool = False
-    """Whether Spark and the service run it in `make test`, and not only in `make sweeps`."""
+    core: Collection[str] = ()
+    """Which of `ALL` run it in `make test`; the others run it in `make sweeps` only."""
     unlike: Mapping[str, str] = field(default_factory=dict)
     """Hosts that cannot be given this data, by name, and why."""
     until: int | None = None

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.datasets import hosts
 from tests.datasets.cases import CASES, WRONG
-from tests.datasets.shapes import Case, Outcome, expected
+from tests.datasets.shapes import ALL, Case, Outcome, expected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def on(host: str, *, fast: bool) -> list[object]:
+def on(host: str) -> list[object]:
     """The cases for a host: those that it cannot be given are left out, those that fail must fail."""
     parameters = []
     for case in CASES:
@@ -28,7 +29,7 @@ def on(host: str, *, fast: bool) -> list[object]:
         marks: list[pytest.MarkDecorator] = []
         if reason := WRONG.get(case.name, {}).get(host):
             marks.append(pytest.mark.xfail(reason=reason, strict=True))
-        if not fast and not case.core:
+        if host in ALL and host not in case.core:
             marks.append(pytest.mark.slow)
         parameters.append(pytest.param(case, id=case.name, marks=marks))
     return parameters
@@ -62,27 +63,27 @@ def few(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.set(name, kept)
 
 
-@pytest.mark.parametrize("case", on("embedded", fast=True))
+@pytest.mark.parametrize("case", on("embedded"))
 def test_in_this_process(case: Case, tmp_path: Path) -> None:
     check(case, hosts.embedded(case, tmp_path))
 
 
-@pytest.mark.parametrize("case", on("command", fast=True))
+@pytest.mark.parametrize("case", on("command"))
 def test_on_the_command_line(case: Case, tmp_path: Path) -> None:
     check(case, hosts.command(case, tmp_path))
 
 
-@pytest.mark.parametrize("case", on("batch", fast=False))
+@pytest.mark.parametrize("case", on("batch"))
 def test_on_spark(case: Case, tmp_path: Path, few: SparkSession) -> None:
     check(case, hosts.batch(case, tmp_path, few))
 
 
-@pytest.mark.parametrize("case", on("stream", fast=False))
+@pytest.mark.parametrize("case", on("stream"))
 def test_on_a_stream(case: Case, tmp_path: Path, few: SparkSession) -> None:
     check(case, hosts.stream(case, tmp_path, few))
 
 
-@pytest.mark.parametrize("case", on("service", fast=False))
+@pytest.mark.parametrize("case", on("service"))
 def test_over_http(case: Case, tmp_path: Path) -> None:
     check(case, hosts.service(case, tmp_path))
 
@@ -91,6 +92,6 @@ def test_there_are_enough_data_sets() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names) >= 60
     for case in CASES:
-        known = {"embedded", "command", "batch", "stream", "service"}
-        assert case.unlike.keys() <= known, case.name
+        assert case.unlike.keys() <= {"embedded", "command", *ALL}, case.name
+        assert set(case.core) <= set(ALL), case.name
     assert WRONG.keys() <= set(names)

@@ -207,6 +207,7 @@ class Source:
         catalog = rules.given
         if isinstance(events, DataFrame):
             _check_columns(events, columns, ("type", "ts", "id"))
+            _check_types(events.schema[columns.type].dataType)
             kinds, empty = _kinds(events, columns)
             self.catalog = catalog.learned(kinds, {}, empty, complete=bool(kinds))
             frames = [events]
@@ -334,6 +335,12 @@ def _check_columns(frame: DataFrame, columns: Columns, roles: tuple[str, ...]) -
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise EventError(f"the events have two columns called '{min(repeated)}'")
+
+
+def _check_types(held: T.DataType) -> None:
+    """Fails as every host does if the types of events are no names."""
+    if not isinstance(held, T.StringType | T.NullType):
+        raise EventError(f"the type column must hold names of event types, it is {held.simpleString()}")
 
 
 def _check_times(held: T.DataType, columns: Columns) -> None:
