@@ -73,6 +73,60 @@ def test_a_wrong_rule_is_one_block_with_a_caret(folder: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_check_against_events(folder: Path) -> None:
+    result = tocsin("check", "fire.tesla", "--events", "e.csv")
+    assert result.exit_code == 0
+    assert result.stderr == "fire.tesla: 2 rules, no mistake; 4 events of 2 types in e.csv\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("declared", ["", "event Temp(area: string, value: double)\nevent Smoke(area: string)\n"])
+def test_check_finds_attributes_that_events_do_not_have(folder: Path, suffix: str, declared: str) -> None:
+    table = shuffled(6).rename_columns(["kind", "at", "area", "values"])
+    write(table.rename_columns(["type", "ts", "area", "value"]), Path(f"e.{suffix}"))
+    if suffix == "parquet":
+        pq.write_table(table, "e.parquet")
+    else:
+        text = Path(f"e.{suffix}").read_text()
+        for one, other in (("type", "kind"), ("ts", "at"), ("value", "values")):
+            text = text.replace(f'"{one}":', f'"{other}":')
+        Path(f"e.{suffix}").write_text(text.replace("type,ts,area,value", "kind,at,area,values"))
+    Path("fire.tesla").write_text(declared + FIRE)
+    result = tocsin("check", "fire.tesla", "--events", f"e.{suffix}", "--type-column", "kind", "--ts-column", "at")
+    assert result.exit_code == 1
+    first, text, caret, hint = result.stderr.splitlines()
+    line = 3 + declared.count("\n")
+    assert first.startswith(f"tocsin: fire.tesla: line {line}, column 47: Temp has no attribute value")
+    assert text == "  from    Smoke(area=$a) and last Temp(area=$a, value>45) within 5 min from Smoke"
+    assert caret.strip() == "^^^^^"
+    assert hint == f"Did you mean 'values'? These rules were checked against e.{suffix}."
+
+
+def test_check_finds_kinds_that_do_not_fit(folder: Path) -> None:
+    Path("e.csv").write_text("type,ts,area,value\nTemp,1,A1,warm\nSmoke,2,A1,\n")
+    result = tocsin("check", "fire.tesla", "--events", "e.csv")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tocsin: fire.tesla: line 3, column ")
+    assert "string" in result.stderr
+
+
+def test_check_warns_of_types_and_attributes_that_no_event_has(folder: Path) -> None:
+    Path("e.csv").write_text("type,ts,area,value\nTemps,1,A1,5\nSmoke,2,A1,\n")
+    result = tocsin("check", "fire.tesla", "--events", "e.csv")
+    assert result.exit_code == 0
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings == [
+        "warning: fire.tesla: line 3, column 33: no event of e.csv can be used here: there is no event type Temp",
+        "warning: fire.tesla: line 8, column 9: no event of e.csv can be used here: there is no event type Temp",
+    ]
+    assert "Did you mean 'Temps'?" in result.stderr
+    assert "Last may never match." in result.stderr
+    Path("e.csv").write_text("type,ts,area,value\nTemp,1,A1,\nSmoke,2,A1,7\n")
+    result = tocsin("check", "fire.tesla", "--events", "e.csv")
+    assert result.exit_code == 0
+    assert "no event of e.csv can be used here: Temp has no attribute value" in result.stderr
+
+
 def test_rules_that_are_not_there(folder: Path) -> None:
     result = tocsin("check", "fir.tesla")
     assert result.exit_code == 1
@@ -481,6 +535,13 @@ def test_why_of_a_request_and_of_a_query(folder: Path) -> None:
     assert "✓ value > 50.0: value is 51.0" in told.stdout
     told = tocsin("why", "hot.siddhi", "--events", "e.csv", "--at", "2026-07-01T12:00:00Z")
     assert "✗ value > 50.0: value is 46.5" in told.stdout
+
+
+def test_why_says_how_many_rows_are_rejected(folder: Path) -> None:
+    Path("e.csv").write_text(f"{CSV}Temp\n")
+    result = tocsin("why", "fire.tesla", "--events", "e.csv", "--at", "2026-07-01T12:02:00Z")
+    assert result.exit_code == 0
+    assert result.stderr == "1 row of e.csv rejected: tocsin run says why, with --dead-letters\n"
 
 
 def test_why_without_an_event(folder: Path) -> None:

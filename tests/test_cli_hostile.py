@@ -108,7 +108,7 @@ def test_a_mistake_in_rules(folder: Path) -> None:
 def test_messages_that_quote(folder: Path, arguments: tuple[str, ...]) -> None:
     result = tocsin(*arguments)
     assert result.exit_code == 1
-    assert result.stderr.startswith("tocsin: ")
+    assert "\ntocsin: " in f"\n{result.stderr}"
 
 
 @pytest.mark.parametrize(

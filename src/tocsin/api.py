@@ -23,6 +23,7 @@ from tocsin.engine.reasons import Reason
 from tocsin.engine.shelf import Shelf
 from tocsin.errors import EventError, RuleError
 from tocsin.events.batches import Columns, Data
+from tocsin.events.letters import count_reasons, rejected_text
 from tocsin.events.types import UNITS_US, EventType
 from tocsin.garbage import uncollected
 from tocsin.language import guess, parse
@@ -105,11 +106,13 @@ class RuleSet:
         locations: Any = None,
         history: Duration | None = None,
     ) -> Any:
-        """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), in any order,
-        or a Spark DataFrame (or a mapping of type to DataFrame), which gives a DataFrame; a stream gives a stream.
+        """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), which is held in
+        memory and sorted by time, so that no event is late; or a Spark DataFrame (or a mapping of type to DataFrame),
+        which gives a DataFrame; a stream gives a stream.
 
         Of a table, rows that cannot be used are left out with a `DeadLetterWarning`; take a `detector` to get hold of
-        them. Of a DataFrame, they are in the `report`.
+        them. Of a DataFrame, they are in the `report`; how many there were and why is logged after an action, as a
+        warning of the logger `tocsin`.
 
         `select`: the columns that matches have, if not all. Where there are many matches, `parts`, the events that a
         match is made of, costs as much as all others together.
@@ -134,7 +137,9 @@ class RuleSet:
             from tocsin.spark import matches
             from tocsin.spark.names import col, exact
 
-            found = matches(self._report(events, columns, delay, slots, control, keep, select, locations, history))
+            found = matches(
+                self._report(events, columns, delay, slots, control, keep, select, locations, history, telling=True)
+            )
             with exact(found.sparkSession, found.columns):
                 return found if select is None else found.select(*(col(name) for name in select))
         detector: Detector | MovingDetector
@@ -157,9 +162,8 @@ class RuleSet:
         dead = detector.dead_letters()
         if dead.num_rows:
             first = f"{dead['reason'][0].as_py()}: {dead['event'][0].as_py()}"
-            warnings.warn(
-                f"{dead.num_rows} events could not be used; the first: {first}", DeadLetterWarning, stacklevel=2
-            )
+            told = rejected_text(max(dead.num_rows, detector.counts["dead"]), count_reasons(dead), first)
+            warnings.warn(told, DeadLetterWarning, stacklevel=2)
         return found
 
     def report(
@@ -224,6 +228,7 @@ class RuleSet:
         select: Iterable[str] | None,
         locations: DataFrame | None,
         history: Duration | None,
+        telling: bool = False,
     ) -> DataFrame:
         if slots is not None and (not isinstance(slots, int) or slots < 1):
             raise EventError(f"slots is a whole number from 1 on, not {slots!r}")
@@ -235,14 +240,14 @@ class RuleSet:
             return detect_moving(
                 self.interests, self.types, events, columns,
                 locations=locations, delay_us=duration_us(delay), history_us=_or_none(history),
-                slots=slots, control=control, select=select,
+                slots=slots, control=control, select=select, telling=telling,
             )  # fmt: skip
         from tocsin.spark.frames import detect
 
         self._check_at_rest(locations, history)
         return detect(
             self._plan, events, columns,
-            delay_us=duration_us(delay), slots=slots, control=control, keep=keep, select=select,
+            delay_us=duration_us(delay), slots=slots, control=control, keep=keep, select=select, telling=telling,
         )  # fmt: skip
 
     def detector(

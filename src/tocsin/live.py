@@ -126,11 +126,13 @@ class Live:
             return self._detector.dead_letters()
 
     def _tell(self, matches: pa.Table) -> None:
+        attributes = self._detector.attributes
         for row in matches.to_pylist():
             callback = self._callbacks.get(row["rule"])
             if callback is None:
                 continue
-            rest = {name: value for name, value in row.items() if name not in ("rule", "type", "ts", "id", "parts")}
+            rest = {attribute: row[column] for column, attribute in attributes.items()}
+            rest |= {"expired": row["expired"]} if "expired" in row else {}
             told = Notification(row["rule"], rest.get("notification"), row["ts"], row["id"], rest, tuple(row["parts"]))
             try:
                 callback(told)

@@ -6,7 +6,7 @@ import pytest
 
 import tocsin
 from tocsin.errors import RuleError
-from tocsin.events.types import Kind
+from tocsin.events.types import Kind, shown_name
 from tocsin.language import parse
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, order, plan
@@ -56,7 +56,7 @@ def test_columns_are_those_that_rules_read() -> None:
         "and last B(k = $k, v < $w) within 1 s from A "
         "and 2 < $s = Sum(C(k = $k, id = $i).x within 1 s from A) and not D() within 1 s from A where o = B.y"
     )
-    assert {type: sorted(columns) for type, columns in made.columns.items()} == {
+    assert {type: sorted(map(shown_name, columns)) for type, columns in made.columns.items()} == {
         "A": ["at", "id", "k", "n", "w"],
         "B": ["k", "v", "y"],
         "C": ["id", "k", "x"],

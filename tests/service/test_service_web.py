@@ -172,6 +172,7 @@ def test_rejected_events_are_told_one_by_one(web: Running) -> None:
 
 def test_dead_letters_have_every_rejected_event(web: Running) -> None:
     client, at = web.client(), START + next(clock) * SECOND
+    web.service.wait()
     before = len(list(client.dead_letters()))
     client.publish([{"type": "Gauge", "ts": at, "level": 1.5}])
     web.service.wait()
@@ -185,9 +186,7 @@ def test_dead_letters_have_every_rejected_event(web: Running) -> None:
         {"type": "Gauge", "ts": at + 2, "level": 3.5},
         17,
     ]
-    text = "\n".join(map(json.dumps, body)) + "\nnonsense \ud800".encode(errors="surrogatepass").decode(
-        errors="replace"
-    )
+    text = "\n".join([*map(json.dumps, body), "nonsense"])
     answer = web.http().post("/events", content=text, headers={"Content-Type": NDJSON}).json()
     assert (answer["accepted"], answer["rejected"]) == (1, 8)
     letters = wait_for(lambda: list(client.dead_letters())[before:], "the dead letters")
@@ -221,8 +220,59 @@ def test_of_many_rejected_events_some_are_kept_and_the_rest_is_counted(web: Runn
     assert letters[-1]["reason"] == "500 more events of the same request were rejected"
 
 
+def test_why_shows_the_very_events_of_the_match(web: Running) -> None:
+    client, at = web.client(), START + next(clock) * SECOND
+    client.deploy(FIRE)
+    client.publish(  # events of one type and instant, of which one is part of the match
+        [
+            *({"type": "Temp", "ts": at, "area": f"w{n}", "value": 50.5 + n} for n in (0, 1, 2)),
+            *({"type": "Smoke", "ts": at + SECOND, "area": area} for area in ("w9", "w1", "w8", "w1")),
+            {"type": "Clock", "ts": at + 2 * SECOND},
+        ]
+    )
+    found = wait_for(lambda: [one for one in client.latest(rule="Fire") if one["attributes"]["area"] == "w1"])
+    assert len(found) == 2
+    for match in found:
+        parts = client.why(match["number"])["parts"]
+        assert [part["attributes"] for part in parts] == [{"area": "w1"}, {"area": "w1", "value": 51.5}]
+    client.deploy("request Both on Smoke as s & Temp as t if s.area = t.area and t.value > 60 within 5 min", "eps")
+    client.publish(
+        [
+            *({"type": "Temp", "ts": at + 3 * SECOND, "area": f"w{n}", "value": 60.5 + n} for n in (0, 1, 2)),
+            *({"type": "Smoke", "ts": at + 4 * SECOND, "area": area, "n": 1.0} for area in ("w9", "w1", "w8")),
+            {"type": "Clock", "ts": at + 5 * SECOND},
+        ]
+    )
+    match = wait_for(lambda: client.latest(rule="Both"))[-1]
+    parts = client.why(match["number"])["parts"]
+    assert [part["attributes"] for part in parts] == [{"area": "w1", "n": 1.0}, {"area": "w1", "value": 61.5}]
+    smoke = next(one for one in web.http().get("/events?type=Smoke").json() if one["attributes"]["area"] == "w8")
+    question = {"rule": "Fire", "ts_us": smoke["ts_us"], "id": smoke["id"]}
+    (reason,) = web.http().post("/why-not", json=question).json()
+    assert "w8" in reason["anchor"]
+    client.remove("Fire")
+    client.remove("Both")
+
+
+def test_events_that_share_an_id_of_their_source_are_told_apart(web: Running) -> None:
+    client, at = web.client(), START + next(clock) * SECOND
+    client.deploy(FIRE)
+    events = [{"type": "Temp", "ts": at, "area": f"i{n}", "value": 50.5 + n, "sensor": "s"} for n in (0, 1, 2)]
+    events += [
+        {"type": "Smoke", "ts": at + SECOND, "area": "i1", "sensor": "s"},
+        {"type": "Clock", "ts": at + 2 * SECOND},
+    ]
+    web.http().post("/events?id=sensor", json=events).raise_for_status()
+    match = wait_for(lambda: [one for one in client.latest(rule="Fire") if one["attributes"]["area"] == "i1"])[0]
+    parts = client.why(match["number"])["parts"]
+    assert [part["id"] for part in parts] == ["s", "s"]
+    assert [part["attributes"].get("value") for part in parts] == [None, 51.5]
+    client.remove("Fire")
+
+
 def test_arrow_comes_in_and_keys_count_once(web: Running) -> None:
     client = web.client()
+    web.service.wait()
     at = START + next(clock) * SECOND
     table = pa.table({"type": ["B"] * 3, "ts": pa.array([at] * 3, pa.timestamp("us", "UTC")), "x": [1, 2, 3]})
     before = web.service.events

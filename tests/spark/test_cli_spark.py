@@ -167,7 +167,7 @@ def test_bad_lines_are_told_with_the_reason(folder: Path) -> None:
     assert report["reasons"] == {
         "value is not a number": 1,
         "ts is not a time": 1,
-        "it is not a line of CSV with the 4 columns type, ts, area, value": 1,
+        "1 values for 4 columns": 1,
     }
     strict = tocsin("run", "fire.tesla", "--events", "e.csv", "--strict")
     assert strict.exit_code == 1
@@ -320,7 +320,7 @@ def test_matches_that_are_written_nowhere_are_printed(folder: Path) -> None:
     assert "checkpoint: .tocsin/fire" in result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("5 events in ")  # and not the lines with the names of columns
-    assert "; from 2026-07-01T12:00:00Z to 2026-07-01T12:09:00Z; 1 rejected: it is not a line of CSV" in last
+    assert "; from 2026-07-01T12:00:00Z to 2026-07-01T12:09:00Z; 1 rejected: 1 values for 4 columns" in last
 
 
 def test_demo(spark: SparkSession) -> None:

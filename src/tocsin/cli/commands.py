@@ -72,18 +72,39 @@ def tocsin(
 
 
 @app.command()
-def check(rules: Rules) -> None:
+def check(
+    rules: Rules,
+    events: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Check the rules against the types and attributes of these events, too."),
+    ] = None,
+    type_column: TypeColumn = "type",
+    ts_column: TsColumn = "ts",
+    ts_unit: TsUnit = None,
+    seq_column: SeqColumn = "seq",
+    id_column: IdColumn = None,
+) -> None:
     """Read rules and say what they define, or where they are wrong.
 
+    With --events, an attribute that the events do not have is an error, and a type that no event has is a warning.
+
     [bold]Example:[/bold]  tocsin check fire.tesla
+
+    [bold]Against events:[/bold]  tocsin check fire.tesla --events readings.csv
     """
     ruleset = rules_of(rules)
+    against = ""
+    if events is not None:
+        from tocsin.cli.checking import check_events
+
+        names = {"type": type_column, "ts": ts_column, "seq": seq_column, "id": id_column}
+        against = f"; {check_events(ruleset, rules, events, names, ts_unit and ts_unit.value)}"
     for rule in ruleset.rules:
         showing.say(f"{rule.name}: {rule.emits}")
     for interest in ruleset.interests:
         showing.say(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
     moving = f" and {showing.count(len(ruleset.interests), 'interest')}" if ruleset.interests else ""
-    showing.say(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake", err=True)
+    showing.say(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake{against}", err=True)
 
 
 @app.command()

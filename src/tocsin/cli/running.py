@@ -80,7 +80,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
     for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
         if address is not None and "://" in address:
             raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
-    source = open_events(wanted.events, declared=_declared(ruleset), ts_unit=wanted.ts_unit, **wanted.names)
+    source = open_events(wanted.events, declared=declared_kinds(ruleset), ts_unit=wanted.ts_unit, **wanted.names)
     with showing.console(stderr=True).status("looking at the columns and times of the events"):
         disorder_us = source.disorder_us(wanted.ts_unit)
     names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
@@ -89,7 +89,7 @@ def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
         # Ranges need location updates before the events in them, in whichever files these are: all are put in order.
         detector = ruleset.detector(delay=ALL_US, history=wanted.history or ALL_US, **names)
         if wanted.locations is not None:
-            declared, optional = _declared(ruleset), LOCATIONS_OPTIONAL
+            declared, optional = declared_kinds(ruleset), LOCATIONS_OPTIONAL
             locations = open_events(wanted.locations, declared=declared, optional=optional, **names)
     else:
         # Files are sorted: events wait for as long as the files are out of order, and none is late.
@@ -117,10 +117,13 @@ def reasons(
 
     from tocsin.events.files import open_events
 
-    source = open_events(events, declared=_declared(ruleset), ts_unit=ts_unit, **names)
-    tables = [chunk.table for chunk in source.chunks()]
+    source = open_events(events, declared=declared_kinds(ruleset), ts_unit=ts_unit, **names)
+    chunks = list(source.chunks())
     with named(path):
-        evidence = ruleset.evidence(pa.concat_tables(tables), **names, ts_unit=ts_unit)
+        evidence = ruleset.evidence(pa.concat_tables([chunk.table for chunk in chunks]), **names, ts_unit=ts_unit)
+        if rejected := sum(len(chunk.bad) for chunk in chunks) + evidence.rejected.num_rows:
+            told = f"{showing.count(rejected, 'row')} of {events} rejected: tocsin run says why, with --dead-letters"
+            showing.say(told, err=True)
         if id is not None and evidence.has_match(id):
             return [evidence.why(id)]
         return evidence.why_not(id, at, rule)
@@ -223,7 +226,7 @@ def _check_places(wanted: Wanted) -> None:
             raise TocsinError(f"{path} is in the folder of events; write somewhere else")
 
 
-def _declared(ruleset: RuleSet) -> dict[str, Kind]:
+def declared_kinds(ruleset: RuleSet) -> dict[str, Kind]:
     """What the attributes hold that the rules declare with one kind for all types."""
     kinds: dict[str, set[Kind]] = defaultdict(set)
     for type in ruleset.types.values():

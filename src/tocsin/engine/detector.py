@@ -26,14 +26,14 @@ from tocsin.events.batches import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, Kn
 from tocsin.events.clock import Clock
 from tocsin.events.letters import describe_row, letters
 from tocsin.events.scheduler import BEGINNING, Scheduler
-from tocsin.events.types import EventType, Kind
+from tocsin.events.types import ID, EventType, Kind
 from tocsin.language import parse
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Rule
 from tocsin.language.supported import check_supported
 from tocsin.plans.catalog import Catalog
-from tocsin.plans.plan import Plan, plan
+from tocsin.plans.plan import Plan, column_names, plan
 
 NO_INTERESTS = "a detector of rules does not follow objects; use rules(…).detector()"
 """What to do with an interest."""
@@ -57,6 +57,8 @@ class Detector:
         self._columns = columns or Columns()
         self.select: Collection[str] | None = None
         """The columns that matches have, if not all."""
+        self.named: Mapping[str, str] | None = None
+        """What the columns of attributes are called, where these rules are some of many; see `column_names`."""
         self.nameless = False
         """Whether events need no identity; see `identifies`."""
         self.settled = False
@@ -191,6 +193,11 @@ class Detector:
     def plan(self) -> Plan:
         """What runs, bound to the kinds known so far."""
         return self._plan
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Which attribute each column of matches holds."""
+        return output.attributes_of(self._plan, self.named)
 
     # ---- rules that come and go
 
@@ -361,7 +368,8 @@ class Detector:
         self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading, now=change.at, kept=kept)
 
     def _detected(self, released: pa.Table | None, closed: Instant) -> pa.Table:
-        columns = output.schema(self._plan, times=bool(self._times), select=self.select)
+        columns = output.schema(self._plan, times=bool(self._times), select=self.select, named=self.named)
+        attributes = {column: key for key, column in column_names(self._plan.emitted.kinds, self.named).items()}
         pieces: list[pa.Table] = []
         if released is None or not released.num_rows:
             released = pa.table({})
@@ -372,7 +380,7 @@ class Detector:
         for found, late in self._machine.process(released, closed):
             for row in late:
                 self._late(released, row, "late among events of its instant: give them a seq, or ids in order")
-            pieces.append(output.table(found, self._machine, columns))
+            pieces.append(output.table(found, self._machine, columns, attributes))
         table = pa.concat_tables(pieces) if len(pieces) != 1 else pieces[0]
         self._counts["matches"] += table.num_rows
         return table
@@ -491,7 +499,7 @@ def identifies(plan: Plan, select: Collection[str] | None) -> bool:
     """Whether anything depends on who an event is: ids and parts of matches, composite events, rules that read ids."""
     if select is None or not {"id", "parts"}.isdisjoint(select):
         return True
-    return any(type in plan.numbers for type in plan.defined) or any("id" in read for read in plan.columns.values())
+    return any(type in plan.numbers for type in plan.defined) or any(ID in read for read in plan.columns.values())
 
 
 def _moment(ts: object) -> int:

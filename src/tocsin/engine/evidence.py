@@ -15,21 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine import accounts
+from tocsin.engine.columns import hexadecimal
 from tocsin.engine.detector import Detector
 from tocsin.engine.intake import identities
+from tocsin.engine.kernels import Array
 from tocsin.engine.reasons import Reason, Trial
 from tocsin.engine.reference import Fact, identified
 from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.arrow import ARROW
 from tocsin.events.batches import LABEL_COLUMN, TS_LIMIT, Columns, Data, read
 from tocsin.events.ids import text_words
-from tocsin.events.types import Event, EventType, Kind
+from tocsin.events.types import HEADER, Event, EventType, Kind
 from tocsin.language.interests import Interest
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Clause, Program, Rule, Within
 from tocsin.language.supported import KINDS, check_supported
-from tocsin.plans.plan import Plan
+from tocsin.plans.plan import Plan, column_names
 
 SAME_MAX = 1 << 20
 """How many events of equal content are looked through for one by its id."""
@@ -54,17 +56,25 @@ class Evidence:
         found = [detector.push(data), detector.finish()]
         self.found = pa.concat_tables(found)
         """The matches."""
+        self.rejected = detector.dead_letters()
+        """The events that could not be used."""
         known = detector.known
         self._batch = read(data, columns, known).batch
         self._names = {number: name for name, number in known.numbers.items()}
         self._rules: dict[str, Statement] = {rule.name: rule for rule in plan.sources}
         self._levels = plan.levels
+        self._emitted = plan.emitted
+        self._columns = column_names(plan.emitted.kinds)
 
     # ---- the two questions
 
     def has_match(self, id: str) -> bool:
         """Whether a match has that id."""
         return bool(self._rows("id", id))
+
+    def parts(self, id: str) -> list[str]:
+        """The identities of the events of the match of that id, in role order."""
+        return [part["id"] for row in self._rows("id", id)[:1] for part in row["parts"] or ()]
 
     def why(self, id: str) -> Reason:
         """What made the match of that id."""
@@ -134,16 +144,8 @@ class Evidence:
         ts = self._batch["ts"].to_numpy()
         if LABEL_COLUMN in self._batch.column_names:
             times |= set(ts[pc.equal(self._batch[LABEL_COLUMN], id).fill_null(False).to_numpy()].tolist())
-        if len(id) != 32 or set(id) - set("0123456789abcdef"):
-            return times
-        numbers = range(max(self._names, default=-1) + 1)
-        words = np.array([text_words(self._names.get(number, "")) for number in numbers], np.uint64)
-        rows = np.nonzero(self._batch["type"].to_numpy() >= 0)[0]
-        first, second = identities(self._batch, words.reshape(-1, 2), rows, {})
-        one, other = np.uint64(int(id[:16], 16)), np.uint64(int(id[16:], 16))
-        carried = (second > other).astype(np.uint64)  # equals are numbered: their number is added to both words as one
-        same = (first + carried == one) & (other - second < np.uint64(SAME_MAX))
-        return times | set(ts[rows[same]].tolist())
+        names = [self._names.get(number, "") for number in range(max(self._names, default=-1) + 1)]
+        return times | set(ts[identified_by(self._batch, names, id)].tolist())
 
     def _facts(self, rule: Statement, ts: int) -> list[Fact]:
         """The events that the rule can look at from an anchor of that time, in canonical order."""
@@ -169,7 +171,10 @@ class Evidence:
             if batch[name].type == ARROW[Kind.TIMESTAMP]:
                 batch = batch.set_column(batch.column_names.index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
-            values = {column: row[name] for name, column in columns.items() if row[name] is not None}
+            # A null of an attribute that hides a header field is kept: the name does not mean the header field.
+            values = {
+                column: row[name] for name, column in columns.items() if row[name] is not None or column in HEADER
+            }
             yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get(LABEL_COLUMN))
 
     def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
@@ -177,10 +182,7 @@ class Evidence:
         last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
         seq = max((fact.seq for fact in facts if fact.identity in last and fact.ts == row["ts"]), default=0)
         emits = self._rules[row["rule"]].emits
-        values = {}
-        for name, kind in emits.attributes:
-            if (value := row.get(name, row.get(f"{name}:{kind}"))) is not None:
-                values[name] = value
+        values = {name: row[self._columns[self._emitted.key(name, kind)]] for name, kind in emits.attributes}
         words = int(row["id"][:16], 16), int(row["id"][16:], 16)
         return Fact(emits.name, row["ts"], seq, row["id"], words, values)
 
@@ -217,6 +219,31 @@ class Evidence:
                     if fact is not None:
                         used.setdefault((role, fact), row["id"])
         return used
+
+
+def identified_by(batch: pa.Table, names: Sequence[str], id: str) -> Array:
+    """Which events of a batch have this identity, or differ from the one that has it in nothing but their number.
+
+    `names`: those of the types, by number.
+    """
+    same = np.zeros(batch.num_rows, bool)
+    if len(id) != 32 or set(id) - set("0123456789abcdef"):
+        return same
+    rows = np.nonzero(batch["type"].to_numpy() >= 0)[0]
+    first, second = identities(batch, _type_words(names), rows, {})
+    one, other = np.uint64(int(id[:16], 16)), np.uint64(int(id[16:], 16))
+    carried = (second > other).astype(np.uint64)  # equals are numbered: their number is added to both words as one
+    same[rows] = (first + carried == one) & (other - second < np.uint64(SAME_MAX))
+    return same
+
+
+def identity_texts(batch: pa.Table, names: Sequence[str]) -> pa.Array:
+    """The identities of the events of a batch, equals not counted. `names`: those of the types, by number."""
+    return hexadecimal(*identities(batch, _type_words(names), np.arange(batch.num_rows), {}))
+
+
+def _type_words(names: Sequence[str]) -> Array:
+    return np.array([text_words(name) for name in names], np.uint64).reshape(-1, 2)
 
 
 def _as_rows(table: pa.Table) -> list[dict[str, Any]]:

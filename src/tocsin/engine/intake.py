@@ -36,7 +36,7 @@ from tocsin.engine.texts import FoundTexts, Texts, text_buffers
 from tocsin.events.arrow import whole
 from tocsin.events.batches import LABEL_COLUMN
 from tocsin.events.ids import text_words
-from tocsin.events.types import Kind
+from tocsin.events.types import ID, Kind
 
 
 @dataclass(slots=True)
@@ -317,11 +317,11 @@ class Intake(Sieve):
 
     @property
     def _reads_ids(self) -> bool:
-        return self._tables.slots_of("id", Kind.STRING) is not None
+        return self._tables.slots_of(ID, Kind.STRING) is not None
 
     def _load_ids(self, base: int, ids: tuple[Array, Array]) -> None:
         """Lets rules read ids like any other attribute."""
-        store, slots = self._store, self._tables.slots_of("id", Kind.STRING)
+        store, slots = self._store, self._tables.slots_of(ID, Kind.STRING)
         kernels.load_column(store.words, store.present, base, *ids, store.type[base : base + len(ids[0])], slots)
 
     def _identify(

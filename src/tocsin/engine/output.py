@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,18 @@ from tocsin.engine.machine import Machine
 from tocsin.errors import EventError, nearest
 from tocsin.events.arrow import ARROW
 from tocsin.events.types import Kind
-from tocsin.plans.plan import Plan
+from tocsin.plans.plan import Plan, column_names
 
 
-def schema(plan: Plan, *, times: bool, select: Collection[str] | None = None) -> pa.Schema:
+def schema(
+    plan: Plan, *, times: bool, select: Collection[str] | None = None, named: Mapping[str, str] | None = None
+) -> pa.Schema:
     """The columns of the matches of these rules, or some of them, and `seq` if that is asked for by name.
 
-    `times`: ts are timestamps, not integers.
+    `times`: ts are timestamps, not integers. `named`: columns of attributes, as far as they are settled elsewhere.
     """
+    kinds = plan.emitted.kinds
+    names = column_names(kinds, named)
     ts = ARROW[Kind.TIMESTAMP] if times else pa.int64()
     part = pa.struct([("role", pa.string()), ("type", pa.string()), ("ts", ts), ("id", pa.string())])
     columns = {
@@ -33,7 +37,7 @@ def schema(plan: Plan, *, times: bool, select: Collection[str] | None = None) ->
         "id": pa.string(),
         **({"seq": pa.int64()} if select is not None and "seq" in select else {}),
         **({"expired": pa.bool_()} if plan.tells_expired else {}),
-        **{name: ARROW[kind] for name, kind in plan.emitted.kinds.items()},
+        **{names[attribute]: ARROW[kind] for attribute, kind in kinds.items()},
         "parts": pa.list_(part),
     }
     return pa.schema([(name, type) for name, type in columns.items() if select is None or name in select])
@@ -48,8 +52,14 @@ def checked(select: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     return select
 
 
-def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
-    """The matches as a table of that schema. What rules are called is not asked again for every match."""
+def attributes_of(plan: Plan, named: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Which attribute each column of matches holds."""
+    names = column_names(plan.emitted.kinds, named)
+    return {names[key]: plan.emitted.attribute(key) for key in plan.emitted.kinds}
+
+
+def table(found: Found, machine: Machine, columns: pa.Schema, attributes: Mapping[str, str]) -> pa.Table:
+    """The matches as a table of that schema; `attributes`: the key in `Emitted.kinds` of each column that has one."""
     if not len(found.rules):
         return columns.empty_table()
     labels = machine.tables.labels
@@ -68,9 +78,9 @@ def table(found: Found, machine: Machine, columns: pa.Schema) -> pa.Table:
         "parts": lambda type: _parts(found, labels, machine, type.value_type.field("ts").type),
     }
     values = [
-        header[field.name](field.type)
-        if field.name in header and (field.name != "expired" or machine.tables.tells_expired)
-        else _attribute(field, found, labels, machine)
+        _attribute(field, attributes[field.name], found, labels, machine)
+        if field.name in attributes
+        else header[field.name](field.type)
         for field in columns
     ]
     return pa.table(values, schema=columns)
@@ -82,8 +92,8 @@ def _expired(found: Found, labels: Labels) -> pa.Array:
     return pa.array(expired, pa.bool_(), mask=~labels.expired[found.rules])
 
 
-def _attribute(field: pa.Field, found: Found, labels: Labels, machine: Machine) -> pa.Array:
-    attribute = labels.attribute(field.name)
+def _attribute(field: pa.Field, name: str, found: Found, labels: Labels, machine: Machine) -> pa.Array:
+    attribute = labels.attribute(name)
     if attribute is None:
         return pa.nulls(len(found.rules), field.type)
     places, kind = attribute

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tocsin.engine.kernels import layout
-from tocsin.events.types import HEADER, Kind
+from tocsin.events.types import Kind
 from tocsin.language.queries import Extent, Summary
 from tocsin.plans.expressions import Computed, Field, Typed
 from tocsin.plans.graph import RulePlan, Windowed
@@ -93,7 +93,7 @@ def load_plain(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, s
 
 
 def _is_attribute(value: Typed) -> bool:
-    return isinstance(value, Field) and value.attribute not in HEADER
+    return isinstance(value, Field) and value.is_own
 
 
 def _slot(tables: Tables, type: str, value: Typed) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from tocsin.engine.kernels import Array, layout
 from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
-from tocsin.events.types import Kind
+from tocsin.events.types import SEQ, TS, Kind
 from tocsin.plans.expressions import Apply, Computed, Constant, Field, Typed
 
 _INTEGER = {
@@ -84,9 +84,9 @@ class Programs:
         elif isinstance(expression, Computed):
             words += [layout.LOAD_COMPUTED, expression.index, 0]
         elif isinstance(expression, Field):
-            if expression.attribute == "ts":
+            if expression.attribute == TS:
                 words += [layout.LOAD_TS, expression.place, 0]
-            elif expression.attribute == "seq":
+            elif expression.attribute == SEQ:
                 words += [layout.LOAD_SEQ, expression.place, 0]
             else:
                 slot = self._slots[types[expression.place]][expression.attribute][0]

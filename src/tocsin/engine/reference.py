@@ -20,7 +20,7 @@ from graphlib import TopologicalSorter
 
 from tocsin.errors import EventError
 from tocsin.events.ids import Words, content_words, hexadecimal, match_words, occurrence_words
-from tocsin.events.types import LABEL, Event, Kind, Value
+from tocsin.events.types import HEADER, LABEL, Event, Kind, Value
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import (
@@ -151,15 +151,19 @@ class Fact:
 
     def value(self, name: str) -> Value:
         header: dict[str, Value] = {"ts": self.ts, "seq": self.seq, "id": self.attributes.get(LABEL, self.id)}
-        return header[name] if name in header else self.attributes.get(name)
+        return self.attributes[name] if name in self.attributes else header.get(name)
 
 
 def identified(events: Iterable[Event]) -> list[Fact]:
     """The events with their identities: the hash of the content, an id among it, plus the occurrence among equals."""
     facts = []
     occurrences: Counter[Words] = Counter()
+    events = list(events)
+    # If events have an attribute called ts, seq or id, that is what the name means; an event without has a null there.
+    hidden = [name for name in HEADER if any(name in event.attributes for event in events)]
     for event in events:
         attributes = {name: settled(value) for name, value in event.attributes.items()}
+        attributes |= {name: None for name in hidden if name not in attributes}
         attributes |= {} if event.id is None else {LABEL: event.id}
         content = content_words(event.type, event.ts, event.seq, attributes)
         words = occurrence_words(content, occurrences[content])

@@ -23,7 +23,7 @@ from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts, text_buffers
 from tocsin.events.arrow import whole
 from tocsin.events.batches import LABEL_COLUMN
-from tocsin.events.types import Kind
+from tocsin.events.types import ID, Kind
 from tocsin.plans.expressions import Field, Typed, leaves
 from tocsin.plans.graph import Filter
 from tocsin.plans.layout import Forward
@@ -61,7 +61,7 @@ class Router:
         for filter, forward in forwards.items():
             alike = filter.type in sifted and len(places[filter.type]) == 1
             tried = () if alike else filter.conditions
-            if "id" in columns[filter.type]:
+            if ID in columns[filter.type]:
                 tried = tuple(c for c in tried if not _reads_id(c))
             self._tables.enter(filter.type, columns[filter.type])
             number = self._tables.filter(filter if tried == filter.conditions else replace(filter, conditions=tried))
@@ -185,7 +185,7 @@ def key_slots(column: pa.Array, kind: Kind, slots: int) -> Array:
 
 
 def _reads_id(expression: Typed) -> bool:
-    return any(isinstance(leaf, Field) and leaf.attribute == "id" for leaf in leaves(expression))
+    return any(isinstance(leaf, Field) and leaf.attribute == ID for leaf in leaves(expression))
 
 
 def _mixed(words: Array) -> Array:

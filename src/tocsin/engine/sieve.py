@@ -19,7 +19,7 @@ from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts
 from tocsin.events.arrow import whole
 from tocsin.events.batches import LABEL_COLUMN
-from tocsin.events.types import Kind
+from tocsin.events.types import ID, Kind
 
 NO_RANKS: Array = np.zeros(1, np.int64)
 
@@ -60,7 +60,7 @@ class Sieve:
         tables, filters = self._tables, self._tables.filters
         view = self.view(*(batch[name].to_numpy() for name in ("type", "ts", "seq")))
         for name in batch.column_names:
-            attribute, _, kind = name.rpartition(":") if name != LABEL_COLUMN else ("id", "", Kind.STRING)
+            attribute, _, kind = name.rpartition(":") if name != LABEL_COLUMN else (ID, "", Kind.STRING)
             slots = tables.slots_of(attribute, Kind(kind)) if attribute else None
             if slots is not None and filters.ask_for(slots):
                 view.add_column(whole(batch[name]), Kind(kind), self._texts, slots, all_texts=filters.has_programs)

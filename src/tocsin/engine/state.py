@@ -22,6 +22,7 @@ from tocsin.engine.machine import Machine
 from tocsin.engine.output import column_of
 from tocsin.engine.requests import take_used, used_of
 from tocsin.events.arrow import whole
+from tocsin.events.types import ID
 from tocsin.language.requests import timer_owner
 
 
@@ -106,7 +107,7 @@ def table_of(machine: Machine, type: str, rows: Array) -> pa.Table:
         "given": store.names.texts(store.given[rows]),
     }
     for attribute, (slot, kind) in sorted(machine.tables.slots[type].items()):
-        if kind is not None and attribute != "id" and slot < store.width:
+        if kind is not None and attribute != ID and slot < store.width:
             known = store.present[slot, rows]
             columns[f"{attribute}:{kind}"] = column_of(store.words[slot, rows], known, kind, machine)
     return pa.table(columns)

@@ -21,7 +21,7 @@ from tocsin.engine.request_tables import Arriving, LoadedContext, load_context, 
 from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError
 from tocsin.events.ids import text_words
-from tocsin.events.types import Kind
+from tocsin.events.types import SEQ, TS, Kind
 from tocsin.language.requests import shown_type
 from tocsin.language.rules import Function, Policy
 from tocsin.plans.expressions import Apply, Constant, Field, Typed, leaves
@@ -46,7 +46,7 @@ _FUNCTIONS = {
     Function.COUNT: layout.COUNT,
 }
 _POLICIES = {Policy.EACH: layout.EACH, Policy.FIRST: layout.FIRST, Policy.LAST: layout.LAST}
-_NO_SLOT = {"ts": layout.ARGUMENT_TS, "seq": layout.ARGUMENT_SEQ}
+_NO_SLOT = {TS: layout.ARGUMENT_TS, SEQ: layout.ARGUMENT_SEQ}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tocsin.events.arrow import ARROW
 from tocsin.events.notation import write_event
 from tocsin.events.types import LABEL, Event, Kind, Value
 
+REASONS_SHOWN = 5
 DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("event", pa.string())])
 
 
@@ -50,6 +51,18 @@ _DETAILS = (
     (re.compile(r", column \d+$"), ""),
 )
 """What differs between rows that are rejected for the same reason: where they are, and what they hold."""
+
+
+def rejected_text(count: int, reasons: Counter[str], first: str) -> str:
+    """What to say of rejected events: how many there are, one of them, and why.
+
+    >>> rejected_text(3, Counter({"ts is null": 2, "type is null": 1}), "ts is null: {}")
+    '3 events could not be used; the first: ts is null: {} (of all: ts is null 2, type is null 1)'
+    """
+    several = ", ".join(f"{reason} {number:,}" for reason, number in reasons.most_common(REASONS_SHOWN))
+    return f"{count:,} events could not be used; the first: {first}" + (
+        f" (of all: {several})" if len(reasons) > 1 else ""
+    )
 
 
 def count_reasons(dead: pa.Table) -> Counter[str]:

@@ -45,7 +45,16 @@ class Kind(StrEnum):
 
 
 HEADER: Mapping[str, Kind] = {"ts": Kind.TIMESTAMP, "seq": Kind.LONG, "id": Kind.STRING}
-"""What every event has besides its own attributes; rules use them like attributes."""
+"""What every event has besides its own attributes. Rules use them like attributes; an attribute of the same name hides
+the header field."""
+FIELDS: Mapping[str, str] = {name: f"\0\0{name}" for name in HEADER}
+"""What header fields are called in plans, where an attribute can be called ts, seq or id."""
+TS, SEQ, ID = FIELDS.values()
+
+
+def shown_name(name: str) -> str:
+    """What an attribute or header field of a plan is called by people."""
+    return name.removeprefix("\0\0")
 
 
 LABEL = "\0id"

@@ -26,7 +26,7 @@ _REQUEST = re.compile(r"^[ \t]*request\s+[A-Za-z_]", re.IGNORECASE | re.MULTILIN
 _INTEREST = re.compile(r"\binterest\s+[A-Za-z_]\w*\s+of\s", re.IGNORECASE)
 _SKIP = r"(?>(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*\*/)*)"
 _QUERY = re.compile(
-    rf"{_SKIP}(?:@|from\b|partition\b|define\s+(?:stream|table|window|trigger|function)\s+\w)", re.IGNORECASE
+    rf"{_SKIP}(?:@|from\b|partition\b|define\s+(?:stream|table|window|trigger|function)\s+[\w`])", re.IGNORECASE
 )
 
 

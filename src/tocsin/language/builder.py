@@ -37,6 +37,7 @@ from typing import Any, Generic, Never, TypeVar
 from tocsin.errors import RuleError, nearest
 from tocsin.events.types import EventType, Kind
 from tocsin.language import terms
+from tocsin.language.names import IDENTIFIER, checked_name
 from tocsin.language.rules import (
     Aggregate,
     Arithmetic,
@@ -58,7 +59,6 @@ from tocsin.language.rules import (
     Test,
     Within,
 )
-from tocsin.language.tokens import IDENTIFIER
 
 T = TypeVar("T")
 Constant = str | int | float | bool | datetime
@@ -145,7 +145,7 @@ class _Names(Generic[T]):
         self.__make = make
 
     def __getitem__(self, name: str) -> T:
-        return self.__make(name_of(name))
+        return self.__make(checked_name(name))
 
     def __getattr__(self, name: str) -> T:
         # Python itself looks for such names when it copies or inspects an object.
@@ -157,7 +157,7 @@ class _Names(Generic[T]):
 this = _Names(lambda name: Term(Attribute(name)))
 """`this.value`: an attribute of the event that a constraint is about."""
 
-p = _Names(lambda name: Term(Parameter(name)))
+p = _Names(lambda name: Term(Parameter(name_of(name))))
 """`p.a`: the parameter `$a`."""
 
 role = _Names(lambda owner: _Names(lambda name: Term(Attribute(name, owner))))
@@ -167,13 +167,15 @@ role = _Names(lambda owner: _Names(lambda name: Term(Attribute(name, owner))))
 def event(type: str, /, *constraints: Term, **equal: Term | Constant) -> Pattern:
     """Events of a type that meet all constraints."""
     expressions = [expression_of(constraint) for constraint in constraints]
-    expressions += [Comparison("=", Attribute(name_of(name)), expression_of(value)) for name, value in equal.items()]
-    return Pattern(name_of(type), tuple(terms.conjuncts(map(terms.checked, expressions))))
+    expressions += [
+        Comparison("=", Attribute(checked_name(name)), expression_of(value)) for name, value in equal.items()
+    ]
+    return Pattern(checked_name(type), tuple(terms.conjuncts(map(terms.checked, expressions))))
 
 
 def within(window: str | timedelta, origin: str) -> Within:
     """Events before `origin`, by less than the window: a `timedelta`, or text such as "5 min"."""
-    return Within(window_of(window), name_of(origin))
+    return Within(window_of(window), checked_name(origin))
 
 
 def window_of(window: str | timedelta) -> int:
@@ -188,7 +190,7 @@ def window_of(window: str | timedelta) -> int:
 
 def between(start: str, end: str) -> Between:
     """Events after `start` and before `end`."""
-    return Between(name_of(start), name_of(end))
+    return Between(checked_name(start), checked_name(end))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,7 +296,7 @@ class Definition:
 
     def where(self, **values: Term | Constant) -> Definition:
         """The values of the composite event's attributes."""
-        added = tuple((name_of(name), terms.checked(expression_of(value))) for name, value in values.items())
+        added = tuple((checked_name(name), terms.checked(expression_of(value))) for name, value in values.items())
         return replace(self, values=self.values + added)
 
     def consuming(self, *roles: str) -> Definition:
@@ -317,7 +319,7 @@ class Definition:
 def define(type: str, /, **attributes: str | Kind) -> Definition:
     """Begin a rule that defines composite events of a type, with the kinds of their attributes."""
     return Definition(
-        EventType(name_of(type), tuple((name_of(name), _kind(kind)) for name, kind in attributes.items()))
+        EventType(checked_name(type), tuple((checked_name(name), _kind(kind)) for name, kind in attributes.items()))
     )
 
 
@@ -347,7 +349,7 @@ def _compare(operator: str, left: Term, right: Term | Constant) -> Term:
 
 def _measure(function: Function, pattern: Pattern, attribute: str | None, scope: Scope) -> Measure:
     return Measure(
-        Aggregate(function, _pattern(pattern), None if attribute is None else name_of(attribute), _scope(scope))
+        Aggregate(function, _pattern(pattern), None if attribute is None else checked_name(attribute), _scope(scope))
     )
 
 

@@ -34,6 +34,7 @@ from tocsin.language.interests import (
     check,
     needed,
 )
+from tocsin.language.names import checked_name
 from tocsin.language.requests import Statement
 from tocsin.language.rules import Pattern
 from tocsin.language.window_model import WindowOperator
@@ -67,7 +68,7 @@ def interest(
         update = Timed(window_of(every))
     elif every is not None:
         update = Spatial(float(every))
-    names = tuple(name_of(one) for one in of)
+    names = tuple(checked_name(one) for one in of)
     if not names:
         raise RuleError("an interest delivers something", hint='Write of=["Accident"].')
     made = Interest(

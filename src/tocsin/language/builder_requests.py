@@ -29,6 +29,7 @@ from tocsin.errors import RuleError
 from tocsin.language import terms
 from tocsin.language.builder import Term, expression_of, name_of, window_of
 from tocsin.language.eps import TIMES_MAX, check
+from tocsin.language.names import checked_name
 from tocsin.language.requests import (
     WINDOW_US,
     After,
@@ -146,4 +147,4 @@ def _times(count: int, pattern: Pattern, attribute: str, *, same: bool) -> Times
         raise RuleError(f"a repetition is of 2 to {TIMES_MAX} events")
     if not isinstance(pattern, Pattern):
         raise RuleError(f"{pattern!r} is not an event", hint='Write event("Temp", …).')
-    return Times(count, pattern, name_of(attribute), same)
+    return Times(count, pattern, checked_name(attribute), same)

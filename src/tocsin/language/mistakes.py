@@ -12,8 +12,9 @@ from typing import Any
 
 from tocsin.errors import RuleError, nearest
 from tocsin.events.types import UNITS_US
+from tocsin.language.names import IDENTIFIER
 from tocsin.language.rules import Function
-from tocsin.language.tokens import END, IDENTIFIER, NAMES, SPELLINGS, Token
+from tocsin.language.tokens import END, NAMES, SPELLINGS, Token
 
 _VALUES = {"ATTRIBUTE", "ROLE", "PARAMETER", "INT", "DOUBLE", "STRING", "BOOLEAN", "TIMESTAMP", "LPAR", "MINUS"}
 _CLAUSES = _VALUES | {"NTH", "POLICY", "NOT", "TYPE", "FUNCTION"}

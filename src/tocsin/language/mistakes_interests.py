@@ -8,7 +8,8 @@ from typing import Any
 from tocsin.errors import RuleError, nearest
 from tocsin.language import mistakes
 from tocsin.language.mistakes import shown, slip
-from tocsin.language.tokens import END, IDENTIFIER, Token
+from tocsin.language.names import IDENTIFIER
+from tocsin.language.tokens import END, Token
 from tocsin.language.tokens_interests import WORDS
 
 _KEYWORDS = (

@@ -7,7 +7,8 @@ from typing import Any
 
 from tocsin.errors import RuleError, nearest
 from tocsin.language.mistakes import shown, slip
-from tocsin.language.tokens import END, IDENTIFIER, NAMES, Token
+from tocsin.language.names import IDENTIFIER
+from tocsin.language.tokens import END, NAMES, Token
 from tocsin.language.tokens_queries import KINDS_OF_QUERIES, UNITS_OF_QUERIES
 
 _VALUES = {"ATTRIBUTE", "ROLE", "INT", "LONG", "DOUBLE", "STRING", "BOOLEAN", "LPAR", "MINUS"}

@@ -8,7 +8,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from tocsin.errors import RuleError
-from tocsin.events.types import Kind
+from tocsin.events.types import EventType, Kind
+from tocsin.language.names import quoted, quoted_type
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import (
@@ -55,7 +56,7 @@ def print_program(program: Program) -> str:
 
         types = "\n".join(map(print_definition, program.types))
     else:
-        types = "\n".join(f"event {event_type}" for event_type in program.types)
+        types = "\n".join(f"event {print_type(event_type)}" for event_type in program.types)
     parts = [types] if types else []
     parts += [print_rule(rule) for rule in program.rules]
     if program.interests:
@@ -63,6 +64,12 @@ def print_program(program: Program) -> str:
 
         parts += [print_interest(interest) for interest in program.interests]
     return "\n\n".join(parts) + "\n" if parts else ""
+
+
+def print_type(event_type: EventType) -> str:
+    """A type and its attributes, as texts declare and define it."""
+    attributes = ", ".join(f"{quoted(name)}: {kind}" for name, kind in event_type.attributes)
+    return f"{quoted_type(event_type.name)}({attributes})"
 
 
 def print_rule(rule: Statement) -> str:
@@ -76,13 +83,13 @@ def print_rule(rule: Statement) -> str:
 
         return print_request(rule)
     lines = [] if rule.name == rule.emits.name else [f"rule {rule.name}"]
-    lines += [f"define    {rule.emits}", f"from      {print_pattern(rule.anchor)}"]
+    lines += [f"define    {print_type(rule.emits)}", f"from      {print_pattern(rule.anchor)}"]
     lines += [f"          and {print_clause(clause)}" for clause in rule.clauses]
     if rule.where:
-        values = (f"{name} = {_expression(value, _SUM)}" for name, value in rule.where)
+        values = (f"{quoted(name)} = {_expression(value, _SUM)}" for name, value in rule.where)
         lines.append(f"where     {', '.join(values)}")
     if rule.consuming:
-        lines.append(f"consuming {', '.join(rule.consuming)}")
+        lines.append(f"consuming {', '.join(map(quoted, rule.consuming))}")
     return "\n".join(lines)
 
 
@@ -92,8 +99,8 @@ def print_pattern(pattern: Pattern) -> str:
     >>> print_pattern(Pattern("Temp", (Comparison(">=", Attribute("value"), Literal(12, Kind.INT)),), "t"))
     'Temp(value>=12) as t'
     """
-    alias = f" as {pattern.alias}" if pattern.alias else ""
-    return f"{pattern.type}({', '.join(map(print_expression, pattern.constraints))}){alias}"
+    alias = f" as {quoted(pattern.alias)}" if pattern.alias else ""
+    return f"{quoted_type(pattern.type)}({', '.join(map(print_expression, pattern.constraints))}){alias}"
 
 
 def print_expression(expression: Expression) -> str:
@@ -130,12 +137,12 @@ def _policy(selection: Selection) -> str:
 def print_scope(scope: Scope) -> str:
     """Where a clause looks."""
     if isinstance(scope, Within):
-        return f"within {print_window(scope.window_us)} from {scope.origin}"
-    return f"between {scope.start} and {scope.end}"
+        return f"within {print_window(scope.window_us)} from {quoted(scope.origin)}"
+    return f"between {quoted(scope.start)} and {quoted(scope.end)}"
 
 
 def _aggregate(clause: Aggregate) -> str:
-    attribute = f".{clause.attribute}" if clause.attribute else ""
+    attribute = f".{quoted(clause.attribute)}" if clause.attribute else ""
     text = f"{clause.function}({print_pattern(clause.pattern)}{attribute} {print_scope(clause.scope)})"
     if clause.parameter:
         text = f"${clause.parameter} = {text}"
@@ -162,7 +169,7 @@ def _text(node: Expression) -> tuple[str, int]:
         case Parameter(name):
             return f"${name}", _ATOM
         case Attribute(name, role):
-            return f"{role}.{name}" if role else name, _ATOM
+            return f"{quoted(role)}.{quoted(name)}" if role else quoted(name), _ATOM
         case Negative(operand):
             # Two minuses would begin a comment.
             return f"-{_expression(operand, _ATOM)}", _MINUS

@@ -14,6 +14,7 @@ from tocsin.language.interests import (
     Spatial,
     Timed,
 )
+from tocsin.language.names import quoted_type
 from tocsin.language.printing import print_pattern, print_window
 
 
@@ -21,7 +22,7 @@ def print_interest(interest: Interest) -> str:
     """An interest as text, without its rules; what is as usual is not said."""
     lines = [
         f"interest  {interest.name}",
-        f"of        {', '.join(interest.delivers)}",
+        f"of        {', '.join(map(quoted_type, interest.delivers))}",
         f"around    {print_pattern(interest.focal)}",
         f"range     {print_shape(interest.shape)}",
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tocsin.events.types import EventType, Kind
+from tocsin.language.names import quoted, quoted_type
 from tocsin.language.printing import print_expression
 from tocsin.language.queries import (
     Absence,
@@ -20,6 +21,7 @@ from tocsin.language.queries import (
     State,
     Step,
     Window,
+    indexed,
 )
 from tocsin.language.rules import (
     And,
@@ -49,8 +51,8 @@ _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _ATOM = range(7)
 
 def print_definition(event_type: EventType) -> str:
     """`define stream …;`."""
-    attributes = ", ".join(f"{name} {kind}" for name, kind in event_type.attributes)
-    return f"define stream {event_type.name} ({attributes});"
+    attributes = ", ".join(f"{quoted(name)} {kind}" for name, kind in event_type.attributes)
+    return f"define stream {quoted_type(event_type.name)} ({attributes});"
 
 
 def print_query(query: Query) -> str:
@@ -62,7 +64,7 @@ def print_query(query: Query) -> str:
     if query.having:
         lines.append("having " + _conjunction(query.having))
     which = {Output.CURRENT: "", Output.EXPIRED: "expired events ", Output.ALL: "all events "}[query.output]
-    lines.append(f"insert {which}into {query.emits.name};")
+    lines.append(f"insert {which}into {quoted_type(query.emits.name)};")
     return "\n".join(lines)
 
 
@@ -108,14 +110,14 @@ def _input(given: Source | Join | Chain) -> str:
 
 def print_source(source: Source) -> str:
     """A stream with its tests and its window."""
-    text = source.pattern.type + _tests(source.pattern.constraints, source.tables)
+    text = quoted_type(source.pattern.type) + _tests(source.pattern.constraints, source.tables)
     if source.window is not None:
         text += _window(source.window) + _tests(source.after, ())
-    return text + (f" as {source.pattern.alias}" if source.pattern.alias else "")
+    return text + (f" as {quoted(source.pattern.alias)}" if source.pattern.alias else "")
 
 
 def _tests(tests: tuple[Expression, ...], tables: Iterable[str]) -> str:
-    among = "".join(f" in {table}" for table in tables)
+    among = "".join(f" in {quoted(table)}" for table in tables)
     return f"[{_conjunction(tests)}{among}]" if tests else ""
 
 
@@ -144,11 +146,11 @@ def print_state(state: State) -> str:
 
 
 def _named(pattern: Pattern) -> str:
-    return (f"{pattern.alias}=" if pattern.alias else "") + _filtered(pattern)
+    return (f"{quoted(pattern.alias)}=" if pattern.alias else "") + _filtered(pattern)
 
 
 def _filtered(pattern: Pattern) -> str:
-    return pattern.type + _tests(pattern.constraints, ())
+    return quoted_type(pattern.type) + _tests(pattern.constraints, ())
 
 
 def _count(least: int, most: int | None) -> str:
@@ -157,10 +159,16 @@ def _count(least: int, most: int | None) -> str:
     return f"<{least}>" if least == most else f"<{least}:{'' if most is None else most}>"
 
 
+def _role(role: str) -> str:
+    """`e1`, or `e1[0]`: the index stands behind the name."""
+    name, index = indexed(role)
+    return quoted(name) + (role[len(name) :] if index is not None else "")
+
+
 def _selected(name: str, value: Expression) -> str:
     if isinstance(value, Attribute) and value.name == name:
         return print_term(value)
-    return f"{print_term(value)} as {name}"
+    return f"{print_term(value)} as {quoted(name)}"
 
 
 def _conjunction(tests: tuple[Expression, ...]) -> str:
@@ -186,7 +194,7 @@ def _text(node: Expression) -> tuple[str, int]:
         case Parameter(name):
             return name, _ATOM
         case Attribute(name, role):
-            return f"{role}.{name}" if role else name, _ATOM
+            return f"{_role(role)}.{quoted(name)}" if role else quoted(name), _ATOM
         case Negative(operand):
             return f"-{_term(operand, _ATOM)}", _ATOM
         case Arithmetic(operator, left, right):

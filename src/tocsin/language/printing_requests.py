@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tocsin.events.types import Kind
+from tocsin.language.names import quoted
 from tocsin.language.printing import print_expression, print_pattern, print_window
 from tocsin.language.requests import (
     WINDOW_US,
@@ -74,7 +75,7 @@ def _text(node: EventExpression) -> tuple[str, int]:
         case Occurs(pattern):
             return print_pattern(pattern), _ATOM
         case Times(count, pattern, attribute, same):
-            return f"{'TimesEq' if same else 'TimesDf'}({count}, {print_pattern(pattern)}, {attribute})", _ATOM
+            return f"{'TimesEq' if same else 'TimesDf'}({count}, {print_pattern(pattern)}, {quoted(attribute)})", _ATOM
         case Either(operands):
             return " || ".join(_printed(operand, _ALL) for operand in operands), _EITHER
         case All(operands):
@@ -82,7 +83,7 @@ def _text(node: EventExpression) -> tuple[str, int]:
         case Then(left, right):
             return f"{_printed(left, _THEN)} ; {_printed(right, _ATOM)}", _THEN
         case Moment() | Period() | After():
-            return print_timer(node) + (f" as {node.alias}" if node.alias else ""), _ATOM
+            return print_timer(node) + (f" as {quoted(node.alias)}" if node.alias else ""), _ATOM
 
 
 def _moment(us: int) -> str:

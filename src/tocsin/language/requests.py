@@ -8,6 +8,7 @@ Frozen data, as `rules` has it. `leaves` numbers the occurrences from left to ri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -231,8 +232,11 @@ def leaf_type(leaf: Leaf, request: str) -> str:
     return node.pattern.type if isinstance(node, Occurs | Times) else timer_type(node, request)
 
 
+_TIMER = re.compile(r"(?:at|every)\(.*\) of [A-Za-z0-9_]+\Z", re.DOTALL)
 OF = " of "
-"""Stands between a type and whose it is."""
+"""Stands between a timer and the request whose it is."""
+WITHIN = "\0"
+"""Stands between a type and the operator of an interest whose it is."""
 
 
 def timer_type(timer: Timer, request: str) -> str:
@@ -246,12 +250,12 @@ def shown_type(type: str) -> str:
     >>> shown_type("every(1 h) of Report"), shown_type("Smoke")
     ('every(1 h)', 'Smoke')
     """
-    return type.partition(OF)[0]
+    return type.rpartition(OF)[0] if timer_owner(type) else type.partition(WITHIN)[0]
 
 
 def timer_owner(type: str) -> str | None:
     """The request whose timer an event of that type comes from."""
-    return type.partition(OF)[2] or None
+    return type.rpartition(OF)[2] if _TIMER.match(type) else None
 
 
 def timer_name(timer: Timer) -> str:

@@ -101,8 +101,6 @@ def _named(items: Sequence[tuple[str | None, Expression]]) -> list[tuple[str, Ex
             name = value.name
         if name in names:
             raise RuleError(f"two values of this query are called '{name}'", span=value.span, hint="Write … as name.")
-        if name in HEADER:
-            raise RuleError(f"every event has its own '{name}'", span=value.span, hint="Write … as another name.")
         names[name] = value
     return list(names.items())
 

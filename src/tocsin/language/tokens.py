@@ -13,14 +13,13 @@ from typing import ClassVar, NamedTuple
 
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import Kind
+from tocsin.language.names import IDENTIFIER, QUOTED, unquoted
 from tocsin.language.requests import Mode
 from tocsin.language.rules import Function, Policy
 from tocsin.language.terms import UNITS
 
 END = "$END"
 """The terminal at the end of a text, by the name that Lark gives it."""
-
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 NAMES = ("TYPE", "LABEL", "ATTRIBUTE", "ROLE")
 """Terminals that are any name; where two are possible, the first is meant."""
@@ -45,6 +44,7 @@ BARRED = r"\n\r\ud800-\udfff"
 _TOKEN = re.compile(
     rf"""{_SKIP}(?:
     (?P<WORD>{IDENTIFIER.pattern})
+    |(?P<QUOTED>{QUOTED})
     |(?P<PARAMETER>\${IDENTIFIER.pattern})
     |(?P<DOUBLE>(?:[0-9]+\.[0-9]+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<INT>[0-9]+)
@@ -60,7 +60,7 @@ _NTH = re.compile(rf"[0-9]+{_SKIP}-?{_SKIP}(?:first|last)(?![A-Za-z0-9_])(?!{_SK
 _FOLLOWED = {
     "TIMESTAMP": re.compile(rf"{_SKIP}\("),
     "FUNCTION": re.compile(rf"{_SKIP}\("),
-    "POLICY": re.compile(rf"{_SKIP}[A-Za-z_]"),
+    "POLICY": re.compile(rf"{_SKIP}[A-Za-z_`]"),
     "TIMES": re.compile(rf"{_SKIP}\("),
     "AT": re.compile(rf"{_SKIP}\("),
     "EVERY": re.compile(rf"{_SKIP}\("),
@@ -143,6 +143,16 @@ class Lexer:
                     terminal = place.keywords.get(value.lower(), place.name)
                     if place.has_name and terminal in followed and not followed[terminal].match(text, end):
                         terminal = place.name
+            elif terminal == "QUOTED":
+                place = places.get(states[-1]) or self._place(states[-1])
+                quotable = place.has_name and place.name != "LABEL"
+                if place.has_role and role.match(text, end):
+                    terminal = "ROLE"
+                elif quotable:
+                    terminal = place.name
+                start = end - len(value)
+                yield Token(terminal, unquoted(value, Span(start, end)), start, end)
+                continue
             elif terminal == "INT":
                 place = places.get(states[-1]) or self._place(states[-1])
                 if place.has_nth and (nth := _NTH.match(text, end - len(value))):
@@ -167,12 +177,12 @@ class Lexer:
         if start == len(text):
             return
         character = text[start]
-        if character in "\"'":
+        if character in "\"'`":
             line_end = text.find("\n", start)
             span = Span(start, len(text) if line_end < 0 else line_end)
-            raise RuleError("this string does not end", span=span)
+            raise RuleError(f"this {'name' if character == '`' else 'string'} does not end", span=span)
         shown = f"'{character}'" if character.isprintable() else f"U+{ord(character):04X}"
         hint = self.advice.get(character)
         if hint is None and character.isalpha():
-            hint = "A name is made of the letters A to Z, digits and '_'."
+            hint = "A name is made of the letters A to Z, digits and '_', or stands in backquotes: `wind speed`."
         raise RuleError(f"stray character {shown}", span=Span(start, start + 1), hint=hint)

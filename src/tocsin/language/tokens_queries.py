@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tocsin.language.names import IDENTIFIER, QUOTED
 from tocsin.language.terms import UNITS
-from tocsin.language.tokens import BARRED, IDENTIFIER, SPELLINGS, Lexer
+from tocsin.language.tokens import BARRED, SPELLINGS, Lexer
 
 _DAY_US = UNITS["d"]
 UNITS_OF_QUERIES: Mapping[str, int] = {
@@ -32,6 +33,7 @@ class QueryLexer(Lexer):
     token = re.compile(
         rf"""{_SKIP}(?:
         (?P<WORD>{IDENTIFIER.pattern})
+        |(?P<QUOTED>{QUOTED})
         |(?P<DOUBLE>(?:{_FRACTION})(?:[dDfF]{_LETTER_ENDS})?|[0-9]+[dDfF]{_LETTER_ENDS})
         |(?P<LONG>[0-9]+[lL]{_LETTER_ENDS})
         |(?P<INT>[0-9]+)
@@ -56,7 +58,6 @@ class QueryLexer(Lexer):
         "|": "Write 'or'.",
         "!": "Write 'not' or '!='.",
         "/": "This comment does not end: write */.",
-        "`": "A name stands without quotes.",
         "{": "Scripts are not supported.",
         "$": "A query has no parameters.",
     }

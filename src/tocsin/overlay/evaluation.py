@@ -18,7 +18,7 @@ from tocsin.engine.detector import Detector
 from tocsin.engine.output import schema
 from tocsin.events.arrow import ARROW
 from tocsin.events.batches import LABEL_COLUMN, Columns
-from tocsin.events.types import HEADER, EventType, Kind
+from tocsin.events.types import EventType, Kind
 from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Pattern, Rule
 from tocsin.overlay.rows import Rows
 from tocsin.overlay.timing import Array
@@ -81,7 +81,7 @@ def meeting(pattern: Pattern, rows: Rows, types: Types) -> Array:
 def _simple(constraint: Expression, type: EventType) -> bool:
     """Whether it compares an attribute with a constant of a kind that columns can be compared in."""
     match constraint:
-        case Comparison(_, Attribute(name), Literal(value, kind)) if name not in HEADER:
+        case Comparison(_, Attribute(name), Literal(value, kind)):
             known = type.kind(name)
             if known == Kind.DOUBLE and kind.integral:
                 return abs(int(value)) <= EXACT

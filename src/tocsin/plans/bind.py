@@ -33,9 +33,6 @@ from tocsin.plans.expressions import Apply, Computed, Field, Typed, leaves, move
 from tocsin.plans.graph import Absence, Buffer, Filter, Guard, Lookup, Reach, Reduction, RulePlan, Step
 from tocsin.plans.typing import a, truth, typed, widened
 
-RESERVED = ("rule", "type", "ts", "seq", "id", "parts")
-"""Columns of the table of matches that no composite event may use for an attribute."""
-
 
 def bind(rule: Rule, catalog: Catalog) -> RulePlan:
     """The plan of one rule, or a `RuleError` that points at the mistake."""
@@ -277,9 +274,9 @@ class _Binding:
         return self._attribute(attribute, place)
 
     def _attribute(self, attribute: Attribute, place: int) -> Field:
-        kind = self.catalog.kind(self.types[place], attribute.name, attribute.span)
-        self.unseen = self.unseen or kind is None
-        return Field(place, attribute.name, kind)
+        field = Field(place, *self.catalog.field(self.types[place], attribute.name, attribute.span))
+        self.unseen = self.unseen or field.kind is None
+        return field
 
     def _outputs(self) -> tuple[tuple[str, Kind, Typed], ...]:
         emits, given = self.rule.emits, dict[str, Expression]()
@@ -294,9 +291,6 @@ class _Binding:
             given[name] = expression
         outputs: list[tuple[str, Kind, Typed]] = []
         for name, kind in emits.attributes:
-            if name in RESERVED:
-                hint = "Every match has columns " + ", ".join(RESERVED) + "."
-                raise RuleError(f"{emits.name} cannot have an attribute called {name}", span=self.rule.span, hint=hint)
             if name not in given:
                 hint = f"Add it: where {name} = …"
                 raise RuleError(f"{emits.name}.{name} is given no value", span=self.rule.span, hint=hint)
@@ -326,7 +320,7 @@ def key_of(test: Typed, place: int) -> tuple[Field, Typed] | None:
     if not isinstance(test, Apply) or test.operator != "=":
         return None
     for here, there in (test.operands, test.operands[::-1]):
-        if not isinstance(here, Field) or here.place != place or here.attribute in ("ts", "seq", "id"):
+        if not isinstance(here, Field) or here.place != place or not here.is_own:
             continue
         if any(isinstance(leaf, Field) and leaf.place == place for leaf in leaves(there)):
             continue

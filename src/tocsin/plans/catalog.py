@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tocsin.errors import RuleError, Span, nearest
-from tocsin.events.types import HEADER, EventType, Kind
+from tocsin.events.types import FIELDS, HEADER, EventType, Kind
 
 READABLE = "strings, numbers, booleans or times"
 """What rules can read. Columns that hold anything else are left out on every host."""
@@ -34,15 +34,38 @@ class Catalog:
     by_kind: bool = False
     """Whether columns of matches are called `name:kind`, so that rules may give one name different kinds."""
 
+    expects: bool = False
+    """Whether names of header fields mean attributes that events, of which none has been seen, are expected to have."""
+
     def check_type(self, name: str, span: Span | None) -> None:
         """Fails if there can be no events of this type."""
         if self.closed and name not in self.types:
             raise RuleError(f"there is no event type {name}", span=span, hint=nearest(name, self.types))
 
+    def field(self, type: str, name: str, span: Span | None = None) -> tuple[str, Kind | None]:
+        """What a name means of events of this type, and its kind: an attribute if they have one, else a header field,
+        by its name in plans."""
+        if name in HEADER and not self._has(type, name):
+            if self.expects and type not in self.types:
+                return name, None
+            return FIELDS[name], HEADER[name]
+        return name, self.kind(type, name, span)
+
+    @property
+    def blank(self) -> bool:
+        """Whether no event has shown anything yet."""
+        return not (self.shared or self.seen or self.empty or self.complete)
+
+    def _has(self, type: str, attribute: str) -> bool:
+        """Whether events of this type have the attribute. Types that are not exact share what their events have."""
+        exact = self.types.get(type)
+        if exact is not None:
+            return exact.kind(attribute) is not None
+        seen = any(attribute in kinds for kinds in self.seen.values())
+        return seen or attribute in self.shared or attribute in self.empty
+
     def kind(self, type: str, attribute: str, span: Span | None = None) -> Kind | None:
         """The kind of an attribute; None if nothing is known of it yet; an error if there is none of that name."""
-        if attribute in HEADER:
-            return HEADER[attribute]
         exact = self.types.get(type)
         if exact is not None:
             kind = exact.kind(attribute)

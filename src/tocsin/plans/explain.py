@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from tocsin.events.types import shown_name
 from tocsin.language.printing import print_window
 from tocsin.language.requests import shown_type, timer_owner
 from tocsin.language.rules import Policy
@@ -34,7 +35,7 @@ def explain(plan: Plan, statistics: Statistics | None = None) -> str:
         "types read",
     ]
     for type in sorted(plan.columns):
-        columns = ", ".join(f"{name}: {kind or '?'}" for name, kind in sorted(plan.columns[type].items()))
+        columns = ", ".join(f"{shown_name(name)}: {kind or '?'}" for name, kind in sorted(plan.columns[type].items()))
         origin = " (composite)" if type in plan.defined else ""
         origin = f" (timer of {timer_owner(type)})" if timer_owner(type) else origin
         lines.append(f"  {shown_type(type)}({columns}){origin}")
@@ -155,7 +156,7 @@ def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
     for number, call in enumerate(windowed.calls, start=1):
         yield f"      aggregate {number}: {call.function}({'' if call.argument is None else show(call.argument)})"
     if windowed.group_by:
-        yield "    by " + ", ".join(key.attribute for key in windowed.group_by)
+        yield "    by " + ", ".join(key.shown for key in windowed.group_by)
     if windowed.expired:
         yield f"    rows for events that {'come and that leave' if windowed.current else 'leave'}"
     for test in windowed.having:
@@ -174,7 +175,7 @@ def _chained(rule: RulePlan, chained: Chained, filters: dict[Filter, str]) -> It
             text += f", {stage.least} to {'any number' if stage.most is None else stage.most}"
         if stage.duration_us is not None:
             text += f", for {print_window(stage.duration_us)}"
-        text += "".join(f", {here.attribute} = {show(there, rule.names)}" for there, here in stage.keys)
+        text += "".join(f", {here.shown} = {show(there, rule.names)}" for there, here in stage.keys)
         text += "".join(f", {show(test, rule.names)}" for test in stage.tests)
         if stage.partner is not None and stage.partner > number - 1:
             text += f", {'and' if stage.both else 'or'} {stage.partner + 1}"
@@ -196,7 +197,7 @@ def _combining(
     for step in rule.steps:
         lookup = step.lookup
         keys = zip(lookup.buffer.keys, lookup.keys, strict=True)
-        tests = [f"{here.attribute} = {show(there, names)}" for here, there in keys]
+        tests = [f"{here.shown} = {show(there, names)}" for here, there in keys]
         tests += [show(condition, names) for condition in lookup.conditions]
         yield f"    {names[lookup.place]} in {buffers[lookup.buffer]}" + "".join(f", {test}" for test in tests)
     for left, right in combining.sequences:
@@ -229,7 +230,7 @@ def _lookup(rule: RulePlan, lookup: Lookup, buffers: dict[Buffer, str]) -> str:
     else:
         where = f"between {rule.names[reach.start or 0]} and {rule.names[reach.end]}"
     key = "".join(
-        f", {here.attribute} = {show(there, rule.names)}"
+        f", {here.shown} = {show(there, rule.names)}"
         for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True)
     )
     conditions = "".join(f", {show(condition, rule.names)}" for condition in lookup.conditions)
@@ -237,7 +238,7 @@ def _lookup(rule: RulePlan, lookup: Lookup, buffers: dict[Buffer, str]) -> str:
 
 
 def _by(buffer: Buffer) -> str:
-    key = " by " + ", ".join(key.attribute for key in buffer.keys) if buffer.keys else ""
+    key = " by " + ", ".join(key.shown for key in buffer.keys) if buffer.keys else ""
     return key + (f" of {buffer.owner[0]} alone" if buffer.owner else "")
 
 

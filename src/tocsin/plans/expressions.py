@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tocsin.events.types import Kind
+from tocsin.events.types import ID, SEQ, TS, Kind, shown_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,18 @@ class Field:
 
     place: int
     attribute: str
+    """Its name; of a header field, that of `FIELDS`."""
     kind: Kind | None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is an attribute of the event, and not a header field."""
+        return self.attribute not in (TS, SEQ, ID)
+
+    @property
+    def shown(self) -> str:
+        """Its name as people see it."""
+        return shown_name(self.attribute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ def show(expression: Typed, names: tuple[str, ...] = ()) -> str:
     """An expression as text; `names` are what the places are called, the place itself is left out where it has none."""
     if isinstance(expression, Field):
         name = names[expression.place] if expression.place < len(names) else ""
-        return f"{name}.{expression.attribute}" if name else expression.attribute
+        return f"{name}.{expression.shown}" if name else expression.shown
     if isinstance(expression, Computed):
         return f"aggregate {expression.index + 1}"
     if isinstance(expression, Constant):
@@ -157,4 +168,4 @@ def equal_fields(test: Typed) -> tuple[Field, Field] | None:
         return None
     integral = all(field.kind is not None and field.kind.integral for field in (one, other))
     alike = integral or (one.kind == other.kind and one.kind is not None)
-    return (one, other) if alike and {one.attribute, other.attribute}.isdisjoint(("ts", "seq", "id")) else None
+    return (one, other) if alike and one.is_own and other.is_own else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tocsin.events.types import HEADER
+from tocsin.events.types import FIELDS
 from tocsin.language.queries import Extent
 from tocsin.plans.expressions import Field
 from tocsin.plans.graph import RulePlan, Windowed
@@ -40,7 +40,7 @@ def keys(plan: RulePlan) -> tuple[Key, ...]:
         for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True):
             if not isinstance(there, Field) or there.kind != here.kind:
                 continue
-            if here.attribute not in HEADER and there.attribute not in HEADER:
+            if here.is_own and there.is_own:
                 links.append(((lookup.place, here.attribute), (there.place, there.attribute)))
     found: list[Key] = []
     for members in classes(links):
@@ -100,7 +100,7 @@ def _looks_at_one(plan: RulePlan) -> bool:
 def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
     """A rule of one event can be partitioned by any of its attributes that it hands on, or as the others want."""
     outputs = [(value.attribute, name) for name, _, value in plan.outputs if isinstance(value, Field)]
-    names = {attribute: name for attribute, name in outputs if attribute not in HEADER}
+    names = {attribute: name for attribute, name in outputs if attribute not in FIELDS.values()}
     wanted = chosen.get(plan.types[0])
     if wanted is not None:
         return (Key((wanted,), tuple(name for source, name in names.items() if source == wanted)),)
@@ -115,7 +115,7 @@ def _grouped(plan: RulePlan, windowed: Windowed) -> tuple[Key, ...]:
     window = windowed.window
     if windowed.expired or window is None or window.extent != Extent.TIME:
         return ()
-    names = [key.attribute for key in windowed.group_by if key.attribute not in HEADER]
+    names = [key.attribute for key in windowed.group_by if key.is_own]
     outputs = [(value.attribute, name) for name, _, value in plan.outputs if isinstance(value, Field)]
     return tuple(Key((key,), tuple(name for source, name in outputs if source == key)) for key in names)
 

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from tocsin.events.types import EventType, Kind
 from tocsin.language.interests import Interest, Semantics
-from tocsin.language.requests import OF
+from tocsin.language.requests import WITHIN
 from tocsin.language.rules import (
     Attribute,
     Clause,
@@ -168,12 +168,12 @@ def ranged(interest: Interest) -> tuple[Rule, ...]:
         reach_us += operator.restriction_us
         seen: Expression = Comparison(">", Attribute(AGE), Literal(-reach_us, Kind.LONG))
         own = {
-            child.rule.emits.name: f"{child.rule.emits.name}{OF}{operator.key}"
+            child.rule.emits.name: f"{child.rule.emits.name}{WITHIN}{operator.key}"
             for child in operator.children
             if child.rule
         }
-        emits = f"{rule.emits.name}{OF}{parent.key}"
-        found.append(_ranged(rule, f"{rule.name}{OF}{operator.key}", emits, own, (seen,)))
+        emits = f"{rule.emits.name}{WITHIN}{parent.key}"
+        found.append(_ranged(rule, f"{rule.name}{WITHIN}{operator.key}", emits, own, (seen,)))
         for child in operator.children:
             visit(child, operator, reach_us)
 
@@ -184,7 +184,7 @@ def ranged(interest: Interest) -> tuple[Rule, ...]:
 
 def delivered(interest: Interest) -> tuple[str, ...]:
     """The types that a query delivers, as `ranged` calls them."""
-    return tuple(f"{name}{OF}{interest.name}" if interest.consumes else name for name in interest.delivers)
+    return tuple(f"{name}{WITHIN}{interest.name}" if interest.consumes else name for name in interest.delivers)
 
 
 def _ranged(rule: Rule, name: str, emits: str, types: Mapping[str, str], tests: tuple[Expression, ...]) -> Rule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from tocsin.events.types import shown_name
 from tocsin.language.requests import shown_type
 from tocsin.plans.explain import filter_text, names, users_of, window_text
 from tocsin.plans.graph import Buffer, Filter
@@ -46,14 +47,14 @@ def outline(plan: Plan) -> Outline:
     links: list[tuple[int, object, int, object]] = []
     for type in plan.columns:
         if type not in plan.defined:
-            labels[0][type] = (type, ", ".join(sorted(plan.columns[type])))
+            labels[0][type] = (type, ", ".join(map(shown_name, sorted(plan.columns[type]))))
     ticking = {clock.type for rule in plan.rules for clock in rule.clocks}
     labels[0] |= {type: (shown_type(type), "timer") for type in sorted(ticking)}
     for node, name in filters.items():
         labels[1][node] = (name, filter_text(node))
         links.append((0 if node.type in labels[0] else 4, node.type, 1, node))
     for buffer, name in buffers.items():
-        by = "by " + ", ".join(key.attribute for key in buffer.keys) if buffer.keys else "in time order"
+        by = "by " + ", ".join(key.shown for key in buffer.keys) if buffer.keys else "in time order"
         labels[2][buffer] = (name, f"{by}, {window_text(plan.buffers[buffer])}")
         links.append((1, buffer.filter, 2, buffer))
     for rule in plan.rules:

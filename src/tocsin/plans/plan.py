@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tocsin.errors import RuleError
-from tocsin.events.types import EventType, Kind
+from tocsin.events.types import SEQ, TS, EventType, Kind
 from tocsin.language.queries import Query
 from tocsin.language.requests import Clock, Request, Statement, clocks
 from tocsin.language.rules import Rule
@@ -133,7 +133,6 @@ class Plan:
             levels = {**self.levels, **order(rules, self.complete)}
             complete = _completed(self.complete, rules, levels)
         bound = _bound(rules, self.given, emitted)
-        _check_expired((*self.rules, *bound), emitted)
         numbers = _numbered(self.numbers, bound)
         plan = Plan(self.given, (*self.rules, *bound), levels)
         return _remembering(plan, emitted, (*self.sources, *rules), complete=complete, numbers=numbers)
@@ -157,20 +156,56 @@ class Plan:
         )
 
 
+MATCH_COLUMNS = ("rule", "type", "ts", "seq", "id", "expired", "parts")
+"""Columns that matches have besides the attributes of composite events."""
+
+
+def column_names(
+    attributes: Iterable[str], known: Mapping[str, str] | None = None, taken: Iterable[str] = MATCH_COLUMNS
+) -> dict[str, str]:
+    """The column of each attribute in a table of matches: its name, with `_1`, `_2`, … behind if that is `taken`.
+
+    Names that differ in nothing but case are one name, as they are for Spark. `known`: columns that are settled.
+
+    >>> column_names(["area", "ts", "Area"])
+    {'area': 'area', 'ts': 'ts_1', 'Area': 'Area_1'}
+    """
+    names = dict(known or {})
+    used = {name.lower() for name in (*taken, *names.values())}
+    for attribute in attributes:
+        if attribute in names:
+            continue
+        name, number = attribute, 0
+        while name.lower() in used:
+            number += 1
+            name = f"{attribute}_{number}"
+        used.add(name.lower())
+        names[attribute] = name
+    return names
+
+
 @dataclass(frozen=True, slots=True)
 class Emitted:
     """What rules define, by name: types, kinds of attributes, and the rules themselves."""
 
     types: Mapping[str, EventType] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
-    """By the column that an attribute has in matches: its name, or `name:kind`."""
+    """By attribute: its name, or `name:kind`. `column_names` has what columns of matches are called."""
     owners: Mapping[str, str] = field(default_factory=dict)
-    """The rule that named each column first."""
+    """The rule that named each attribute first."""
     names: frozenset[str] = frozenset()
     fills: Mapping[str, bool] = field(default_factory=dict)
     """For each type, whether queries define it: their rows stand in an order of their own."""
     by_kind: bool = False
     """See `Catalog`."""
+
+    def key(self, attribute: str, kind: Kind) -> str:
+        """The key of an attribute in `kinds`."""
+        return f"{attribute}:{kind}" if self.by_kind else attribute
+
+    def attribute(self, key: str) -> str:
+        """The attribute of a key."""
+        return key.rpartition(":")[0] if self.by_kind else key
 
     def with_rules(self, rules: Iterable[Statement]) -> Emitted:
         """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
@@ -191,7 +226,7 @@ class Emitted:
                 message = f"another rule defines {known}, here it is {rule.emits}"
                 raise located(RuleError(message, span=rule.span, hint=hint), rule)
             for attribute, kind in rule.emits.attributes:
-                column = f"{attribute}:{kind}" if self.by_kind else attribute
+                column = self.key(attribute, kind)
                 owner = owners.setdefault(column, rule.name)
                 if kinds.setdefault(column, kind) != kind:
                     hint = f"Matches of all rules share one table: rename {attribute} in one of the two rules."
@@ -209,7 +244,6 @@ def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
     _check_undeclared(rules, catalog)
     levels = order(rules)
     bound = _bound(rules, catalog, emitted)
-    _check_expired(bound, emitted)
     return _remembering(Plan(catalog, bound, levels), emitted, tuple(rules))
 
 
@@ -217,11 +251,23 @@ def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tupl
     catalog = given.with_types(emitted.types)
     plans: list[RulePlan] = []
     for rule in rules:
-        if isinstance(rule, Query):
-            plans.append(bind_query(rule, catalog))
-        else:
-            plans += [bind(rule, catalog)] if isinstance(rule, Rule) else bind_request(rule, catalog)
+        try:
+            plans += _bound_rule(rule, catalog)
+        except RuleError as error:
+            # A rule that makes no sense of a header field may mean an attribute that hides it: events will show that.
+            if not catalog.blank:
+                raise
+            try:
+                plans += _bound_rule(rule, replace(catalog, expects=True))
+            except RuleError:
+                raise error from None
     return tuple(plans)
+
+
+def _bound_rule(rule: Statement, catalog: Catalog) -> tuple[RulePlan, ...]:
+    if isinstance(rule, Query):
+        return (bind_query(rule, catalog),)
+    return (bind(rule, catalog),) if isinstance(rule, Rule) else bind_request(rule, catalog)
 
 
 def _check_undeclared(rules: Iterable[Statement], catalog: Catalog) -> None:
@@ -229,16 +275,6 @@ def _check_undeclared(rules: Iterable[Statement], catalog: Catalog) -> None:
         if rule.emits.name in catalog.types:
             message = f"{rule.emits.name} is declared as an event from outside, a rule cannot define it"
             raise located(RuleError(message, span=rule.span), rule)
-
-
-def _check_expired(rules: Iterable[RulePlan], emitted: Emitted) -> None:
-    if "expired" in emitted.kinds:
-        for rule in rules:
-            if rule.windowed is not None and rule.windowed.expired:
-                message = (
-                    "rows say whether they are expired: no rule can have an attribute of that name beside this query"
-                )
-                raise located(RuleError(message, span=rule.rule.span), rule.rule)
 
 
 def _remembering(plan: Plan, emitted: Emitted, sources: tuple[Statement, ...], **more: dict[str, int]) -> Plan:
@@ -314,7 +350,7 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
     def read(expressions: Iterable[Typed], type: str | None = None) -> None:
         for expression in expressions:
             for leaf in leaves(expression):
-                if isinstance(leaf, Field) and leaf.attribute not in ("ts", "seq"):
+                if isinstance(leaf, Field) and leaf.attribute not in (TS, SEQ):
                     needed[type or rule.types[leaf.place]][leaf.attribute] = leaf.kind
 
     for filter in (rule.anchor, *rule.own):

@@ -16,7 +16,7 @@ from tocsin.language.queries import Call as Called
 from tocsin.language.queries import Chain, Join, Output, Query, Source, Summary, Window
 from tocsin.language.queries import Side as Outer
 from tocsin.language.rules import Attribute, Parameter, Pattern
-from tocsin.plans.bind import RESERVED, located
+from tocsin.plans.bind import located
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.chains import bind_chain, placed
 from tocsin.plans.expressions import Computed, Field, Typed, equal_fields, ordered
@@ -129,9 +129,9 @@ class _Binding:
         def resolve(leaf: Attribute | Parameter) -> Typed:
             assert isinstance(leaf, Attribute)
             place = own if leaf.role is None else roles[leaf.role]
-            kind = self.catalog.kind(types[place], leaf.name, leaf.span)
-            self.unseen = self.unseen or kind is None
-            return Field(place, leaf.name, kind)
+            field = Field(place, *self.catalog.field(types[place], leaf.name, leaf.span))
+            self.unseen = self.unseen or field.kind is None
+            return field
 
         return resolve
 
@@ -166,13 +166,9 @@ class _Binding:
                 return Computed(number, calls[number].kind)
             return resolve(leaf)
 
-        reserved = (*RESERVED, *(("expired",) if query.output != Output.CURRENT else ()))
         kinds, outputs = dict(query.emits.attributes), list[tuple[str, Kind, Typed]]()
         for name, expression in query.select:
             kind = kinds[name]
-            if name in reserved:
-                message, hint = f"a row cannot have a value called {name}", "Write … as another name."
-                raise RuleError(message, span=expression.span or query.span, hint=hint)
             found = typed(expression, value)
             integral = found.kind is not None and found.kind.integral
             if found.kind not in (kind, None) and not (integral and kind.numeric):

@@ -14,7 +14,7 @@ from itertools import pairwise, product
 from math import prod
 
 from tocsin.errors import RuleError
-from tocsin.events.types import HEADER, EventType, Kind
+from tocsin.events.types import EventType, Kind
 from tocsin.language.requests import (
     After,
     All,
@@ -93,7 +93,7 @@ def _own(request: Request, catalog: Catalog) -> tuple[Filter, ...]:
 
             def resolve(leaf: Attribute | Parameter, type: str = pattern.type) -> Typed:
                 assert isinstance(leaf, Attribute)
-                return Field(0, leaf.name, catalog.kind(type, leaf.name, leaf.span))
+                return Field(0, *catalog.field(type, leaf.name, leaf.span))
 
             tests = {truth(constraint, resolve) for constraint in pattern.constraints}
             found[Filter(pattern.type, ordered(tests))] = None
@@ -343,9 +343,9 @@ class _Binding:
         return self._field(leaf, self._places[leaf.role])
 
     def _field(self, attribute: Attribute, place: int) -> Field:
-        kind = self.catalog.kind(self.types[place], attribute.name, attribute.span)
-        self.unseen = self.unseen or kind is None
-        return Field(place, attribute.name, kind)
+        field = Field(place, *self.catalog.field(self.types[place], attribute.name, attribute.span))
+        self.unseen = self.unseen or field.kind is None
+        return field
 
     def _repetitions(self) -> list[Typed]:
         """What `TimesEq` and `TimesDf` say: values that are equal to the first, or all different. None is null."""
@@ -420,6 +420,6 @@ def _link(test: Typed) -> tuple[Field, Field] | None:
     if isinstance(test, Apply) and test.operator == "=":
         left, right = test.operands
         fields = isinstance(left, Field) and isinstance(right, Field) and left.kind == right.kind
-        if fields and left.attribute not in HEADER and right.attribute not in HEADER:  # type: ignore[union-attr]
+        if fields and left.is_own and right.is_own:  # type: ignore[union-attr]
             return left, right  # type: ignore[return-value]
     return None

@@ -34,7 +34,6 @@ from tocsin.service.records import Change, Events
 Row = dict[str, Any]
 
 VERSION = 2
-HEADER = ("rule", "type", "ts", "id", "parts", "query", "range", "error", "expired")
 
 
 class Detection:
@@ -115,7 +114,7 @@ class Detection:
             self.largest = max(self.largest, int(batch["ts"].to_numpy().max()))
             outside = [type if type not in self.plan.defined else "" for type in types]
             for table in self._push(batch, outside, usable):
-                found += self._rows(table)
+                found += self._rows(table, self.detector.attributes)
             for record in usable if self.moving else ():
                 tables = by_type(record)
                 for id, detector in self.moving.items():
@@ -126,10 +125,10 @@ class Detection:
     def tick(self, ts: int, place: tuple[int, int] = (0, 0)) -> list[Row]:
         """Time has reached `ts`, says the record of that place."""
         self.ticked = max(self.ticked, ts)
-        found = [row for table in self._pass(ts, place) for row in self._rows(table)]
+        found = [row for table in self._pass(ts, place) for row in self._rows(table, self.detector.attributes)]
         for id, detector in self.moving.items():
             try:
-                found += self._rows(detector.advance(ts))
+                found += self._rows(detector.advance(ts), detector.attributes)
             except TocsinError as error:
                 self._letter(f"{id}: {error}", None, ts, "")
         self._bury()
@@ -228,19 +227,18 @@ class Detection:
         if not mine:
             return []
         try:
-            return self._rows(detector.push(mine))
+            return self._rows(detector.push(mine), detector.attributes)
         except TocsinError as error:
             self._letter(f"{id}: {error}", None, None, f"{sum(table.num_rows for table in mine.values())} events")
             return []
 
-    def _rows(self, table: pa.Table) -> list[Row]:
+    def _rows(self, table: pa.Table, columns: Mapping[str, str]) -> list[Row]:
+        """Matches as JSON objects; `columns` says which attribute a column holds."""
         if not table.num_rows:
             return []
         found = []
         for row in rows_of(table):
-            attributes = {
-                name.partition(":")[0]: value for name, value in row.items() if name not in HEADER and value is not None
-            }
+            attributes = {name: row[column] for column, name in columns.items() if row.get(column) is not None}
             told = {name: row[name] for name in ("query", "range", "error", "expired") if row.get(name) is not None}
             rule = str(row["rule"] or row.get("query"))
             self.matches_by_rule[str(row.get("query") or rule)] += row["rule"] is not None

@@ -14,6 +14,7 @@ from tocsin.engine import kernels
 from tocsin.engine.sieve import Sieve
 from tocsin.engine.tables import Tables
 from tocsin.engine.texts import Texts
+from tocsin.events.types import ID
 from tocsin.plans.expressions import Field, leaves
 from tocsin.plans.graph import Filter
 from tocsin.plans.plan import Plan
@@ -74,4 +75,4 @@ def _shares(plan: Plan, filters: list[Filter], recent: Recent) -> dict[Filter, f
 def _reads_id(filter: Filter) -> Iterable[bool]:
     for condition in filter.conditions:
         for leaf in leaves(condition):
-            yield isinstance(leaf, Field) and leaf.attribute == "id"
+            yield isinstance(leaf, Field) and leaf.attribute == ID

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -125,7 +126,7 @@ class Intake:
         if format == ARROW_STREAM:
             return self._arrow(arrow_table(body), columns, now_us, bounds)
         if format == NDJSON:
-            taken = None
+            taken, body = None, body.removeprefix(BOM_UTF8)
             if (table := fast_lines(body)) is not None:
                 with suppress(EventError):  # object by object it is seen which of them are to blame
                     taken = self._table(table, columns, now_us, bounds, text=True)

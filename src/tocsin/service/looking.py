@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tocsin.engine.evidence import Evidence, check_explicable, reach_us
+from tocsin.engine.evidence import Evidence, check_explicable, identified_by, identity_texts, reach_us
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.reasons import Reason, written
 from tocsin.errors import EventError, RuleError, TocsinError
-from tocsin.events.batches import Columns
+from tocsin.events.batches import LABEL_COLUMN, Columns
 from tocsin.events.files import records as rows_of
 from tocsin.events.types import LABEL, Event, EventType
 from tocsin.language.interests import Circle, Interest, Polygon, Rectangle
@@ -110,14 +112,20 @@ def why(service: Service, id: str) -> dict[str, Any]:
     """What a match is made of: its rule, the events at its parts with what they held, and what each clause asked."""
     match = match_of(service, id)
     rule = service.rules.get(match.get("query") or match["rule"])
-    parts = [{**part, "attributes": _attributes(service, part)} for part in match["parts"]]
     checks: list[dict[str, Any]] = []
     note = None
+    ids = [part["id"] for part in match["parts"]]
     if rule is not None:
         try:
-            checks = _told_checks(_evidence(service, rule, _micros(match["ts"])).why(match["id"]))
+            evidence = _evidence(service, rule, _micros(match["ts"]))
+            if len(identities := evidence.parts(match["id"])) == len(ids):
+                ids = identities  # a source may give two events one id; an identity belongs to one event
+            checks = _told_checks(evidence.why(match["id"]))
         except TocsinError as error:
             note = str(error)
+    parts = [
+        {**part, "attributes": _attributes(service, part, id)} for part, id in zip(match["parts"], ids, strict=True)
+    ]
     told_rule = None if rule is None else {"id": rule.id, "language": rule.language, "text": rule.source}
     return {"match": match, "rule": told_rule, "parts": parts, "checks": checks, "note": note}
 
@@ -129,8 +137,8 @@ def why_not(service: Service, rule: str, ts_us: int | None, id: str | None) -> l
     deployed = service.rules.get(rule)
     if deployed is None:
         raise NotFound(f"there is no rule {rule}")
-    if (ts_us is None) == (id is None):
-        raise EventError("say which event is meant: by its id, or by its time (ts_us)")
+    if ts_us is None and id is None:
+        raise EventError("say which event is meant: by its id, by its time (ts_us), or by both")
     reasons = _evidence(service, deployed, ts_us).why_not(id, ts_us, rule)
     return [
         {
@@ -174,11 +182,23 @@ def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
     return Evidence(plan(needed, Catalog(types=declared, by_kind=True)), declared, events, Columns())
 
 
-def _attributes(service: Service, part: Row) -> dict[str, Any]:
-    """What the event at a part of a match held, if it is among the last ones."""
-    moment = _micros(part["ts"])
-    for event in reversed(_events(service.recent.records({part["type"]}), {part["type"]}, (moment, moment))):
-        if event["id"] in (None, part["id"]):
+def _attributes(service: Service, part: Row, id: str) -> dict[str, Any]:
+    """What the event at a part of a match held, if it is among the last ones: the event that has this id."""
+    type, moment = part["type"], _micros(part["ts"])
+    if type in service.detection.plan.defined:
+        with suppress(NotFound):
+            return dict(match_of(service, id)["attributes"])
+        return {}
+    for record in reversed(service.recent.records({type})):
+        batch = record.batch
+        wanted = (batch["ts"].to_numpy() == moment) & (batch["type"].to_numpy() == record.types.index(type))
+        batch = batch.filter(pa.array(wanted))
+        if not batch.num_rows:
+            continue
+        same = identified_by(batch, record.types, id)
+        if LABEL_COLUMN in batch.column_names:
+            same |= np.asarray(pc.fill_null(pc.equal(batch[LABEL_COLUMN], id), False))
+        for event in _events([replace(record, batch=batch.filter(pa.array(same)))], {type}, None):
             return dict(event["attributes"])
     return {}
 
@@ -191,7 +211,10 @@ def latest_events(service: Service, type: str | None, limit: int) -> list[Row]:
         found += sorted(_events([record], types, None), key=lambda event: int(event["ts_us"]), reverse=True)
         if len(found) >= limit:
             break
-    return [{name: event[name] for name in ("type", "ts", "ts_us", "id", "attributes")} for event in found[:limit]]
+    return [
+        {name: event[name] for name in ("type", "ts", "ts_us", "attributes")} | {"id": event["id"] or event["identity"]}
+        for event in found[:limit]
+    ]
 
 
 def _micros(ts: str) -> int:
@@ -209,16 +232,18 @@ def _events(records: Iterable[Events], types: Iterable[str], span: tuple[int, in
             if not near.any():
                 continue
             record = replace(record, batch=record.batch.filter(pa.array(near)))
+        texts = identity_texts(record.batch, record.types)
         for type, table in by_type(record).items():
             if type not in wanted:
                 continue
             micros = table["ts"].cast(pa.int64()).to_pylist()
-            for row, plain, ts_us in zip(rows_of(table), _plain(table), micros, strict=True):
+            mine = texts.filter(pa.array(record.batch["type"].to_numpy() == record.types.index(type))).to_pylist()
+            for row, plain, ts_us, identity in zip(rows_of(table), _plain(table), micros, mine, strict=True):
                 attributes = {name: value for name, value in row.items() if name not in HEADER and value is not None}
                 values = {name: value for name, value in plain.items() if name not in HEADER and value is not None}
                 found.append(
                     {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get(LABEL)}
-                    | {"attributes": attributes, "values": values}
+                    | {"attributes": attributes, "values": values, "identity": identity}
                 )
     return found
 

@@ -35,6 +35,7 @@ from tocsin.spark.jobs import Job, bound, send
 from tocsin.spark.names import col, exact, map_in_arrow
 from tocsin.spark.packing import PARCELS_DDL, TICK, TYPE_NAME, UNREADABLE, packer
 from tocsin.spark.pushdown import needed, needed_of_type, tests_by_type
+from tocsin.spark.rejected import counted, counter
 from tocsin.spark.scans import Scan, scan_of, scanned
 from tocsin.spark.slots import batch_detector
 from tocsin.spark.times import moment
@@ -64,12 +65,13 @@ def detect(
     control: DataFrame | None = None,
     keep: Iterable[str] | None = None,
     select: Iterable[str] | None = None,
+    telling: bool = False,
 ) -> DataFrame:
-    """The report of these rules over these events."""
+    """The report of these rules over these events. `telling`: rejected rows of a table are logged."""
     frames = [events] if isinstance(events, DataFrame) else list(events.values())
     names = {*output.schema(rules, times=False).names, *(name for frame in frames for name in frame.columns)}
     with exact(frames[0].sparkSession, names):
-        return _detect(rules, events, columns, delay_us, slots, control, keep, select)
+        return _detect(rules, events, columns, delay_us, slots, control, keep, select, telling)
 
 
 def _detect(
@@ -81,6 +83,7 @@ def _detect(
     control: DataFrame | None,
     keep: Iterable[str] | None,
     select: Iterable[str] | None,
+    telling: bool,
 ) -> DataFrame:
     source, job = prepare(rules, events, columns, delay_us, slots, control, keep, select)
     sent = send(job)
@@ -95,7 +98,8 @@ def _detect(
     if source.plan.is_timed:
         parcels = parcels.unionByName(source.last_tick(job))
     spread = parcels.repartition(job.layout.slots, "slot").sortWithinPartitions("least")
-    return reports.told_apart(spread.mapInArrow(batch_detector(sent), report_schema(job)))
+    run = counted(batch_detector(sent), counter(source.frame.sparkSession) if telling else None)
+    return reports.told_apart(spread.mapInArrow(run, report_schema(job)))
 
 
 def prepare(
@@ -203,6 +207,7 @@ class Source:
         catalog = rules.given
         if isinstance(events, DataFrame):
             _check_columns(events, columns, ("type", "ts", "id"))
+            _check_types(events.schema[columns.type].dataType)
             kinds, empty = _kinds(events, columns)
             self.catalog = catalog.learned(kinds, {}, empty, complete=bool(kinds))
             frames = [events]
@@ -330,6 +335,12 @@ def _check_columns(frame: DataFrame, columns: Columns, roles: tuple[str, ...]) -
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise EventError(f"the events have two columns called '{min(repeated)}'")
+
+
+def _check_types(held: T.DataType) -> None:
+    """Fails as every host does if the types of events are no names."""
+    if not isinstance(held, T.StringType | T.NullType):
+        raise EventError(f"the type column must hold names of event types, it is {held.simpleString()}")
 
 
 def _check_times(held: T.DataType, columns: Columns) -> None:

@@ -32,7 +32,7 @@ from tocsin.garbage import uncollected
 from tocsin.language.requests import Statement
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.layout import Layout, forwarding, live_forwarding
-from tocsin.plans.plan import Plan, plan
+from tocsin.plans.plan import Plan, column_names, plan
 
 NEVER_LATE_US = 2**60
 """The delay of a detector in a slot: its host alone says how far time has come."""
@@ -130,7 +130,7 @@ class Job:
             rules = self.rules_of(slot)
             mine = self._plans[slot] = self.plan if rules == self.rules else plan(rules, self.catalog)
         detector = Detector(mine, {}, delay_us=NEVER_LATE_US, columns=self.columns, times=self.times)
-        detector.select = self.made
+        detector.select, detector.named = self.made, self.named
         return detector
 
     @cached_property
@@ -148,8 +148,13 @@ class Job:
     @cached_property
     def matches(self) -> pa.Schema:
         """The columns of the matches. What rules that come later define beyond them goes into `attributes`."""
-        columns = output.schema(self.plan, times=self.times, select=self.select)
+        columns = output.schema(self.plan, times=self.times, select=self.select, named=self.named)
         return columns if self.kept is None else columns.append(pa.field("attributes", pa.string()))
+
+    @cached_property
+    def named(self) -> dict[str, str]:
+        """The column of each attribute in matches, the same in all slots."""
+        return column_names(self.plan.emitted.kinds)
 
     @property
     def made(self) -> tuple[str, ...] | None:

@@ -32,6 +32,7 @@ from tocsin.errors import StateError, TocsinError
 from tocsin.events.arrow import ARROW
 from tocsin.events.batches import UNNEEDED
 from tocsin.events.scheduler import BEGINNING
+from tocsin.events.types import ID
 from tocsin.spark import reports
 from tocsin.spark.errors import plainly, told
 from tocsin.spark.jobs import Job, Sent, send
@@ -140,7 +141,7 @@ def routed(batch: pa.Table, types: Sequence[str], job: Job) -> Iterator[Parcel]:
     batch = batch.set_column(0, "type", pa.array(codes[batch["type"].to_numpy()]))
     for named in job.plan.columns.values():
         for name, kind in named.items():
-            if kind is not None and f"{name}:{kind}" not in batch.column_names:
+            if kind is not None and name != ID and f"{name}:{kind}" not in batch.column_names:
                 batch = batch.append_column(f"{name}:{kind}", pa.nulls(batch.num_rows, ARROW[kind]))
     names = json.dumps(job.types)
     for slot, part in job.router.route(batch):

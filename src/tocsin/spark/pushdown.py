@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tocsin.events.batches import Columns
-from tocsin.events.types import HEADER, Kind
+from tocsin.events.types import Kind
 from tocsin.plans.expressions import Apply, Constant, Field, Typed
 from tocsin.plans.graph import Filter
 from tocsin.plans.plan import Plan
@@ -157,7 +157,7 @@ def _operand(operand: Typed, schema: T.StructType, held: Names = NAMES) -> Colum
 
 
 def _field(field: Field, schema: T.StructType, held: Names = NAMES) -> Column | None:
-    if field.attribute in HEADER or field.attribute not in schema.names:
+    if field.attribute not in schema.names:
         return None
     found = schema[field.attribute].dataType
     same = SAME.get(type(found)) == field.kind and (field.kind != Kind.STRING or found == T.StringType())

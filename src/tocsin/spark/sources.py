@@ -11,12 +11,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Self, cast
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -108,9 +110,11 @@ class Events:
     def measured(self) -> Measured:
         """What there was, after it was read."""
         if self.observed is not None:
-            return measured(self.observed.get)
+            with suppress(Py4JJavaError):  # where Spark sees that no row can be needed, it reads and counts none
+                return measured(self.observed.get)
         (found,) = self.frame.agg(*measures(self.frame, self.columns)).collect()
-        return replace(measured(found.asDict()), bad_lines=self.bad.num_rows)
+        counted = measured(found.asDict())
+        return replace(counted, bad_lines=counted.bad_lines + self.bad.num_rows)
 
 
 def measures(frame: DataFrame, columns: Columns) -> list[Column]:

@@ -170,7 +170,7 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
         head = bytes(head)
         stored = {n: bytes(self._segments.getValue((n,))[0]) for n in segments.live(head)}
         detector, ledger = segments.restore(head, stored, control.rules_in(head, stored, job, number), {})
-        detector.select = job.made
+        detector.select, detector.named = job.made, job.named
         if written[0] != (now := json.dumps(job.layout.as_data())):
             self._layout.update((now,))
         return Slot(detector, ledger, largest, token, timer, {n: len(segment) for n, segment in stored.items()})

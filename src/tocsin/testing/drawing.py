@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tocsin.api import RuleSet
-from tocsin.events.types import HEADER, SECOND_US, Event, Kind, Value
+from tocsin.events.types import ID, SECOND_US, Event, Kind, Value
 from tocsin.language.queries import Query, Window
 from tocsin.language.requests import Moment, Period, Request
 from tocsin.language.rules import Aggregate, Arithmetic, Attribute, Comparison, Function, Literal, Pattern, Rule
@@ -72,7 +72,7 @@ def _contents(ruleset: RuleSet, found: list[Any]) -> dict[str, st.SearchStrategy
     guessed = _guessed(ruleset, found)
     drawn = {}
     for type, columns in read.items():
-        kinds = {name: kind or guessed.get(name, Kind.STRING) for name, kind in columns.items() if name not in HEADER}
+        kinds = {name: kind or guessed.get(name, Kind.STRING) for name, kind in columns.items() if name != ID}
         values = {name: _values(kind, found) for name, kind in kinds.items()}
         wanted = [_wanted(node, kinds) for node in found if isinstance(node, Pattern) and node.type == type]
         likely = [st.fixed_dictionaries({**values, **few}) for few in wanted if few]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tocsin.engine.detector import LETTERS_KEPT
 from tocsin.engine.moving.following import Followed, Follower
 from tocsin.engine.moving.gathering import UPDATES, Gathered, Letter, Sieve
-from tocsin.engine.moving.matching import Matcher
+from tocsin.engine.moving.matching import Matcher, attributes_of
 from tocsin.engine.moving.snapshots import Snapshot, decode, encode, renumbered, text_of
 from tocsin.errors import EventError, StateError, nearest
 from tocsin.events.arrow import concat
@@ -134,6 +134,11 @@ class MovingDetector:
     def counts(self) -> dict[str, int]:
         """How many events came, were late, were dead-lettered for any reason, and how many matches were found."""
         return dict(self._counts)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Which attribute each column of what is delivered holds."""
+        return attributes_of(self._sieve.plan)
 
     def _read(self, data: Data) -> Seen:
         seen = read(data, self._columns, self._sieve.known)

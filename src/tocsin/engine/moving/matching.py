@@ -26,12 +26,12 @@ from tocsin.engine.texts import text_buffers
 from tocsin.events.arrow import whole
 from tocsin.events.batches import LABEL_COLUMN
 from tocsin.events.ids import LANE, text_words
-from tocsin.events.types import EventType, Kind
+from tocsin.events.types import ID, EventType, Kind
 from tocsin.language.interests import Interest, Shape
 from tocsin.language.requests import shown_type
 from tocsin.plans.catalog import Catalog
 from tocsin.plans.operators import AGE, RANGE, delivered, is_exact, is_strong, ranged, reaches_us, tree
-from tocsin.plans.plan import Plan, plan
+from tocsin.plans.plan import MATCH_COLUMNS, Plan, column_names, plan
 
 Array = np.ndarray[Any, Any]
 
@@ -95,6 +95,7 @@ class Matcher:
             group = groups.setdefault(key, Group(len(groups), one, sieve.catalog))
             self._group_of[number] = group.number
         self.groups = tuple(groups.values())
+        self._named = {**_named(sieve.plan), RANGE: RANGE}
         whole = matches_schema(sieve.plan, times=times)
         self.schema = pa.schema([field for field in whole if select is None or field.name in (*select, "rule")])
         self._found = {*self.schema.names, "rule", "type", "ts", "id", RANGE}
@@ -190,11 +191,11 @@ class Matcher:
         unit, event = unit[order], event[order]
         wanted = {f"{name}:{kind}" for columns in group.plan.columns.values() for name, kind in columns.items()}
         header = ["type", "ts", "seq", "first", "second"]
-        if any("id" in columns for columns in group.plan.columns.values()):
+        if any(ID in columns for columns in group.plan.columns.values()):
             header.append(LABEL_COLUMN)
         names = [name for name in events.batch.column_names if name in wanted or name in header]
         detector = Detector(group.plan, {}, delay_us=NEVER_LATE_US, times=False)
-        detector.settled, detector.select = True, self._found
+        detector.settled, detector.select, detector.named = True, self._found, self._named
         if len(event):
             rows = events.batch.select(names).take(pa.array(event))
             rows = rows.append_column(f"{RANGE}:{Kind.LONG}", pa.array(unit))
@@ -267,9 +268,18 @@ class Matcher:
         return pa.table(columns, schema=self.schema)
 
 
+def _named(plan: Plan) -> dict[str, str]:
+    return column_names(plan.emitted.kinds, taken=(*MATCH_COLUMNS, "query", "range", "error"))
+
+
+def attributes_of(plan: Plan) -> dict[str, str]:
+    """Which attribute each column of what is delivered holds."""
+    return {column: attribute for attribute, column in _named(plan).items()}
+
+
 def matches_schema(plan: Plan, *, times: bool) -> pa.Schema:
     """The columns of what queries that move deliver."""
-    fields = list(output.schema(plan, times=times))
+    fields = list(output.schema(plan, times=times, named=_named(plan)))
     own = [pa.field("query", pa.string()), pa.field("range", pa.int64())]
     return pa.schema([*own, *fields, pa.field("error", pa.string())])
 

@@ -163,7 +163,7 @@ export class WhyNot {
   async tell(rule, event) {
     const panel = by("why");
     try {
-      const reasons = await ask("POST", "/why-not", { rule, ts_us: event.ts_us });
+      const reasons = await ask("POST", "/why-not", { rule, ts_us: event.ts_us, id: event.id });
       panel.replaceChildren(...reasons.flatMap((reason) => [make("h2", {}, `${reason.matched ? "Why" : "Why not"} ${rule} at ${clock(event.ts)}`), make("p", { class: "note mono" }, reason.anchor), ...account(reason.checks)]));
     } catch (error) {
       panel.replaceChildren(make("h2", {}, "Why not"), make("p", { class: "empty" }, error.message));

@@ -142,7 +142,7 @@ class GivenUpPage(BaseModel):
 
 
 class WhyNotQuestion(Strict):
-    """An event that could have been the anchor of a rule, by its time (µs) or by its id."""
+    """An event that could have been the anchor of a rule, by its time (µs), its id, or both."""
 
     rule: Name
     ts_us: Annotated[int | None, Field(ge=-(2**61), le=2**61)] = None

@@ -21,6 +21,7 @@ from tocsin.plans.operators import is_exact, is_strong
 from tocsin.plans.plan import plan
 from tocsin.spark.frames import Events, Source, default_slots
 from tocsin.spark.moving.jobs import MovingJob
+from tocsin.spark.names import exact
 
 
 def detect(
@@ -35,8 +36,30 @@ def detect(
     slots: int | None = None,
     control: DataFrame | None = None,
     select: Iterable[str] | None = None,
+    telling: bool = False,
 ) -> DataFrame:
-    """The report of these queries over these events and location updates."""
+    """The report of these queries over these events and location updates. `telling`: rejected rows of a table are
+    logged."""
+    frames = [*([events] if isinstance(events, DataFrame) else events.values()), *([locations] if locations else [])]
+    with exact(frames[0].sparkSession, {name for frame in frames for name in frame.columns}):
+        return _detect(
+            interests, types, events, columns, locations, delay_us, history_us, slots, control, select, telling
+        )
+
+
+def _detect(
+    interests: tuple[Interest, ...],
+    types: Mapping[str, EventType],
+    events: Events,
+    columns: Columns,
+    locations: DataFrame | None,
+    delay_us: int,
+    history_us: int | None,
+    slots: int | None,
+    control: DataFrame | None,
+    select: Iterable[str] | None,
+    telling: bool,
+) -> DataFrame:
     source, focal, job = prepare(
         interests, types, events, columns, locations=locations, delay_us=delay_us, history_us=history_us, slots=slots
     )
@@ -50,7 +73,7 @@ def detect(
         raise EventError("control rows are for streams only: these events are no stream")
     from tocsin.spark.moving.tables import detect_table
 
-    return detect_table(source, focal, job)
+    return detect_table(source, focal, job, telling)
 
 
 def prepare(

@@ -36,6 +36,7 @@ from tocsin.spark.packing import (
     readable,
     rows,
 )
+from tocsin.spark.rejected import counted, counter
 from tocsin.spark.slots import Tally, parcels_of
 
 PIECES_MAX = 2_000
@@ -44,8 +45,8 @@ FOUND = pa.schema([*UPDATES, ("reason", pa.string()), ("type", pa.string()), ("e
 """Location updates, and those that could not be used."""
 
 
-def detect_table(source: Source, locations: Source, job: MovingJob) -> DataFrame:
-    """The report of a table. Looks for the location updates now."""
+def detect_table(source: Source, locations: Source, job: MovingJob, telling: bool = False) -> DataFrame:
+    """The report of a table. Looks for the location updates now. `telling`: rejected rows are logged."""
     job = with_pieces(job, locations)
     sent = send(job)
     spark = source.frame.sparkSession
@@ -54,7 +55,8 @@ def detect_table(source: Source, locations: Source, job: MovingJob) -> DataFrame
     parcels = parcels.unionByName(spark.createDataFrame(every, PARCELS_DDL))
     spread = parcels.repartition(job.slots, "slot").sortWithinPartitions("least")
     columns = from_arrow_schema(reports.schema(job.matches))
-    return reports.told_apart(spread.mapInArrow(_running(sent), columns))
+    run = counted(_running(sent), counter(spark) if telling else None)
+    return reports.told_apart(spread.mapInArrow(run, columns))
 
 
 def with_pieces(job: MovingJob, locations: Source) -> MovingJob:
