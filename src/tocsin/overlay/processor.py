@@ -36,7 +36,7 @@ from tocsin.overlay.versions import Change
 from tocsin.plans.shape import Shape
 from tocsin.plans.splitting import FOREVER_US, HERE
 
-RESERVED = ("rule", "parts")
+RESERVED = ("rule", "type", "ts", "seq", "id", "parts")
 """Columns of matches that events cannot have as attributes."""
 
 
@@ -365,13 +365,20 @@ def _horizon_us(rules: tuple[Rule, ...]) -> int:
     return max((sum(Shape(one).horizon_us for one in closure(rule, rules)) for rule in rules), default=0)
 
 
+def check_names(types: Iterable[EventType]) -> None:
+    """Fails if an attribute is called as a column of the tables that go between sites."""
+    for type in types:
+        for name, _ in type.attributes:
+            if name.lower() in RESERVED:
+                raise EventError(f"{type.name} cannot have an attribute called {name} where events go between sites")
+
+
 def checked(types: Mapping[str, EventType]) -> dict[str, EventType]:
     """Declared types, if their events can share one table with each other and with matches."""
+    check_names(types.values())
     kinds: dict[str, Kind] = {}
     for type in types.values():
         for name, kind in type.attributes:
-            if name in RESERVED:
-                raise EventError(f"{type.name} cannot have an attribute called {name} where events go between sites")
             if kinds.setdefault(name, kind) != kind:
                 raise EventError(
                     f"{type.name}.{name} is of kind {kind}, in another type {name} is of kind {kinds[name]}"

@@ -36,6 +36,7 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.language.rules import Pattern, Rule
 from tocsin.language.supported import check_supported
+from tocsin.overlay.processor import check_names
 from tocsin.overlay.sites import Link, Sites, place
 from tocsin.overlay.strategies import STRATEGIES, Strategy, strategy
 from tocsin.plans.catalog import Catalog
@@ -228,6 +229,7 @@ def _rules(text: object, folder: Path) -> tuple[dict[str, EventType], tuple[Rule
     if not program.types:
         raise TocsinError("between sites the types of events must be declared, as in: event Temp(area: string)")
     types = {type.name: type for type in program.types}
+    check_names([*types.values(), *(rule.emits for rule in rules)])
     plan(rules, Catalog(types=types, closed=True))
     return types, tuple(rules)
 
