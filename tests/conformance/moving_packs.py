@@ -133,6 +133,7 @@ def batch(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
         report = tocsin.rules(pack.interests).report(
             frames["events"],
             locations=frames.get("locations"),
+            id="id" if query.named else None,
             ts_unit="us",
             slots=query.slots,
             history=query.history_us,
@@ -192,6 +193,7 @@ def reading(spark: SparkSession, query: MovingQuery, folder: Path) -> tuple[Data
         "locations": frames.get("locations"),
         "control": orders,
         "delay": query.delay_us,
+        "id": "id" if query.named else None,
         "ts_unit": "us",
         "slots": query.slots,
         "history": query.history_us,

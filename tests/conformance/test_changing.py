@@ -15,7 +15,7 @@ from tests.conformance.changing import KINDS_OF_CHANGE, check_changes
 from tests.conformance.overlay import ALL, sequences, swept
 from tests.strategies import Case, cases
 
-SMALL = cases(events_max=24)
+SMALL = cases(events_max=24, ids_shared=False)
 
 
 @pytest.mark.parametrize("strategy", ALL)

@@ -14,7 +14,7 @@ from tests.conformance.changing import check_changes
 from tests.conformance.overlay import ALL, TALLYING, aggregates, check, sequences, swept
 from tests.strategies import Case, cases
 
-SMALL = cases(events_max=24)
+SMALL = cases(events_max=24, ids_shared=False)
 
 
 @pytest.mark.parametrize("strategy", ALL)

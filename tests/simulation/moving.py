@@ -93,7 +93,7 @@ def dense(seed: int, *, queries: int = 1, same: bool = False, strong: bool | Non
 @st.composite
 def moving(draw: st.DrawFn, *, queries: int = 1, same: bool = False, strong: bool | None = None) -> Moving:
     """Any rules, which seldom match; the rest is by chance from a drawn seed."""
-    case = draw(cases(events_max=30))
+    case = draw(cases(events_max=30, ids_shared=False))
     return settled(case, Random(draw(st.integers(0, 2**32))), queries, same, strong)
 
 
