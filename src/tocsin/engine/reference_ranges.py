@@ -27,7 +27,7 @@ from tocsin.plans.regions import Place, Region, distance_m, place_of
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The region of interest from one location update to the next: valid in [start, end), in microseconds."""
+    """The region of interest from one location update to the next, both times included (µs)."""
 
     number: int
     """From 1."""
