@@ -40,10 +40,10 @@ def test_requests(case: Case) -> None:
             {(part.role, part.ts, part.id) for part in one.parts} for one in same
         ]
     rule = case.rules[-1]
-    inside = {(part.id, part.ts) for match in matches if match.rule == rule.name for part in match.parts}
+    inside = {part.words for match in matches if match.rule == rule.name for part in match.parts}
     for fact in [fact for fact in reference.identified(case.events) if fact.type in rule.uses][:6]:
-        reasons = told.why_not(fact.id, None, rule.name)
-        assert all(reason.matched == ((fact.id, fact.ts) in inside) for reason in reasons)
+        reasons = told.why_not(fact.identity, None, rule.name)
+        assert all(reason.matched == (fact.words in inside) for reason in reasons)
         event("matched" if reasons[0].matched else f"not matched: {reasons[0].checks[-1].found[:20]}")
 
 
@@ -55,7 +55,7 @@ def test_requests_with_timers(case: Case) -> None:
         assert told.why(row["id"]).matched
     rule = case.rules[-1]
     for fact in [fact for fact in reference.identified(case.events) if fact.type in rule.uses][:4]:
-        assert told.why_not(fact.id, None, rule.name)
+        assert told.why_not(fact.identity, None, rule.name)
 
 
 @settings(max_examples=examples(60), suppress_health_check=QUIET, deadline=None)
@@ -69,7 +69,7 @@ def test_queries(query: str, drawn: tuple[Event, ...]) -> None:
         assert told.why(row["id"]).matched
     (rule,) = program.rules
     for fact in [fact for fact in reference.identified(drawn) if fact.type in rule.uses][:6]:
-        for reason in told.why_not(fact.id, None, rule.name):
+        for reason in told.why_not(fact.identity, None, rule.name):
             by_event = {accounts.hexadecimal(accounts.match_words(rule.name, [fact.words]))}
             came = any(row["id"] in by_event for row in rows)
             assert reason.matched == came

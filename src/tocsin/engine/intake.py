@@ -342,7 +342,7 @@ class Intake(Sieve):
             store.first[rows], store.second[rows] = content
         else:
             store.first[rows], store.second[rows] = identities(batch, self._tables.type_words, source, columns)
-        if given is not None and self.shows_ids:
+        if given is not None:
             mine = given.take(pa.array(source))
             named = np.flatnonzero(mine.is_valid().to_numpy(zero_copy_only=False))
             store.given[base + named] = store.names.add(mine.take(pa.array(named)))

@@ -174,7 +174,7 @@ def ids_of(machine: Machine, rows: Array) -> pa.Array:
     """The ids of rows: what the source gave, else the identity in hexadecimal."""
     store = machine.store
     given = store.given[rows]
-    if (given < 0).all():
+    if (given < 0).all() or not machine.intake.shows_ids:
         return hexadecimal(store.first[rows], store.second[rows])
     texts = store.names.texts(given)
     if (given >= 0).all():
