@@ -99,7 +99,7 @@ def test_more_rules_are_checked_against_those_that_are_there() -> None:
     for text, message in {
         "define P(n: long) from A() where n = A.n": "two rules are called P",
         "rule R define P(m: long) from A() where m = A.n": "another rule defines",
-        "define Q(n: string) from A() where n = A.k": "n is a string here and a long",
+        "define Q(n: string) from A() where n = A.k": "n is a string in Q and a long in P",
         "define A() from P()": "A ← P ← A|P ← A ← P",
     }.items():
         with pytest.raises(RuleError, match=message):

@@ -104,7 +104,7 @@ def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, events: int, e
         id
         for record in log.read(log.begin)
         if isinstance(batch := decode(record.payload), Events)
-        for id in batch.batch["id"].to_pylist()
+        for id in batch.batch["id:string"].to_pylist()
     )
     log.close()
     assert acknowledged == events

@@ -61,7 +61,7 @@ def embedded(more: dict[str, Any]) -> list[Any]:
 
 
 def answer(found: pa.Table) -> list[Any]:
-    return sorted(zip(*(found[name].to_pylist() for name in ("id", "ts", "n", "Id")), strict=True))
+    return sorted(zip(*(found[name].to_pylist() for name in ("id", "ts", "n", "Id_1")), strict=True))
 
 
 def test_names_of_any_kind(spark: SparkSession) -> None:

@@ -30,7 +30,7 @@ from tocsin.language.interests import Interest
 from tocsin.language.queries import Query
 from tocsin.language.requests import Request, Statement
 from tocsin.language.rules import Clause, Program, Rule, Within
-from tocsin.language.supported import KINDS, check_supported
+from tocsin.language.supported import check_supported
 from tocsin.plans.plan import Plan, column_names
 
 SAME_MAX = 1 << 20
@@ -40,7 +40,8 @@ SAME_MAX = 1 << 20
 def check_explicable(given: Program | Iterable[Statement | Interest], *kinds: type) -> None:
     """Fails unless all are of these kinds of statements, or of those that can be explained: all but interests."""
     explained = kinds or (Rule, Request, Query)
-    names = " and ".join(f"{KINDS[kind]}s" if kind is not Query else "queries" for kind in explained)
+    called = {Rule: "TESLA rules", Request: "requests", Query: "SiddhiQL queries"}
+    names = " and ".join(called[kind] for kind in explained)
     remedy = f"they explain {names}; use `explain` for what this one does"
     check_supported("why and why not", given, *explained, remedy=remedy, verb="explain")
 

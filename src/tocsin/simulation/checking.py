@@ -8,6 +8,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from tocsin.engine.detector import Detector
+from tocsin.events.batches import Columns
 from tocsin.events.types import EventType
 from tocsin.language.rules import Rule
 from tocsin.overlay.deployment import closure
@@ -44,7 +45,7 @@ def due(
 ) -> dict[str, list[str]]:
     """The matches that each sink should get. Subscriptions with content constraints are not looked at, nor rules that
     consume and that were not wanted from the beginning."""
-    detector = Detector(rules, types)
+    detector = Detector(rules, types, columns=Columns(id="id"))
     found = pa.concat_tables([detector.push(events), detector.advance(upto_us)], promote_options="default")
     right = list(zip(found["type"].to_pylist(), found["id"].to_pylist(), found["ts"].to_pylist(), strict=True))
     lives = [(0, sites), *((round(at_s * 1_000_000), later) for at_s, later in changes), (upto_us, sites)]

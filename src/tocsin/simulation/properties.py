@@ -15,6 +15,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from tocsin.engine.detector import Detector
+from tocsin.events.batches import Columns
 from tocsin.events.types import EventType
 from tocsin.language.rules import Pattern, Rule
 
@@ -42,7 +43,7 @@ def right(
     upto_us: int,
 ) -> dict[str, list[str]]:
     """What each sink should get: the rules over all events at one place, without failures."""
-    detector = Detector(rules, types)
+    detector = Detector(rules, types, columns=Columns(id="id"))
     found = pa.concat_tables([detector.push(events), detector.advance(upto_us)], promote_options="default")
     pairs = list(zip(found["type"].to_pylist(), found["id"].to_pylist(), strict=True))
     wanted = {sink: {pattern.type for pattern in patterns} for sink, patterns in sinks.items()}
