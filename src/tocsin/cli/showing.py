@@ -25,7 +25,7 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 
 def plain(text: object) -> str:
-    """A value as text that does nothing to a terminal: control characters are escaped.
+    r"""A value as text that does nothing to a terminal: control characters are escaped.
 
     Whatever comes from rules, events, files or options is shown through this.
 
