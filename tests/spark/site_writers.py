@@ -15,7 +15,7 @@ from tocsin.spark.sites.plans import SECOND_US, Plan
 
 LATE_S = 5
 BRIEF: dict[str, Any] = {"rules": RULES.replace("5 min", "30 s"), "seconds": 60, "epoch": 2}
-SOURCES = {"hill": {"from": "arriving/hill", "late": LATE_S}, "dam": {"from": "arriving/dam", "late": LATE_S}}
+SOURCES = {site: {"from": f"arriving/{site}", "late": LATE_S, "id": "id"} for site in ("hill", "dam")}
 
 
 class Writers:

@@ -67,7 +67,9 @@ def test_live_sources_and_an_operator_over_kafka(tmp_path: Path, monkeypatch: py
 
         drawn = read_plan(tmp_path / "drawn", THREE, **BRIEF)
         producers = Producers(tmp_path, drawn, to=send)
-        sources = {site: {"from": str(running.topic(f"live.{site}")), "late": LATE_S} for site in ("hill", "dam")}
+        sources = {
+            site: {"from": str(running.topic(f"live.{site}")), "late": LATE_S, "id": "id"} for site in ("hill", "dam")
+        }
         producers.write(len(producers.waiting) // 3)
         producers.put("hill", ["no event"])
         changed = {**BRIEF, "epoch": 0.5, "channels": f"kafka://{running.address}/tocsin", "live": sources}

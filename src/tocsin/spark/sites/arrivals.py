@@ -55,7 +55,10 @@ class Arrivals(Protocol):
 class Reader:
     """Turns tables as a source has them into events of its types. `site` begins the ids of events that have none."""
 
-    def __init__(self, site: str, types: Mapping[str, EventType], published: frozenset[str]) -> None:
+    def __init__(
+        self, site: str, types: Mapping[str, EventType], published: frozenset[str], id: str | None = None
+    ) -> None:
+        self.id = id
         self.site, self.published = site, sorted(published)
         chosen = {name: dict(types[name].attributes) for name in self.published}
         self.known = Known({name: number for number, name in enumerate(self.published)}, chosen)
@@ -68,9 +71,9 @@ class Reader:
 
     def events(self, table: pa.Table, ids: Sequence[str]) -> tuple[pa.Table, list[Letter]]:
         """The events of a table, and the rows that are no events. `ids` tell its events apart: they name the file and
-        row, or the partition and offset. An event in event notation may have an id of its own.
+        row, or the partition and offset. An event has an id of its own where the plan names the column.
         """
-        seen = read(table, Columns(), self.known)
+        seen = read(table, Columns(id=self.id if self.id in table.column_names else None), self.known)
         kept = np.setdiff1d(np.arange(table.num_rows), list(seen.reasons))
         batch, numbers = seen.batch, seen.batch["type"].to_numpy()
         named = pa.array([ids[row] for row in kept.tolist()], pa.string())
@@ -210,7 +213,7 @@ def opened(plan: Plan, site: str, broker: Callable[[Sequence[str]], Broker] | No
     live = plan.hosting.live.get(site)
     if live is None:
         return None
-    reader = Reader(site, plan.types, plan.sites.sources[site])
+    reader = Reader(site, plan.types, plan.sites.sources[site], live.id)
     if isinstance(live.origin, Path):
         return FolderArrivals(live.origin, reader)
     assert broker is not None

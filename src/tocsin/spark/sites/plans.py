@@ -40,7 +40,7 @@ from tocsin.spark import kafka
 SECOND_US = 1_000_000
 FOLDER = "folder"
 KEYS = ("folder", "channels", "replicas", "epoch", "speed", "rounds", "beat", "suspect", "live")
-LIVE_KEYS = ("from", "late", "idle", "ahead")
+LIVE_KEYS = ("from", "late", "idle", "ahead", "id")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 SILENT_BEATS = 3
 """A leader that has said nothing for fewer heartbeats than this may only be slow."""
@@ -50,12 +50,14 @@ SILENT_BEATS = 3
 class Live:
     """A source that others write to: a folder into which files are put, or a topic. `late_us`: how much older than the
     latest an event may be; `idle_us`: after how long in silence its time goes on with the clock, if ever; `ahead_us`:
-    how far ahead of the clock an event may be."""
+    how far ahead of the clock an event may be; `id`: the column that holds ids of events, unique among all sites, if
+    there is one."""
 
     origin: Path | kafka.Topic
     late_us: int = 0
     idle_us: int | None = None
     ahead_us: int = AHEAD_US
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,7 @@ def _live(data: object, folder: Path, sites: Sites) -> dict[str, Live]:
             round(_number(options, "late", 0.0) * SECOND_US),
             idle_us,
             round(_number(options, "ahead", AHEAD_US / SECOND_US) * SECOND_US),
+            None if options.get("id") is None else str(options["id"]),
         )
     if found and (left := sorted(sites.sources.keys() - found.keys())):
         raise TocsinError(f"live: where do the sources at {left[0]} come from? All are live, or none")
