@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from io import BytesIO
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.datasets.shapes import BOTH, NO_LINE, Case, Files, at, text, times
+from tests.datasets.shapes import BOTH, NO_LINE, SECOND, Case, Files, at, text, times
 
 OUT = "define Out(n: long, s: string) from A() where n = A.n, s = A.s"
 N = "define Out(n: long) from A() where n = A.n"
@@ -36,6 +38,18 @@ def pandas_parquet(frame: pd.DataFrame, **options: object) -> bytes:
     return sink.getvalue()
 
 
+def differing(ts: list[pa.Array], **values: list[pa.Array]) -> Files:
+    """Parquet files with a row each, whose columns are of different types."""
+    tables = [
+        pa.table({"type": ["A"], "ts": ts[row], "n": [row], **{name: column[row] for name, column in values.items()}})
+        for row in range(len(ts))
+    ]
+    return Files({f"{row}.parquet": parquet(table) for row, table in enumerate(tables)})
+
+
+_HOW = "files of different types are joined by `open_events`"
+_APART = {"embedded": _HOW, "service": _HOW, "stream": "files that are followed have the same columns"}
+_TWO = [times(0), times(1)]
 _NUMBERS = list(range(40))
 _MANY = pa.table({"type": ["A"] * 40, "ts": times(*_NUMBERS), "n": _NUMBERS})
 _FRAME = pd.DataFrame(
@@ -247,6 +261,70 @@ nonsense
             }
         ),
         [("Pair", at(2), {"a": 1, "b": 2})],
+    ),
+    Case(
+        "Parquet in files with times of different types",
+        N,
+        differing(
+            [
+                pa.array([at(0)], pa.timestamp("us")),
+                pa.array([at(1) * 1000 + 999], pa.timestamp("ns")),
+                pa.array([at(2) * 1000], pa.timestamp("ns", "UTC")),
+                pa.array([at(3) // 1000], pa.timestamp("ms", "Asia/Tokyo")),
+                pa.array([at(4) // SECOND], pa.timestamp("s")),
+                pa.array([date(2026, 7, 1)]),
+            ]
+        ),
+        [*(("Out", at(n), {"n": n}) for n in range(5)), ("Out", at(-43_200), {"n": 5})],
+        unlike=_APART,
+        core=["batch"],
+    ),
+    Case(
+        "Parquet in files with numbers of different types",
+        "define Out(n: long, v: double, w: long) from A(v > 0, d > 0) where n = A.n, v = A.v, w = A.w",
+        differing(
+            [times(0), times(1), times(2)],
+            v=[pa.array([1]), pa.array([2.5]), pa.array([3.5], pa.float32())],
+            w=[pa.array([1], pa.int32()), pa.array([2**63 - 1]), pa.array([7], pa.uint64())],
+            d=[pa.array([1]), pa.array([Decimal("0.50")]), pa.array([Decimal("0.500")])],
+        ),
+        [("Out", at(n), {"n": n, "v": v, "w": w}) for n, v, w in ((0, 1, 1), (1, 2.5, 2**63 - 1), (2, 3.5, 7))],
+        unlike=_APART,
+        core=["batch"],
+    ),
+    Case(
+        "Parquet in files with text held in different ways",
+        OUT,
+        differing(_TWO, s=[pa.array(["x"]), pa.array(["y"]).dictionary_encode()]),
+        [out(0, "x"), out(1, "y")],
+        unlike={"embedded": _HOW, "service": _HOW},
+    ),
+    Case(
+        "Parquet in files with unread columns that differ in kind",
+        N,
+        differing(
+            _TWO,
+            a=[pa.array([1]), pa.array(["x"])],
+            b=[pa.array([1]), pa.array([{"x": 1}])],
+            c=[pa.array([1], pa.timestamp("us")), pa.array([True])],
+            d=[pa.array([1], pa.time64("us")), pa.array([1], pa.duration("us"))],
+        ),
+        [("Out", at(0), {"n": 0}), ("Out", at(1), {"n": 1})],
+        unlike={"embedded": _HOW, "service": _HOW},
+        core=BOTH,
+    ),
+    Case(
+        "Parquet in files of which some hold times and some numbers",
+        N,
+        differing([times(0), pa.array([5])]),
+        error="disagree about the column 'ts'",
+        unlike={"embedded": _HOW, "service": _HOW},
+    ),
+    Case(
+        "Parquet with a nested seq",
+        N,
+        Files({"e.parquet": parquet(pa.table({"type": ["A"], "ts": times(0), "n": [1], "seq": [[1]]}))}),
+        error="list<",
     ),
     Case("an empty table", N, _MANY.slice(0, 0), core=BOTH),
     Case("an empty file", N, Files({"e.parquet": parquet(_MANY.slice(0, 0))})),

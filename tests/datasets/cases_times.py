@@ -13,6 +13,7 @@ from tests.datasets.shapes import ALL, BOTH, NOON, SECOND, Case, at, text, times
 OUT = "define Out(n: long) from A() where n = A.n"
 NOON_US = us(NOON)
 NOON_S = NOON_US // SECOND
+ISO = "2026-07-01T12:00:00Z"
 FIRST, LAST = us(datetime(1, 1, 1, tzinfo=UTC)), us(datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC))
 OUT_OF_RANGE = "ts is out of range"
 
@@ -259,5 +260,30 @@ TIMES = [
         text("e.jsonl", f'{{"type": "A", "ts": {NOON_S}000, "n": 1}}\n{{"type": "A", "ts": 5, "n": 2}}\n'),
         [("Out", at(0), {"n": 1}), ("Out", 5000, {"n": 2})],
         options={"ts_unit": "ms"},
+    ),
+    Case(
+        "JSON with text and microseconds",
+        OUT,
+        text("e.jsonl", f'{{"type": "A", "ts": "{ISO}", "n": 1}}\n{{"type": "A", "ts": {NOON_US + 1}, "n": 2}}\n'),
+        [("Out", at(0), {"n": 1}), ("Out", NOON_US + 1, {"n": 2})],
+        unlike={"embedded": "pyarrow does not read a column of two kinds"},
+        core=BOTH,
+    ),
+    Case(
+        "JSON with text and seconds",
+        OUT,
+        text("e.jsonl", f'{{"type": "A", "ts": "{ISO}", "n": 1}}\n{{"type": "A", "ts": {NOON_S + 1}, "n": 2}}\n'),
+        [("Out", at(0), {"n": 1}), ("Out", at(1), {"n": 2})],
+        options={"ts_unit": "s"},
+        unlike={"embedded": "pyarrow does not read a column of two kinds"},
+        core=BOTH,
+    ),
+    Case(
+        "CSV with text and seconds",
+        OUT,
+        text("e.csv", f"type,ts,n\nA,{ISO},1\nA,{NOON_S + 1}.5,2\nA,soon,3\n"),
+        [("Out", at(0), {"n": 1}), ("Out", at(1.5), {"n": 2})],
+        dead=["ts: soon"],
+        options={"ts_unit": "s"},
     ),
 ]

@@ -137,6 +137,45 @@ def test_an_event_without_a_time_happens_now() -> None:
     assert rows(take(ndjson({"type": "A"}, {"type": "A", "ts": 5}), NDJSON))[0]["ts"] == NOW
 
 
+@pytest.mark.parametrize("format", [JSON, NDJSON])
+@pytest.mark.parametrize(
+    ("ts", "unit"),
+    [
+        ("2026-07-01T12:00:00Z", None),
+        ("2026-07-01T14:00:00+02:00", None),
+        (1_782_907_200_000_000, None),
+        (1_782_907_200, "s"),
+        (1_782_907_200.0, "s"),
+        ("1782907200", "s"),
+    ],
+)
+def test_an_event_without_a_time_happens_now_whatever_comes_with_it(ts: Any, unit: str | None, format: str) -> None:
+    events = [{"type": "A", "ts": ts}, {"type": "A"}, {"type": "A", "ts": None}]
+    body = ndjson(*events) if format == NDJSON else json.dumps(events).encode()
+    taken = take(body, format, ts_unit=unit)
+    assert taken.rejected == {}
+    assert taken.batch["ts"].to_pylist() == [1_782_907_200_000_000, NOW, NOW]
+
+
+@pytest.mark.parametrize(("number", "unit"), [(1_782_907_201_000_000, None), (1_782_907_201, "s")])
+@pytest.mark.parametrize("first", [0, 1])
+def test_times_as_text_and_as_numbers_come_together(number: int, unit: str | None, first: int) -> None:
+    events = [
+        {"type": "A", "ts": "2026-07-01T12:00:00Z"},
+        {"type": "A", "ts": number},
+        {"type": "A", "ts": "2026-13-01"},
+    ]
+    events = events[first:] + events[:first]
+    taken = take(json.dumps(events).encode(), JSON, ts_unit=unit)
+    assert sorted(taken.batch["ts"].to_pylist()) == [1_782_907_200_000_000, 1_782_907_201_000_000]
+    assert taken.rejected == {2 - first: "ts is not a time: '2026-13-01'"}
+
+
+def test_types_that_are_all_null_are_rejected() -> None:
+    taken = take(arrow(pa.table({"type": pa.nulls(2), "ts": [NOW, NOW]})), ARROW_STREAM)
+    assert taken.rejected == {0: "type is null", 1: "type is null"}
+
+
 def test_late_and_early_events_are_rejected() -> None:
     body = ndjson(*({"type": "A", "ts": NOW + offset} for offset in (-1, 0, 10, 11)))
     taken = take(body, NDJSON, bounds=Bounds(NOW, NOW + 10))

@@ -21,8 +21,9 @@ from tests.spark import kafka as broker_of
 from typer.testing import CliRunner, Result
 
 from tocsin import cli
-from tocsin.errors import TocsinError
-from tocsin.spark import kafka
+from tocsin.errors import EventError, TocsinError
+from tocsin.events.batches import Columns
+from tocsin.spark import kafka, sources
 from tocsin.spark.sinks import deduplicated
 
 FIRE = """\
@@ -474,3 +475,11 @@ def test_parquet_of_every_type_is_read_as_in_this_process(folder: Path) -> None:
     assert shown.exit_code == 0, shown.stderr
     assert "the first" not in shown.stdout
     assert "2024-01-01T12:00:00.123456Z" in shown.stdout
+
+
+def test_parquet_files_of_different_types_are_not_followed(spark: SparkSession, tmp_path: Path) -> None:
+    for name, type in (("a", pa.timestamp("us")), ("b", pa.timestamp("ns"))):
+        table = pa.table({"type": ["Temp"], "ts": pa.array([NOON], pa.timestamp("s")).cast(type)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(EventError, match=r"the same columns: 'ts' of .* is timestamp\[us\], timestamp\[ns\]"):
+        sources.shape_of(spark, str(tmp_path), Columns(), {})

@@ -77,6 +77,41 @@ def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
     return pa.concat_arrays(pieces) if pieces else pa.nulls(0, target), failed
 
 
+def common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """What holds the values of columns of these types, as `as_type` brings them there; None if they differ in kind.
+
+    >>> common_type([pa.int32(), pa.null(), pa.float32()]), common_type([pa.timestamp("ns"), pa.date32()])
+    (DataType(double), TimestampType(timestamp[us, tz=UTC]))
+    >>> common_type([pa.int64(), pa.string()])
+    """
+    held = [type for type in dict.fromkeys(types) if not pa.types.is_null(type)]
+    if len(held) < 2:
+        return held[0] if held else pa.null()
+    held = list(dict.fromkeys(type.value_type if pa.types.is_dictionary(type) else type for type in held))
+    kinds = {kind_of(type) for type in held}
+    if kinds == {Kind.STRING}:
+        return pa.string()
+    if kinds == {Kind.TIMESTAMP}:
+        return ARROW[Kind.TIMESTAMP]
+    if len(held) == 1:
+        return held[0]
+    if kinds == {Kind.DOUBLE} or (Kind.DOUBLE in kinds and kinds <= {Kind.INT, Kind.LONG, Kind.DOUBLE}):
+        return pa.float64()
+    if kinds <= {Kind.INT, Kind.LONG}:
+        wide = any(pa.types.is_uint64(type) or pa.types.is_decimal(type) for type in held)
+        return pa.decimal128(WHOLE_DIGITS) if wide else pa.int64()
+    return None
+
+
+def as_type(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """The values of a column as their `common_type` holds them. Doubles are the nearest ones."""
+    if array.type == type:
+        return array
+    if pa.types.is_timestamp(type):
+        return micros(array)[0].cast(type)
+    return array.cast(type, safe=not pa.types.is_floating(type))
+
+
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """A column in one piece; not copied if it is that already."""
     if not isinstance(column, pa.ChunkedArray):

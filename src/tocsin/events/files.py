@@ -26,7 +26,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
-from tocsin.events.arrow import ARROW
+from tocsin.events.arrow import ARROW, as_type, common_type
 from tocsin.events.batches import TS_LIMIT, times_us
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
 from tocsin.events.lines import BadLine, Counts, blocks, decide, decide_ts, parse, tally
@@ -129,18 +129,34 @@ class EventFiles(ABC):
 
 
 class ParquetFiles(EventFiles):
-    """Parquet: columns may be missing in some files, and are null there. Nested columns are left out."""
+    """Parquet: columns may be missing in some files, and are null there. Nested columns are left out, and those of
+    which files hold values of different kinds, such as text and numbers."""
 
-    def _schema(self) -> pa.Schema:
+    @cached_property
+    def schemas(self) -> tuple[pa.Schema, ...]:
+        """The columns of each file."""
         schemas = []
         for path in self.paths:
             with _readable(path), pq.ParquetFile(path) as file:
                 schemas.append(file.schema_arrow.remove_metadata())
-        try:
-            whole = pa.unify_schemas(schemas, promote_options="permissive")
-        except pa.ArrowException as error:
-            raise EventError(f"the files of {self.source} disagree about a column: {error}") from None
-        return pa.schema([field for field in whole if not pa.types.is_nested(field.type)])
+        return tuple(schemas)
+
+    def _schema(self) -> pa.Schema:
+        held: dict[str, list[pa.DataType]] = {}
+        for schema in self.schemas:
+            for field in schema:
+                held.setdefault(field.name, []).append(field.type)
+        fields, header = [], set(self.names.values())
+        for name, several in held.items():
+            type = common_type(several)
+            if type is None and name in header:
+                told = ", ".join(dict.fromkeys(map(str, several)))
+                raise EventError(f"the files of {self.source} disagree about the column '{name}': {told}")
+            if type is not None and pa.types.is_nested(type) and name in header:
+                raise EventError(f"the column '{name}' of {self.source} is nested: it holds {type}")
+            if type is not None and not pa.types.is_nested(type):
+                fields.append((name, type))
+        return pa.schema(fields)
 
     def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[Chunk]:
         size = path.stat().st_size
@@ -150,8 +166,8 @@ class ParquetFiles(EventFiles):
             for batch in file.iter_batches(rows, columns=present):
                 done += batch.num_rows
                 columns = [
-                    batch[field.name].cast(field.type) if field.name in present else pa.nulls(len(batch), field.type)
-                    for field in schema
+                    as_type(batch[one.name], one.type) if one.name in present else pa.nulls(len(batch), one.type)
+                    for one in schema
                 ]
                 yield Chunk(pa.table(columns, schema=schema), [], size * done // file.metadata.num_rows)
 
@@ -160,7 +176,7 @@ class ParquetFiles(EventFiles):
         with pq.ParquetFile(path) as file:
             if name in file.schema_arrow.names:
                 for batch in file.iter_batches(CHUNK_ROWS, columns=[name]):
-                    yield pa.chunked_array([batch[name].cast(self.schema.field(name).type)])
+                    yield pa.chunked_array([as_type(batch[name], self.schema.field(name).type)])
 
 
 class TextFiles(EventFiles):
@@ -188,9 +204,15 @@ class TextFiles(EventFiles):
                 raise EventError(f"{self.source} is empty: there are no events to read")
             raise EventError(f"{first_bad.path}, line {first_bad.line}: {first_bad.reason}\n  {first_bad.text[:200]}")
         return {
-            name: decide_ts(counter) if name == self.names["ts"] else self._declared(name) or decide(counter)
+            name: self._kind_of_ts(counter) if name == self.names["ts"] else self._declared(name) or decide(counter)
             for name, counter in counts.items()
         }
+
+    def _kind_of_ts(self, counter: Counter[Kind]) -> Kind | None:
+        """What the column of times holds; text if a unit is given for the numbers among times."""
+        kind = decide_ts(counter)
+        numbers = counter[Kind.LONG] + counter[Kind.DOUBLE]
+        return Kind.STRING if kind is Kind.TIMESTAMP and numbers and self.ts_unit is not None else kind
 
     def _declared(self, name: str) -> Kind | None:
         kind = self.declared.get(name)

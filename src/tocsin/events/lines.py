@@ -269,6 +269,8 @@ def _word(value: Any) -> bool:
 def _time(value: Any) -> int:
     if isinstance(value, Microseconds):
         return value
+    if isinstance(value, int):
+        return _whole(value)
     words, failed = micros(pa.array([value], pa.string()))
     if failed:
         raise ValueError

@@ -18,7 +18,7 @@ import pyarrow.json
 from tocsin.errors import EventError
 from tocsin.events.batches import Columns
 from tocsin.events.formats import Ndjson
-from tocsin.events.times import unit_needed
+from tocsin.events.times import micros, unit_needed
 from tocsin.events.types import Kind
 
 EVENTS_MAX = 1_000_000
@@ -154,6 +154,8 @@ def columns_of(
                 break
         else:
             good.append((place, cells))
+    if columns.ts_unit is None:
+        good = _counted(good, rejected)
     names = dict.fromkeys(["type", *(name for _, cells in good for name in cells)])
     arrays: dict[str, pa.Array] = {}
     for name in names:
@@ -168,6 +170,18 @@ def columns_of(
             number = kind is Kind.DOUBLE
             arrays[name] = pa.array([None if v is None else float(v) if number else v for v in values])
     return pa.table(arrays), np.array([place for place, _ in good], np.int64)
+
+
+def _counted(rows: list[Object], rejected: dict[int, str]) -> list[Object]:
+    """The rows; with microseconds for times that are text if others are numbers, as no column can hold both."""
+    if not {str, int} <= {type(cells.get("ts")) for _, cells in rows}:
+        return rows
+    texts = [(place, cells["ts"]) for place, cells in rows if isinstance(cells.get("ts"), str)]
+    words, failed = micros(pa.array([text for _, text in texts], pa.string()))
+    rejected |= {place: f"ts is not a time: {text!r}" for place, text in (texts[row] for row in failed)}
+    counts = dict(zip((place for place, _ in texts), words.to_pylist(), strict=True))
+    kept = [(place, cells) for place, cells in rows if place not in rejected]
+    return [(place, {**cells, "ts": counts[place]} if place in counts else cells) for place, cells in kept]
 
 
 def _misfit(
@@ -189,8 +203,7 @@ def _misfit(
             return f"ts is not a time: {str(value)[:50]!r}"
         if isinstance(value, float) and columns.ts_unit is None:
             return unit_needed(value).message
-        text = Kind.STRING if isinstance(value, str) else Kind.LONG
-        return None if wanted.setdefault(name, text) == text else "ts is text in some events and a number in others"
+        return None
     if name == "seq":
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
     if name == columns.id:

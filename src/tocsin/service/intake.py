@@ -23,7 +23,7 @@ from tocsin.errors import EventError, RuleError
 from tocsin.events.arrow import concat, kind_of, whole
 from tocsin.events.batches import DEFINED, Columns, Known, read
 from tocsin.events.clock import Clock
-from tocsin.events.times import micros
+from tocsin.events.times import UNITS, micros
 from tocsin.events.types import Kind
 from tocsin.service.bodies import (
     DEFAULT,
@@ -305,12 +305,24 @@ def _timed(table: pa.Table, now_us: int, columns: Columns) -> pa.Table:
         now = pa.repeat(pa.scalar(now_us, pa.int64()), table.num_rows).cast(pa.timestamp("us", "UTC"))
         return table.append_column("ts", now)
     column = table["ts"]
-    if column.null_count and pa.types.is_timestamp(column.type):
-        filled = pc.fill_null(micros(whole(column))[0], now_us).cast(pa.timestamp("us", "UTC"))
-        return table.set_column(table.column_names.index("ts"), "ts", filled)
-    if pa.types.is_integer(column.type) and columns.ts_unit in (None, "us") and column.null_count:
-        return table.set_column(table.column_names.index("ts"), "ts", pc.fill_null(column.cast(pa.int64()), now_us))
-    return table
+    if not column.null_count:
+        return table
+    array, unit = whole(column), columns.ts_unit or "us"
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if kind_of(array.type) is Kind.STRING:
+        filled = array.cast(pa.string()).fill_null(pc.strftime(pa.scalar(now_us, pa.timestamp("us")), _ISO).as_py())
+    elif pa.types.is_floating(array.type):
+        times, by = UNITS[unit]
+        filled = array.cast(pa.float64()).fill_null(now_us * by / times)
+    elif pa.types.is_boolean(array.type):
+        return table
+    else:
+        filled = micros(array, unit)[0].fill_null(now_us).cast(pa.timestamp("us", "UTC"))
+    return table.set_column(table.column_names.index("ts"), "ts", filled)
+
+
+_ISO = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def _type_names(table: pa.Table) -> tuple[tuple[str, ...], dict[int, str]]:
@@ -318,6 +330,8 @@ def _type_names(table: pa.Table) -> tuple[tuple[str, ...], dict[int, str]]:
     if "type" not in table.column_names:
         raise EventError("the events have no 'type'")
     column = table["type"]
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.string())
     if kind_of(column.type) is not Kind.STRING:
         raise EventError(f"'type' must hold names of event types, it is {column.type}")
     names = [name for name in column.unique().cast(pa.string()).to_pylist() if name is not None]

@@ -26,7 +26,7 @@ from pyspark.sql import types as T
 from tocsin.errors import EventError, TocsinError
 from tocsin.events.arrow import ARROW, kind_of, whole
 from tocsin.events.batches import Columns
-from tocsin.events.files import FORMATS, OPTIONAL, EventFiles, TextFiles, open_events
+from tocsin.events.files import FORMATS, OPTIONAL, EventFiles, ParquetFiles, TextFiles, open_events
 from tocsin.events.formats import Csv, Format, Ndjson
 from tocsin.events.letters import letters
 from tocsin.events.lines import Block, parse
@@ -34,7 +34,7 @@ from tocsin.events.types import EventType, Kind
 from tocsin.spark import kafka
 from tocsin.spark.names import col, quoted
 from tocsin.spark.packing import UNREADABLE, Batches
-from tocsin.spark.times import moment
+from tocsin.spark.times import micros, moment
 
 SPARK: dict[pa.DataType, T.DataType] = {
     pa.string(): T.StringType(),
@@ -160,7 +160,17 @@ def table(
     files = opened(address, columns, types, optional)
     if isinstance(files, TextFiles):
         return _text(session, files, columns)
-    return Events(_parquet(session, session.read, address, _parquet_schema(session, address, files)), columns)
+    assert isinstance(files, ParquetFiles)
+    schema = _parquet_schema(session, address, files)
+    alike = _by_columns(files, schema)
+    if not any(alike) or files.source != Path(address):
+        return Events(_parquet(session, session.read, address, schema), columns)
+    parts = []
+    for own, paths in alike.items():
+        fields = dict(own)
+        rows = _parquet(session, session.read, paths, T.StructType([fields.get(one.name, one) for one in schema]))
+        parts.append(rows.select(*(_as_held(fields.get(one.name, one), one) for one in schema)))
+    return Events(reduce(DataFrame.unionByName, parts), columns)
 
 
 def stream(session: SparkSession, address: str, shape: Shape, columns: Columns) -> DataFrame:
@@ -196,7 +206,17 @@ def shape_of(
         )
     files = opened(address, columns, types, optional)
     if not isinstance(files, TextFiles):
-        return Shape("Parquet", schema=_parquet_schema(session, address, files).json())
+        assert isinstance(files, ParquetFiles)
+        schema = _parquet_schema(session, address, files)
+        alike = _by_columns(files, schema)
+        if len(alike) == 1:
+            (own,) = alike
+            fields = dict(own)
+            schema = T.StructType([fields.get(one.name, one) for one in schema])
+        elif name := next((name for own in alike for name, _ in own), None):
+            told = ", ".join(dict.fromkeys(str(one.field(name).type) for one in files.schemas if name in one.names))
+            raise EventError(f"files that are followed have the same columns: '{name}' of {address} is {told}")
+        return Shape("Parquet", schema=schema.json())
     format = _format(files.paths[0])
     if format == "notation":
         raise EventError(f"{address} is in event notation, which cannot be followed: write NDJSON, CSV or Parquet")
@@ -280,10 +300,10 @@ def _reader(shape: Shape) -> Callable[[Batches], Batches]:
     return read
 
 
-def _parquet_schema(session: SparkSession, address: str, files: EventFiles) -> T.StructType:
-    """The columns of Parquet files that can be attributes, as Spark is to read them."""
+def _fields(schema: pa.Schema) -> list[T.StructField]:
+    """The columns of Parquet as Spark is to read them; without those that it cannot."""
     fields = []
-    for one in files.schema:
+    for one in schema:
         type = one.type.value_type if pa.types.is_dictionary(one.type) else one.type
         type = pa.string() if pa.types.is_large_string(type) or pa.types.is_string_view(type) else type
         nanos = pa.types.is_timestamp(type) and type.unit == "ns"
@@ -296,6 +316,37 @@ def _parquet_schema(session: SparkSession, address: str, files: EventFiles) -> T
             held = T.NullType()
         if held is not None:
             fields.append(T.StructField(one.name, held, metadata={NANOS: True} if nanos else None))
+    return fields
+
+
+Own = tuple[tuple[str, T.StructField], ...]
+"""The columns, by name, that a file holds in another type than all files together."""
+
+
+def _by_columns(files: ParquetFiles, schema: T.StructType) -> dict[Own, list[str]]:
+    """The files that hold columns of the same types."""
+    whole = {field.name: field for field in schema}
+    found: dict[Own, list[str]] = {}
+    for path, one in zip(files.paths, files.schemas, strict=True):
+        fields = [field for field in _fields(one) if not isinstance(field.dataType, T.NullType)]
+        own = ((field.name, field) for field in fields if field.name in whole and field != whole[field.name])
+        found.setdefault(tuple(own), []).append(absolute(str(path)))
+    return found
+
+
+def _as_held(own: T.StructField, whole: T.StructField) -> Column:
+    """A column of some files as it is held in all. Times without a zone are UTC."""
+    if own == whole:
+        return col(whole.name)
+    if isinstance(own.dataType, T.TimestampNTZType | T.DateType) and isinstance(whole.dataType, T.TimestampType):
+        words = micros(Columns(ts=own.name), own.dataType)
+        return F.timestamp_micros(words).alias(whole.name)
+    return col(own.name).cast(whole.dataType).alias(whole.name)
+
+
+def _parquet_schema(session: SparkSession, address: str, files: EventFiles) -> T.StructType:
+    """The columns of Parquet files that can be attributes, as Spark is to read them."""
+    fields = _fields(files.schema)
     if files.source == Path(address):
         return T.StructType(fields)
     # Folders in folders, whose names are columns too.
@@ -306,14 +357,15 @@ def _parquet_schema(session: SparkSession, address: str, files: EventFiles) -> T
     return T.StructType([known.get(field.name, field) for field in found])
 
 
-def _parquet(session: SparkSession, reader: Any, address: str, schema: T.StructType) -> DataFrame:
+def _parquet(session: SparkSession, reader: Any, address: str | list[str], schema: T.StructType) -> DataFrame:
     """Parquet files, of which these columns are read."""
+    places = [absolute(address)] if isinstance(address, str) else address
     held = T.StructType([field for field in schema if not isinstance(field.dataType, T.NullType)])
     if not any(field.metadata.get(NANOS) for field in held):
-        rows: DataFrame = reader.schema(held).parquet(absolute(address))
+        rows: DataFrame = reader.schema(held).parquet(*places)
         return rows if len(held) == len(schema) else rows.select(*map(_column, schema))
     session.conf.set(NANOS_SETTING, "true")
-    return cast(DataFrame, reader.schema(held).parquet(absolute(address)).select(*map(_column, schema)))
+    return cast(DataFrame, reader.schema(held).parquet(*places).select(*map(_column, schema)))
 
 
 def _column(field: T.StructField) -> Column:

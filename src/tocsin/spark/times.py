@@ -23,8 +23,8 @@ _TEXT = "^" + TEXT.replace("?P<", "?<") + "$"
 
 def moment(columns: Columns, held: T.DataType) -> Column:
     """The time of a row as a timestamp; null where there is none, or where it is out of range."""
-    micros = _micros(columns, held)
-    return F.timestamp_micros(F.when(micros.between(TS_MIN, TS_MAX), micros))
+    words = micros(columns, held)
+    return F.timestamp_micros(F.when(words.between(TS_MIN, TS_MAX), words))
 
 
 def is_wrong(columns: Columns, held: T.DataType) -> Column:
@@ -40,7 +40,7 @@ def is_wrong(columns: Columns, held: T.DataType) -> Column:
     return moment(columns, held).isNull()
 
 
-def _micros(columns: Columns, held: T.DataType) -> Column:
+def micros(columns: Columns, held: T.DataType) -> Column:
     """The time of a row in microseconds, null where that is no time. Far outside the range it may be null, too."""
     ts, name, (times, by) = col(columns.ts), quoted(columns.ts), UNITS[columns.ts_unit or "us"]
     match held:
@@ -60,8 +60,8 @@ def _micros(columns: Columns, held: T.DataType) -> Column:
         case T.FractionalType() if isinstance(held, T.DecimalType):
             return _whole(ts, times, by)
         case T.FractionalType():
-            micros = F.rint(ts.cast("double") * F.lit(float(times)) / F.lit(float(by)))
-            return F.when(micros.between(float(TS_MIN), float(TS_MAX)), micros.cast("bigint"))
+            words = F.rint(ts.cast("double") * F.lit(float(times)) / F.lit(float(by)))
+            return F.when(words.between(float(TS_MIN), float(TS_MAX)), words.cast("bigint"))
         case _:
             return _of_text(ts, columns.ts_unit)
 
@@ -88,8 +88,8 @@ def _of_text(text: Column, unit: str | None) -> Column:
     clock = F.concat(clock, F.substring(F.lit("00:00:00"), F.length(clock) + 1, F.lit(8)))
     local = F.concat(F.substring(text, 1, 10), F.lit("T"), clock, F.lit("."), F.rpad(fraction, 6, "0"), F.lit("Z"))
     known = (F.substring(away, 1, 2) < "24") & (F.substring(away, 3, 2) < "60")
-    micros = F.unix_micros(local.try_cast("timestamp")) + away_us * F.lit(60_000_000)
-    found = F.when(text.rlike(_TEXT) & known, micros)
+    words = F.unix_micros(local.try_cast("timestamp")) + away_us * F.lit(60_000_000)
+    found = F.when(text.rlike(_TEXT) & known, words)
     if unit is None:
         return found
     number = F.when(text.rlike(f"^{NUMBER}$"), text).try_cast("decimal(38,12)")
