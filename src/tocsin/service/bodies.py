@@ -20,8 +20,12 @@ from tocsin.events.batches import Columns
 from tocsin.events.formats import Ndjson
 from tocsin.events.times import unit_needed
 from tocsin.events.types import Kind
+from tocsin.service.encoding import is_utf8, utf8
+from tocsin.service.streams import TooLarge, check_size, check_texts
 
 EVENTS_MAX = 1_000_000
+CONTAINERS_MAX = 2 * EVENTS_MAX
+"""How many lists and objects a body of JSON may have: one of three bytes needs twenty times as much memory."""
 LINE_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 200
 
@@ -29,24 +33,32 @@ Arrays = np.ndarray[Any, Any]
 Object = tuple[int, dict[str, Any]]
 """A JSON object and its place in the body."""
 
+DIGITS_MAX = 1_000
+"""Of longer whole numbers only so many digits are read. They are rejected anyway."""
+
 HEADER = ("type", "ts", "seq")
 DEFAULT = Columns()
 _NDJSON = Ndjson()
 
 
 def arrow_table(body: bytes) -> pa.Table:
+    """An Arrow stream as a table. How large that is, is checked before."""
     if not body:
         raise EventError("the body is empty: there are no events in it")
     try:
+        check_size(body)
         with pa.ipc.open_stream(body) as stream:
-            batches, rows = [], 0
+            batches, rows, texts = [], 0, 0
             for batch in stream:
                 rows += batch.num_rows
                 if rows > EVENTS_MAX:
                     raise EventError(f"one request has at most {EVENTS_MAX:,} events")
                 batch.validate(full=True)
+                texts = check_texts(batch, texts)
                 batches.append(batch)
             return pa.Table.from_batches(batches, stream.schema)
+    except EventError:
+        raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise EventError(f"the body is no Arrow stream that can be read: {str(error)[:200]}") from None
 
@@ -79,6 +91,7 @@ def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     rows: list[Object] = []
     rejected: dict[int, str] = {}
     place = -1
+    _check_containers(body)
     for line in body.split(b"\n"):
         if not line.strip():
             continue
@@ -100,10 +113,25 @@ def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, rejected
 
 
+def _check_containers(body: bytes) -> None:
+    if (count := body.count(b"{") + body.count(b"[")) > CONTAINERS_MAX:
+        raise TooLarge(f"a body has at most {CONTAINERS_MAX:,} brackets and braces, this has {count:,}")
+
+
+def _loaded(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # Python reads no whole number of thousands of digits; it is rejected where it stands
+        return json.loads(body, parse_int=lambda digits: int(digits[:DIGITS_MAX]))
+
+
 def objects(body: bytes) -> list[Any]:
     """What a JSON array holds, or the one object."""
     try:
-        found = json.loads(body)
+        _check_containers(body)
+        found = _loaded(body)
     except UnicodeDecodeError:
         raise EventError("the body is not UTF-8") from None
     except ValueError as error:
@@ -129,7 +157,7 @@ def line_texts(body: bytes, places: Sequence[int]) -> list[str]:
 
 def plain(text: str, characters: int) -> str:
     """The start of a text, as UTF-8 can hold it: a lone surrogate is written as its escape."""
-    return text[:characters].encode(errors="backslashreplace").decode()
+    return utf8(text[:characters])
 
 
 def columns_of(
@@ -146,9 +174,9 @@ def columns_of(
     for place, given in rows:
         cells = {name: value for name, value in given.items() if value is None or name in usable}
         for name, value in cells.items():
-            if value is None or name == "type":
-                continue
-            reason = _misfit(name, value, kinds, wanted, columns)
+            reason = _misnamed(name)
+            if reason is None and value is not None and name != "type":
+                reason = _misfit(name, value, kinds, wanted, columns)
             if reason is not None:
                 rejected[place] = reason
                 break
@@ -170,6 +198,13 @@ def columns_of(
     return pa.table(arrays), np.array([place for place, _ in good], np.int64)
 
 
+def _misnamed(name: str) -> str | None:
+    """Why an attribute cannot be called so."""
+    if not name or len(name) > NAME_CHARACTERS_MAX:
+        return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
+    return None if is_utf8(name) else f"the name '{plain(name, 50)}' has a lone surrogate, which is no character"
+
+
 def _misfit(
     name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], columns: Columns
 ) -> str | None:
@@ -177,6 +212,8 @@ def _misfit(
     kind = _NDJSON.kind(value)
     if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
         return f"{name} is longer than {LINE_BYTES_MAX >> 20} MB"
+    if isinstance(value, str) and not is_utf8(value):
+        return f"{name} has a lone surrogate, which is no character: '{plain(value, 50)}'"
     if kind is None:
         held = "a list" if isinstance(value, list) else "an object"
         return f"{name} holds {held}; it can be a string, a number or a boolean"
@@ -195,8 +232,6 @@ def _misfit(
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
     if name == columns.id:
         return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"{name} should be text, it is {value!r}"
-    if not name or len(name) > NAME_CHARACTERS_MAX:
-        return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
     known = kinds.get(name)
     if kind is Kind.LONG and (known is None or known is Kind.DOUBLE):
         kind = Kind.DOUBLE if wanted.get(name) is Kind.DOUBLE or known is Kind.DOUBLE else Kind.LONG
