@@ -267,40 +267,47 @@ def publish(web: Running, events: list[dict[str, Any]], format: str) -> Any:
 # ---- answers
 
 
-def test_numbers_that_are_not_finite_are_null_in_every_answer(tmp_path: Path) -> None:
-    receiver = Receiver()
-    with running(tmp_path, allow_private=True) as web:
+def test_numbers_that_are_not_finite_are_left_out_of_matches_and_null_in_events(tmp_path: Path) -> None:
+    with running(tmp_path) as web:
         client, http = web.client(), web.http()
         client.deploy(QUOTIENT)
-        http.post("/webhooks", json={"url": f"http://127.0.0.1:{receiver.server_port}/"}).raise_for_status()
+        client.deploy("define Copy(v: double, w: double) from Clock() where v = Clock.v, w = Clock.w + 1.0")
         table = pa.table(
             {
-                "type": ["Dividend"] * 4 + ["Clock"],
-                "ts": [NOW, NOW + 1, NOW + 2, NOW + 3, NOW + 4],
-                "v": [1.0, -1.0, 0.0, 3.0, float("nan")],
-                "w": [0.0, 0.0, 0.0, 2.0, float("inf")],
+                "type": ["Clock"] + ["Dividend"] * 4 + ["End"],
+                "ts": [NOW, NOW + 1, NOW + 2, NOW + 3, NOW + 4, NOW + 5],
+                "v": [float("nan"), 1.0, -1.0, 0.0, 3.0, None],
+                "w": [float("inf"), 0.0, 0.0, 0.0, 2.0, None],
             }
         )
-        assert send(web, hostile_requests.publishing(stream(table), ARROW)).json()["accepted"] == 5
-        web.service.wait()
-        wait_for(lambda: web.service.matches.last >= 1, "a match")
+        assert send(web, hostile_requests.publishing(stream(table), ARROW)).json()["accepted"] == 6
+        wait_for(lambda: client.latest(rule="Quotient"), "the matches")
         found = strict(http.get("/matches").content)["matches"]
-        assert all(one["attributes"].get("v") in (None, 1.5) for one in found)
-        assert found[-1]["attributes"]["v"] == 1.5
+        assert [one["attributes"] for one in found if one["attributes"]] == [{"v": 1.5}]
         events = strict(http.get("/events").content)
-        clock = next(one for one in events if one["type"] == "Clock")
-        assert clock["attributes"] == {"v": None, "w": None}
+        assert [one["attributes"] for one in events if one["type"] == "Clock"] == [{"v": None, "w": None}]
         for path in ("/dead-letters", "/map", "/graph", "/types", *(f"/matches/{one['number']}/why" for one in found)):
             assert strict(http.get(path).content) is not None
         assert strict(http.post("/rules/dry-run", json={"text": QUOTIENT.replace("Quotient", "Other")}).content)
-        assert strict(http.post("/why-not", json={"rule": "Quotient", "ts_us": NOW}).content) is not None
+        assert strict(http.post("/why-not", json={"rule": "Quotient", "ts_us": NOW + 1}).content)
+
+
+def test_a_match_with_numbers_that_are_not_finite_is_json_everywhere(tmp_path: Path) -> None:
+    """Whatever rule has found it: in pages, alone, in a stream and at a webhook."""
+    receiver = Receiver()
+    with running(tmp_path, allow_private=True) as web:
+        http = web.http()
+        http.post("/webhooks", json={"url": f"http://127.0.0.1:{receiver.server_port}/"}).raise_for_status()
+        match = {"id": "ab", "rule": "R", "type": "R", "ts": "2026-07-01T00:00:00.000000Z", "parts": []}
+        web.service.matches.write([{**match, "attributes": {"v": float("nan"), "w": [float("inf")], "t": "\ud800"}}])
+        expected = {"v": None, "w": [None], "t": "\\ud800"}
+        assert strict(http.get("/matches").content)["matches"][0]["attributes"] == expected
+        assert strict(http.get("/matches/1").content)["attributes"] == expected
         with http.stream("GET", "/matches/stream", params={"after": 0}) as answer:
-            for line in answer.iter_lines():
-                if line.startswith("data:"):
-                    assert strict(line[5:].encode())["rule"] == "Quotient"
-                    break
+            data = next(line for line in answer.iter_lines() if line.startswith("data:"))
+            assert strict(data[5:].encode())["attributes"] == expected
         wait_for(lambda: receiver.taken, "a webhook")
-        assert strict(receiver.taken[0][1])["matches"]
+        assert strict(receiver.taken[0][1])["matches"][0]["attributes"] == expected
     receiver.shutdown()
     receiver.server_close()
 

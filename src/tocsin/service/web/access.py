@@ -54,6 +54,8 @@ class Place:
     body_bytes: int = BODY_BYTES
     body_s: float = BODY_S
     streams: int = 0
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the service stops: streams end then."""
     dry_runs: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 

@@ -48,11 +48,12 @@ class Guard:
 
         bounded = Bounded(receive, limit_bytes, self._place.body_s)
 
+        started = False
         refused: Message | None = None
         said = b""
 
         async def sending(message: Message) -> None:
-            nonlocal refused, said
+            nonlocal started, refused, said
             if refused is not None:  # of an answer that is no problem document, the text becomes its message
                 said = (said + message.get("body", b""))[:SAID_BYTES]
                 if not message.get("more_body", False):
@@ -63,6 +64,7 @@ class Guard:
             if message["type"] == "http.response.start" and message["status"] >= 400:
                 await bounded.drain()
             if message["type"] == "http.response.start":
+                started = True
                 there = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in there)]
                 if message["status"] >= 400 and not _is_json(message["headers"]) and scope["method"] != "HEAD":
@@ -73,7 +75,11 @@ class Guard:
         if refusal is not None:
             await _answer(refusal, sending)
             return
-        await self._app(scope, bounded, sending)
+        try:
+            await self._app(scope, bounded, sending)
+        except asyncio.CancelledError:  # the service stops and does not wait any longer
+            if not started:
+                await _answer(Refusal(503, "the service is stopping"), send)
 
     def _refused(self, headers: dict[bytes, str], limit_bytes: int) -> Refusal | None:
         host = headers.get(b"host", "")

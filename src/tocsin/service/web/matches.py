@@ -160,12 +160,18 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             telling = asyncio.create_task(self._tell(send))
             leaving = asyncio.create_task(_left(receive))
-            _, pending = await asyncio.wait((telling, leaving), return_when=asyncio.FIRST_COMPLETED)
+            ending = asyncio.create_task(self._place.ending.wait())
+            tasks = (telling, leaving, ending)
+            _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 task.cancel()
-            for task in (telling, leaving):
+            for task in tasks:
                 with suppress(asyncio.CancelledError, TimeoutError, OSError):
                     await task
+            if ending in pending:
+                return
+            with suppress(OSError):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._place.streams -= 1
             self._feed.listeners.remove(listener)

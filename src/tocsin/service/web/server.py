@@ -7,9 +7,11 @@ import socket
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tocsin.service.encoding import to_json
+from tocsin.service.web.access import Place
 from tocsin.service.web.guard import HEADERS
 
 HEADERS_S = 10.0
@@ -118,6 +120,15 @@ class Impatient(HttpToolsProtocol):
             self.transport.close()
 
 
+class Server(uvicorn.Server):
+    """Ends event streams first when it stops: they would go on until they are cancelled."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        place: Place = self.config.app.state.place  # type: ignore[union-attr]
+        place.ending.set()
+        await super().shutdown(sockets)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket on an address; port 0 is any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -127,7 +138,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def server(app: Any) -> uvicorn.Server:
+def server(app: FastAPI) -> uvicorn.Server:
     """What runs the application; nothing of a request but its method and path is ever logged."""
     config = uvicorn.Config(
         app,
@@ -141,4 +152,4 @@ def server(app: Any) -> uvicorn.Server:
         limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=3,
     )
-    return uvicorn.Server(config)
+    return Server(config)
