@@ -7,6 +7,7 @@ finds the bad ones and why they are bad.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -21,11 +22,12 @@ from tocsin.events.formats import Ndjson
 from tocsin.events.times import unit_needed
 from tocsin.events.types import Kind
 from tocsin.service.encoding import is_utf8, utf8
-from tocsin.service.streams import TooLarge, check_size, check_texts
+from tocsin.service.streams import CELLS_MAX, TooLarge, check_size, check_texts
 
 EVENTS_MAX = 1_000_000
 CONTAINERS_MAX = 2 * EVENTS_MAX
 """How many lists and objects a body of JSON may have: one of three bytes needs twenty times as much memory."""
+VALUES_MAX = 10 * EVENTS_MAX
 LINE_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 200
 
@@ -38,6 +40,7 @@ DIGITS_MAX = 1_000
 
 HEADER = ("type", "ts", "seq")
 DEFAULT = Columns()
+_NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t]*:')
 _NDJSON = Ndjson()
 
 
@@ -53,13 +56,14 @@ def arrow_table(body: bytes) -> pa.Table:
                 rows += batch.num_rows
                 if rows > EVENTS_MAX:
                     raise EventError(f"one request has at most {EVENTS_MAX:,} events")
-                batch.validate(full=True)
+                batch.validate()
                 texts = check_texts(batch, texts)
+                batch.validate(full=True)  # which reads the text of every row
                 batches.append(batch)
             return pa.Table.from_batches(batches, stream.schema)
     except EventError:
         raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         raise EventError(f"the body is no Arrow stream that can be read: {str(error)[:200]}") from None
 
 
@@ -72,6 +76,7 @@ def fast_lines(body: bytes) -> pa.Table | None:
         return None
     if lines > EVENTS_MAX:
         raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {lines:,}")
+    _check_names(data, lines)
     try:
         if not data.isascii():
             data.decode()
@@ -86,12 +91,35 @@ def fast_lines(body: bytes) -> pa.Table | None:
     return table
 
 
+def _check_names(data: bytes, lines: int) -> None:
+    """Fails if a table of these lines, with a column for each name in them, would have too many values."""
+    pairs = data.count(b":")
+    if pairs * lines <= CELLS_MAX:
+        return
+    if b"\\" not in data:  # mostly each line has the names of the first: that is found faster
+        first = set(_NAME.findall(data[: data.find(b"\n")]))
+        if len(first) <= 20 and sum(data.count(b'"%s":' % name) for name in first) == pairs:
+            return
+    names: set[bytes] = set()
+    for found in _NAME.finditer(data):
+        names.add(found[1])
+        check_cells(len(names), lines)
+
+
+def check_cells(columns: int, rows: int) -> None:
+    """Fails if a table of that size would have too many values: each event has a value, or null, in each column."""
+    if columns * rows > CELLS_MAX:
+        raise TooLarge(
+            f"the events of a body have at most {CELLS_MAX:,} values, with a null for each attribute that another has"
+        )
+
+
 def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     """The objects of NDJSON with their places, and the lines that are none."""
     rows: list[Object] = []
     rejected: dict[int, str] = {}
     place = -1
-    _check_containers(body)
+    _check_values(body)
     for line in body.split(b"\n"):
         if not line.strip():
             continue
@@ -113,9 +141,12 @@ def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, rejected
 
 
-def _check_containers(body: bytes) -> None:
+def _check_values(body: bytes) -> None:
+    """Fails if a body of JSON would need far more memory than it has bytes. Those in texts are counted too."""
     if (count := body.count(b"{") + body.count(b"[")) > CONTAINERS_MAX:
         raise TooLarge(f"a body has at most {CONTAINERS_MAX:,} brackets and braces, this has {count:,}")
+    if (count := body.count(b",")) > VALUES_MAX:
+        raise TooLarge(f"a body has at most {VALUES_MAX:,} commas, this has {count:,}")
 
 
 def _loaded(body: bytes) -> Any:
@@ -130,7 +161,7 @@ def _loaded(body: bytes) -> Any:
 def objects(body: bytes) -> list[Any]:
     """What a JSON array holds, or the one object."""
     try:
-        _check_containers(body)
+        _check_values(body)
         found = _loaded(body)
     except UnicodeDecodeError:
         raise EventError("the body is not UTF-8") from None
@@ -183,6 +214,7 @@ def columns_of(
         else:
             good.append((place, cells))
     names = dict.fromkeys(["type", *(name for _, cells in good for name in cells)])
+    check_cells(len(names), len(good))
     arrays: dict[str, pa.Array] = {}
     for name in names:
         values = [cells.get(name) for _, cells in good]

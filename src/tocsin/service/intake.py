@@ -34,6 +34,7 @@ from tocsin.service.bodies import (
     Arrays,
     Object,
     arrow_table,
+    check_cells,
     columns_of,
     fast_lines,
     line_texts,
@@ -297,6 +298,7 @@ class Intake:
             names.append(type)
         if not batches:
             return Taken(_EMPTY, (), rejected, news, times)
+        check_cells(len({name for one in batches for name in one.column_names}), sum(map(len, places)))
         batch = concat(batches).take(np.argsort(np.concatenate(places), kind="stable"))
         return Taken(batch, tuple(names), rejected, news, times)
 
@@ -393,6 +395,6 @@ def _row_text(table: pa.Table, row: int) -> str:
     for name in table.column_names:
         cell = table[name][row]
         if cell.is_valid:
-            value = show(cell)
+            value = show(cell) if kind_of(cell.type) is not None else f"<{cell.type}>"[:100]  # a list may be long
             cells[name] = value if isinstance(value, int | float | bool) else str(value)[:EVENT_CHARACTERS_MAX]
     return _object_text(cells)

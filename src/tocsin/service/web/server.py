@@ -20,6 +20,9 @@ CONNECTIONS_MAX = 2_000
 
 HEAD_BYTES_MAX = 64 << 10
 """How large the request line and the headers of a request may be together; the trailers after a body likewise."""
+DISCARDED_BYTES_MAX = 1 << 20
+DISCARDED_S = 0.5
+"""How much is read after a refusal, and for how long: a client that is still sending would not get the answer."""
 REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
 
 
@@ -39,6 +42,8 @@ class Impatient(HttpToolsProtocol):
     """How much has come of the request line, headers or trailers that are not complete."""
     _parsed_bytes = 0
     """The same for those of them that the parser has handed on."""
+    _refused = False
+    """Whether this connection has had its answer, and is only read so that the client gets it."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -50,12 +55,16 @@ class Impatient(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._head_bytes += len(data)
+        if self._refused:
+            if self._head_bytes > DISCARDED_BYTES_MAX:
+                self.transport.close()
+            return
         super().data_received(data)
-        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+        if self._head_bytes > HEAD_BYTES_MAX and not self._refused and not self.transport.is_closing():
             self._refuse_head()
 
     def on_message_begin(self) -> None:
-        self._head_bytes = self._parsed_bytes = 0
+        self._parsed_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -101,7 +110,8 @@ class Impatient(HttpToolsProtocol):
             about = [*HEADERS, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             lines = b"".join(b"%s: %s\r\n" % one for one in [*about, (b"connection", b"close")])
             self.transport.write(head + lines + b"\r\n" + body)
-        self.transport.close()
+        self._refused = True
+        self.loop.call_later(DISCARDED_S, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
