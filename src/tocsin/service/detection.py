@@ -179,9 +179,9 @@ class Detection:
         if text.program.interests:
             types = {type.name: type for type in text.program.types}
             catalog = Catalog(types=types, seen={} if types else given.seen, closed=bool(types))
-            return _loadable(plan(text.program.rules, catalog), text)
+            return plan(text.program.rules, catalog)
         rules = [rule for rule in self.plan.sources if rule.name in rest]
-        return _loadable(plan([*rules, *text.program.rules], given.declaring(text.program.types)), text)
+        return plan([*rules, *text.program.rules], given.declaring(text.program.types))
 
     def check_kinds(self, kinds: Mapping[str, Mapping[str, Kind]]) -> None:
         """Fails if some rule cannot use events with attributes of these kinds."""
@@ -322,14 +322,13 @@ class Detection:
         return detection, header["more"]
 
 
-def _loadable(plan: Plan, text: Text) -> Plan:
-    """The plan. Fails if the engine cannot hold a rule of the text, before that stops detection."""
+def check_loadable(plan: Plan, text: Text) -> None:
+    """Fails if the engine cannot hold a rule of the text, before the rule is deployed and stops detection."""
     mine = {rule.name for rule in text.program.rules}
     tables = Tables(Texts())
     for rule in plan.rules:
         if rule.rule.name in mine:
             tables.load(rule, plan.level(rule))
-    return plan
 
 
 def joined(records: Sequence[Events]) -> tuple[pa.Table, tuple[str, ...]]:
