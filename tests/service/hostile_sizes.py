@@ -159,7 +159,7 @@ def read(path: str, format: str) -> None:
     warm = stream({"type": types(10), "a": pa.array(np.zeros(10))})
     intake.read(warm, ARROW_STREAM, now_us=0, bounds=Bounds(-(2**61), 2**61))
     body = Path(path).read_bytes()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = peak_kb()
     try:
         taken = intake.read(body, format, now_us=0, bounds=Bounds(-(2**61), 2**61), columns=Columns())

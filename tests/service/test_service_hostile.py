@@ -145,8 +145,8 @@ def test_good_events_beside_any_bad_event_are_accepted(patient: Running, format:
         body = f"[{GOOD}, {event}, {GOOD}]" if format == JSON else f"{GOOD}\n{event}\n{GOOD}"
         for query in ("", "?id=key"):
             answer = send(patient, hostile_requests.publishing(body.encode(), format, query))
-            told = answer.json()
-            if answer.status_code != 200 or told["accepted"] < 2 or told["accepted"] + told["rejected"] != 3:
+            receipt = answer.json()
+            if answer.status_code != 200 or receipt["accepted"] < 2 or receipt["accepted"] + receipt["rejected"] != 3:
                 faults[name, query] = answer.text[:200]
     assert faults == {}
 
@@ -202,10 +202,10 @@ BESIDE: dict[str, dict[str, pa.Array]] = {
 def test_good_rows_beside_any_bad_row_are_accepted(patient: Running, name: str) -> None:
     columns = {"type": pa.array(["Good", "Odd", "Good"]), "ts": MICROSECONDS, **BESIDE[name]}
     answer = send(patient, hostile_requests.publishing(stream(pa.table(columns)), ARROW))
-    told = answer.json()
-    assert answer.status_code == 200, told
-    assert told["accepted"] >= 2, told
-    assert told["accepted"] + told["rejected"] == 3
+    receipt = answer.json()
+    assert answer.status_code == 200, receipt
+    assert receipt["accepted"] >= 2, receipt
+    assert receipt["accepted"] + receipt["rejected"] == 3
 
 
 def test_events_with_lone_surrogates_are_rejected_one_by_one(patient: Running) -> None:
@@ -214,19 +214,19 @@ def test_events_with_lone_surrogates_are_rejected_one_by_one(patient: Running) -
         '{"type": "\\ud800"}', '{"type": "Odd", "ts": "\\ud800"}', '{"type": "Odd", "key": "\\udfff"}',
     ]  # fmt: skip
     for body, format in ((f"[{', '.join([GOOD, *odd, GOOD])}]", JSON), ("\n".join([GOOD, *odd, GOOD]), NDJSON)):
-        told = send(patient, hostile_requests.publishing(body.encode(), format, "?id=key")).json()
-        assert (told["accepted"], told["rejected"]) == (2, 6)
-        assert [one["index"] for one in told["reasons"]] == [1, 2, 3, 4, 5, 6]
+        receipt = send(patient, hostile_requests.publishing(body.encode(), format, "?id=key")).json()
+        assert (receipt["accepted"], receipt["rejected"]) == (2, 6)
+        assert [one["index"] for one in receipt["reasons"]] == [1, 2, 3, 4, 5, 6]
     raw_surrogate = b'[{"type": "Odd", "v": "\xed\xa0\x80"}, %s]' % GOOD.encode()
-    told = send(patient, hostile_requests.publishing(raw_surrogate, JSON)).json()
-    assert (told["accepted"], told["rejected"]) == (1, 1)
+    receipt = send(patient, hostile_requests.publishing(raw_surrogate, JSON)).json()
+    assert (receipt["accepted"], receipt["rejected"]) == (1, 1)
 
 
 def test_whole_numbers_of_thousands_of_digits_are_rejected_one_by_one(patient: Running) -> None:
     body = f'[{GOOD}, {{"type": "Odd", "v": {"9" * 5_000}}}, {{"type": "Odd", "ts": -{"9" * 5_000}}}, {GOOD}]'
-    told = send(patient, hostile_requests.publishing(body.encode(), JSON)).json()
-    assert (told["accepted"], told["rejected"]) == (2, 2)
-    assert "more than 64 bits" in told["reasons"][0]["reason"]
+    receipt = send(patient, hostile_requests.publishing(body.encode(), JSON)).json()
+    assert (receipt["accepted"], receipt["rejected"]) == (2, 2)
+    assert "more than 64 bits" in receipt["reasons"][0]["reason"]
 
 
 @pytest.mark.parametrize("format", [JSON, NDJSON, ARROW])
@@ -242,11 +242,11 @@ def test_events_that_are_rejected_register_no_types(tmp_path: Path, format: str)
             {"type": "Range", "ts": 2**62, "d": 1.5},
             {"type": "Good", "ts": NOW - 10_000_000, "e": 1.5},
         ]
-        told = publish(web, rejected, format)
-        assert (told["accepted"], told["rejected"]) == (0, 5)
+        receipt = publish(web, rejected, format)
+        assert (receipt["accepted"], receipt["rejected"]) == (0, 5)
         assert web.http().get("/types").json() == {"Good": {"v": "double"}}
-        told = publish(web, [*rejected, {"type": "Fine", "ts": NOW + 1, "w": 1.5}], format)
-        assert (told["accepted"], told["rejected"]) == (1, 5)
+        receipt = publish(web, [*rejected, {"type": "Fine", "ts": NOW + 1, "w": 1.5}], format)
+        assert (receipt["accepted"], receipt["rejected"]) == (1, 5)
         assert web.http().get("/types").json() == {"Good": {"v": "double"}, "Fine": {"w": "double"}}
         names = {letter["type"] for letter in web.http().get("/dead-letters").json()["dead_letters"]}
         assert {"Late", "Ahead", "Range"} <= names

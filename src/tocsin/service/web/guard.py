@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DRAINED_BYTES = 16 << 20
 DRAINED_S = 2.0
-SAID_BYTES = 1_000
+DETAIL_BYTES = 1_000
 """How much of an answer that is no JSON is taken over into a problem document."""
 Headers = list[tuple[bytes, bytes]]
 HEADERS = [
@@ -50,14 +50,14 @@ class Guard:
 
         started = False
         refused: Message | None = None
-        said = b""
+        detail = b""
 
         async def sending(message: Message) -> None:
-            nonlocal started, refused, said
+            nonlocal started, refused, detail
             if refused is not None:  # of an answer that is no problem document, the text becomes its message
-                said = (said + message.get("body", b""))[:SAID_BYTES]
+                detail = (detail + message.get("body", b""))[:DETAIL_BYTES]
                 if not message.get("more_body", False):
-                    start, body = _problem(refused["status"], said.decode(errors="replace"), refused["headers"])
+                    start, body = _problem(refused["status"], detail.decode(errors="replace"), refused["headers"])
                     await send(start)
                     await send(body)
                 return
