@@ -404,7 +404,7 @@ def test_arrow_with_any_byte_changed_is_no_failure(web: Running) -> None:
     for at in range(0, len(body), 7):
         broken = body[:at] + bytes([body[at] ^ 0x55]) + body[at + 1 :]
         answer = http.post("/events", content=broken, headers={"Content-Type": ARROW})
-        assert answer.status_code in (200, 422), (at, answer.text)
+        assert answer.status_code in (200, 413, 422), (at, answer.text)
     assert (
         http.post("/events", content=body, headers={"Content-Type": ARROW, "Content-Encoding": "gzip"}).status_code
         == 415

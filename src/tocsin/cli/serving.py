@@ -10,6 +10,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import typer
 
@@ -46,7 +47,7 @@ class Plain(logging.Formatter):
 
 
 def serve(wanted: Wanted) -> None:
-    """Runs the service until Ctrl-C or SIGTERM."""
+    """Runs the service until SIGTERM, or until Ctrl-C, which is a `KeyboardInterrupt` when all is saved."""
     try:
         from tocsin.service.web.app import create
     except ImportError as error:
@@ -112,11 +113,19 @@ def serve(wanted: Wanted) -> None:
 
         import uvloop
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stopped_by: list[int] = []
+
+        def stop(number: int, _: FrameType | None) -> None:
+            stopped_by.append(number)
+            raise KeyboardInterrupt
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
         try:
             uvloop.run(run())
         except KeyboardInterrupt:
-            pass
+            if signal.SIGINT in stopped_by:
+                raise
         finally:
             if demo is not None:
                 demo.stop()

@@ -103,7 +103,7 @@ def show(value: pa.Scalar[Any]) -> Any:
     """A value of a column in Python, also a time that Python's own types cannot hold."""
     try:
         return value.as_py()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, KeyError):  # KeyError: a zone that this machine does not know
         type: Any = value.type
         if pa.types.is_timestamp(type):
             return f"{value.cast(pa.int64()).as_py()} {type.unit}"
@@ -140,7 +140,8 @@ def _of_floats(array: pa.Array, unit: str) -> tuple[pa.Array, list[int]]:
     values = given.fill_null(0.0).to_numpy(zero_copy_only=False)
     odd = ~np.isfinite(values)
     times, by = UNITS[unit]
-    scaled = np.where(odd, 0.0, values) * float(times) / float(by)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is clipped
+        scaled = np.where(odd, 0.0, values) * float(times) / float(by)
     words = np.rint(np.clip(scaled, -float(_FAR), float(_FAR))).astype(np.int64)
     null = given.is_null().to_numpy(zero_copy_only=False)
     return pa.array(words, pa.int64(), mask=null | odd), np.nonzero(odd)[0].tolist()

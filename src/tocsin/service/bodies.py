@@ -7,6 +7,7 @@ finds the bad ones and why they are bad.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -20,8 +21,13 @@ from tocsin.events.batches import Columns
 from tocsin.events.formats import Ndjson
 from tocsin.events.times import micros, unit_needed
 from tocsin.events.types import Kind
+from tocsin.service.encoding import is_utf8, utf8
+from tocsin.service.streams import CELLS_MAX, TooLarge, check_size, check_texts
 
 EVENTS_MAX = 1_000_000
+CONTAINERS_MAX = 2 * EVENTS_MAX
+"""How many lists and objects a body of JSON may have: one of three bytes needs twenty times as much memory."""
+VALUES_MAX = 10 * EVENTS_MAX
 LINE_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 200
 
@@ -29,25 +35,35 @@ Arrays = np.ndarray[Any, Any]
 Object = tuple[int, dict[str, Any]]
 """A JSON object and its place in the body."""
 
+DIGITS_MAX = 1_000
+"""Of longer whole numbers only so many digits are read. They are rejected anyway."""
+
 HEADER = ("type", "ts", "seq")
 DEFAULT = Columns()
+_NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t]*:')
 _NDJSON = Ndjson()
 
 
 def arrow_table(body: bytes) -> pa.Table:
+    """An Arrow stream as a table. How large that is, is checked before."""
     if not body:
         raise EventError("the body is empty: there are no events in it")
     try:
+        check_size(body)
         with pa.ipc.open_stream(body) as stream:
-            batches, rows = [], 0
+            batches, rows, texts = [], 0, 0
             for batch in stream:
                 rows += batch.num_rows
                 if rows > EVENTS_MAX:
                     raise EventError(f"one request has at most {EVENTS_MAX:,} events")
-                batch.validate(full=True)
+                batch.validate()
+                texts = check_texts(batch, texts)
+                batch.validate(full=True)  # which reads the text of every row
                 batches.append(batch)
             return pa.Table.from_batches(batches, stream.schema)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except EventError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         raise EventError(f"the body is no Arrow stream that can be read: {str(error)[:200]}") from None
 
 
@@ -60,6 +76,7 @@ def fast_lines(body: bytes) -> pa.Table | None:
         return None
     if lines > EVENTS_MAX:
         raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {lines:,}")
+    _check_names(data, lines)
     try:
         if not data.isascii():
             data.decode()
@@ -74,11 +91,35 @@ def fast_lines(body: bytes) -> pa.Table | None:
     return table
 
 
+def _check_names(data: bytes, lines: int) -> None:
+    """Fails if a table of these lines, with a column for each name in them, would have too many values."""
+    pairs = data.count(b":")
+    if pairs * lines <= CELLS_MAX:
+        return
+    if b"\\" not in data:  # mostly each line has the names of the first: that is found faster
+        first = set(_NAME.findall(data[: data.find(b"\n")]))
+        if len(first) <= 20 and sum(data.count(b'"%s":' % name) for name in first) == pairs:
+            return
+    names: set[bytes] = set()
+    for found in _NAME.finditer(data):
+        names.add(found[1])
+        check_cells(len(names), lines)
+
+
+def check_cells(columns: int, rows: int) -> None:
+    """Fails if a table of that size would have too many values: each event has a value, or null, in each column."""
+    if columns * rows > CELLS_MAX:
+        raise TooLarge(
+            f"the events of a body have at most {CELLS_MAX:,} values, with a null for each attribute that another has"
+        )
+
+
 def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     """The objects of NDJSON with their places, and the lines that are none."""
     rows: list[Object] = []
     rejected: dict[int, str] = {}
     place = -1
+    _check_values(body)
     for line in body.split(b"\n"):
         if not line.strip():
             continue
@@ -100,10 +141,28 @@ def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
     return rows, rejected
 
 
+def _check_values(body: bytes) -> None:
+    """Fails if a body of JSON would need far more memory than it has bytes. Those in texts are counted too."""
+    if (count := body.count(b"{") + body.count(b"[")) > CONTAINERS_MAX:
+        raise TooLarge(f"a body has at most {CONTAINERS_MAX:,} brackets and braces, this has {count:,}")
+    if (count := body.count(b",")) > VALUES_MAX:
+        raise TooLarge(f"a body has at most {VALUES_MAX:,} commas, this has {count:,}")
+
+
+def _loaded(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # Python reads no whole number of thousands of digits; it is rejected where it stands
+        return json.loads(body, parse_int=lambda digits: int(digits[:DIGITS_MAX]))
+
+
 def objects(body: bytes) -> list[Any]:
     """What a JSON array holds, or the one object."""
     try:
-        found = json.loads(body)
+        _check_values(body)
+        found = _loaded(body)
     except UnicodeDecodeError:
         raise EventError("the body is not UTF-8") from None
     except ValueError as error:
@@ -129,7 +188,7 @@ def line_texts(body: bytes, places: Sequence[int]) -> list[str]:
 
 def plain(text: str, characters: int) -> str:
     """The start of a text, as UTF-8 can hold it: a lone surrogate is written as its escape."""
-    return text[:characters].encode(errors="backslashreplace").decode()
+    return utf8(text[:characters])
 
 
 def columns_of(
@@ -146,9 +205,9 @@ def columns_of(
     for place, given in rows:
         cells = {name: value for name, value in given.items() if value is None or name in usable}
         for name, value in cells.items():
-            if value is None or name == "type":
-                continue
-            reason = _misfit(name, value, kinds, wanted, columns)
+            reason = _misnamed(name)
+            if reason is None and value is not None and name != "type":
+                reason = _misfit(name, value, kinds, wanted, columns)
             if reason is not None:
                 rejected[place] = reason
                 break
@@ -157,6 +216,7 @@ def columns_of(
     if columns.ts_unit is None:
         good = _counted(good, rejected)
     names = dict.fromkeys(["type", *(name for _, cells in good for name in cells)])
+    check_cells(len(names), len(good))
     arrays: dict[str, pa.Array] = {}
     for name in names:
         values = [cells.get(name) for _, cells in good]
@@ -184,6 +244,13 @@ def _counted(rows: list[Object], rejected: dict[int, str]) -> list[Object]:
     return [(place, {**cells, "ts": counts[place]} if place in counts else cells) for place, cells in kept]
 
 
+def _misnamed(name: str) -> str | None:
+    """Why an attribute cannot be called so."""
+    if not name or len(name) > NAME_CHARACTERS_MAX:
+        return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
+    return None if is_utf8(name) else f"the name '{plain(name, 50)}' has a lone surrogate, which is no character"
+
+
 def _misfit(
     name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], columns: Columns
 ) -> str | None:
@@ -191,6 +258,8 @@ def _misfit(
     kind = _NDJSON.kind(value)
     if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
         return f"{name} is longer than {LINE_BYTES_MAX >> 20} MB"
+    if isinstance(value, str) and not is_utf8(value):
+        return f"{name} has a lone surrogate, which is no character: '{plain(value, 50)}'"
     if kind is None:
         held = "a list" if isinstance(value, list) else "an object"
         return f"{name} holds {held}; it can be a string, a number or a boolean"
@@ -208,8 +277,6 @@ def _misfit(
         return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
     if name == columns.id:
         return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"{name} should be text, it is {value!r}"
-    if not name or len(name) > NAME_CHARACTERS_MAX:
-        return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
     known = kinds.get(name)
     if kind is Kind.LONG and (known is None or known is Kind.DOUBLE):
         kind = Kind.DOUBLE if wanted.get(name) is Kind.DOUBLE or known is Kind.DOUBLE else Kind.LONG

@@ -25,7 +25,7 @@ from tocsin.events.scheduler import BEGINNING
 from tocsin.events.types import SECOND_US
 from tocsin.service.committer import Committer
 from tocsin.service.deployed import Deployed, Text, read
-from tocsin.service.detection import Detection, Row
+from tocsin.service.detection import Detection, Row, check_loadable
 from tocsin.service.feed import Feed
 from tocsin.service.intake import REASONS_MAX, Bounds, Intake, Registry, Taken
 from tocsin.service.log import Log
@@ -201,7 +201,8 @@ class Service:
     def check(self, source: str, language: str | None = None) -> Text:
         """Reads a text of rules and says what is wrong with it here; rules of the same names would be replaced."""
         text = read(source, language)
-        self.detection.check(text, [name for name in text.names if name in self.detection.deployed])
+        there = [name for name in text.names if name in self.detection.deployed]
+        check_loadable(self.detection.check(text, there), text)
         return text
 
     def deploy(
@@ -215,7 +216,7 @@ class Service:
             raise Conflict(message, hint="Replace it, or give this one another name.")
         if len(self.detection.deployed) + len(text.names) > RULES_MAX:
             raise RuleError(f"there are at most {RULES_MAX:,} rules")
-        self.detection.check(text, there)
+        check_loadable(self.detection.check(text, there), text)
         return self._change(Change(there, Deploy(source, text.language), by=by))
 
     def remove(self, id: str, by: str = "") -> Future[tuple[Deployed, ...]]:

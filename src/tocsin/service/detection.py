@@ -21,6 +21,8 @@ import pyarrow as pa
 from tocsin.engine.detector import Detector
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.following import HISTORY_US
+from tocsin.engine.tables import Tables
+from tocsin.engine.texts import Texts
 from tocsin.errors import RuleError, StateError, TocsinError, nearest
 from tocsin.events.arrow import concat
 from tocsin.events.files import records as rows_of
@@ -176,7 +178,8 @@ class Detection:
         given = self.plan.given
         if text.program.interests:
             types = {type.name: type for type in text.program.types}
-            return plan(text.program.rules, Catalog(types=types, seen={} if types else given.seen, closed=bool(types)))
+            catalog = Catalog(types=types, seen={} if types else given.seen, closed=bool(types))
+            return plan(text.program.rules, catalog)
         rules = [rule for rule in self.plan.sources if rule.name in rest]
         return plan([*rules, *text.program.rules], given.declaring(text.program.types))
 
@@ -317,6 +320,15 @@ class Detection:
         detection.matches_by_rule.update(header["matches"])
         detection.dead = header["dead"]
         return detection, header["more"]
+
+
+def check_loadable(plan: Plan, text: Text) -> None:
+    """Fails if the engine cannot hold a rule of the text, before the rule is deployed and stops detection."""
+    mine = {rule.name for rule in text.program.rules}
+    tables = Tables(Texts())
+    for rule in plan.rules:
+        if rule.rule.name in mine:
+            tables.load(rule, plan.level(rule))
 
 
 def joined(records: Sequence[Events]) -> tuple[pa.Table, tuple[str, ...]]:

@@ -7,7 +7,6 @@ Readers keep a number and ask for what comes after it; the last lines are at han
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tocsin.service.encoding import to_json
 from tocsin.service.log import Log
 
 AT_HAND = 20_000
@@ -71,10 +71,7 @@ class Feed:
         if not objects:
             return
         first = self.last + 1
-        lines = [
-            Line(number, json.dumps({"number": number, **one}, ensure_ascii=False, separators=(",", ":")).encode())
-            for number, one in enumerate(objects, first)
-        ]
+        lines = [Line(number, to_json({"number": number, **one})) for number, one in enumerate(objects, first)]
         body = b"\n".join(line.text for line in lines)
         position, names = self._log.end, self._names(body)
         self._log.append([_HEAD.pack(first, upto, len(lines)) + body])

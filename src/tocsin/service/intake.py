@@ -23,7 +23,7 @@ from tocsin.errors import EventError, RuleError
 from tocsin.events.arrow import concat, kind_of, whole
 from tocsin.events.batches import DEFINED, Columns, Known, read
 from tocsin.events.clock import Clock
-from tocsin.events.times import UNITS, micros
+from tocsin.events.times import UNITS, micros, show
 from tocsin.events.types import Kind
 from tocsin.service.bodies import (
     DEFAULT,
@@ -34,6 +34,7 @@ from tocsin.service.bodies import (
     Arrays,
     Object,
     arrow_table,
+    check_cells,
     columns_of,
     fast_lines,
     line_texts,
@@ -41,6 +42,7 @@ from tocsin.service.bodies import (
     plain,
 )
 from tocsin.service.bodies import lines as lines_of
+from tocsin.service.encoding import is_utf8
 from tocsin.service.records import Letter
 
 JSON, NDJSON, ARROW_STREAM = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
@@ -54,6 +56,7 @@ REASON_CHARACTERS_MAX = 300
 EVENT_CHARACTERS_MAX = 1_000
 YEAR_1_US = -62_135_596_800_000_000
 
+NO_TYPE = "is no name of a type: that is letters, digits and _"
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Kinds = Mapping[str, Mapping[str, Kind]]
@@ -138,7 +141,7 @@ class Intake:
             rows = [(place, one) for place, one in enumerate(found) if isinstance(one, dict)]
             rejected = {place: "not a JSON object" for place, one in enumerate(found) if not isinstance(one, dict)}
             taken = self._rows(rows, rejected, columns, now_us, bounds)
-            return _with_letters(taken, lambda places: [json.dumps(found[place]) for place in places])
+            return _with_letters(taken, lambda places: [_object_text(found[place]) for place in places])
         raise EventError(f"events come as {', '.join(FORMATS)}, not as '{format}'")
 
     def table(self, table: pa.Table, *, now_us: int, bounds: Bounds) -> Taken:
@@ -154,6 +157,9 @@ class Intake:
     def _table(self, table: pa.Table, columns: Columns, now_us: int, bounds: Bounds, *, text: bool) -> Taken:
         if table.num_rows > EVENTS_MAX:
             raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {table.num_rows:,}")
+        if len(set(table.column_names)) < table.num_columns:
+            twice = next(name for name in table.column_names if table.column_names.count(name) > 1)
+            raise EventError(f"the events have two columns called '{twice[:NAME_CHARACTERS_MAX]}'")
         table = _timed(table, now_us, columns)
         if columns.id not in table.column_names:
             columns = replace(columns, id=None)
@@ -263,6 +269,8 @@ class Intake:
         for place, cells in rows:
             if not isinstance(type := cells.get("type"), str):
                 rejected[place] = "there is no type" if type is None else f"type is {type!r}, not a name"
+            elif not is_utf8(type):
+                rejected[place] = f"{type[:50]!r} {NO_TYPE}"
             else:
                 by_type.setdefault(type, []).append((place, cells))
         batches: list[pa.Table] = []
@@ -290,6 +298,7 @@ class Intake:
             names.append(type)
         if not batches:
             return Taken(_EMPTY, (), rejected, news, times)
+        check_cells(len({name for one in batches for name in one.column_names}), sum(map(len, places)))
         batch = concat(batches).take(np.argsort(np.concatenate(places), kind="stable"))
         return Taken(batch, tuple(names), rejected, news, times)
 
@@ -339,9 +348,8 @@ def _type_names(table: pa.Table) -> tuple[tuple[str, ...], dict[int, str]]:
     reasons: dict[int, str] = {}
     if odd:
         rows = np.asarray(pc.fill_null(pc.is_in(column.cast(pa.string()), pa.array(odd)), False))
-        said = "is no name of a type: that is letters, digits and _"
         texts = column.cast(pa.string())
-        reasons = {row: f"{texts[row].as_py()[:50]!r} {said}" for row in np.nonzero(rows)[0].tolist()}
+        reasons = {row: f"{texts[row].as_py()[:50]!r} {NO_TYPE}" for row in np.nonzero(rows)[0].tolist()}
         names = [name for name in names if name not in set(odd)]
     return tuple(names), reasons
 
@@ -387,15 +395,20 @@ def _type_in(text: str) -> str | None:
     return plain(type, NAME_CHARACTERS_MAX) if isinstance(type, str) else None
 
 
+def _object_text(value: object) -> str:
+    """A value of a body as JSON; nothing if it is nested too deeply for that."""
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return ""
+
+
 def _row_text(table: pa.Table, row: int) -> str:
     """A row as JSON."""
     cells: dict[str, object] = {}
     for name in table.column_names:
         cell = table[name][row]
         if cell.is_valid:
-            try:
-                value = cell.as_py()
-            except (ValueError, OverflowError):  # a time that Python does not have
-                value = str(cell.cast(pa.int64()))
+            value = show(cell) if kind_of(cell.type) is not None else f"<{cell.type}>"[:100]  # a list may be long
             cells[name] = value if isinstance(value, int | float | bool) else str(value)[:EVENT_CHARACTERS_MAX]
-    return json.dumps(cells)
+    return _object_text(cells)

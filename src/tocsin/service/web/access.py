@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
+from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from tocsin.service.core import Service
+from tocsin.service.encoding import to_json
 from tocsin.service.tokens import ANYONE, Quotas, Role, Token, Tokens
 from tocsin.service.webhooks import Webhooks
 
@@ -19,6 +21,13 @@ BODY_BYTES = 64 << 20
 BODY_S = 30.0
 SMALL_BODY_BYTES = 1 << 20
 STREAMS_MAX = 256
+
+
+class Answer(JSONResponse):
+    """JSON as the service writes it: numbers that are not finite are null."""
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content)
 
 
 class Refusal(HTTPException):
@@ -45,6 +54,8 @@ class Place:
     body_bytes: int = BODY_BYTES
     body_s: float = BODY_S
     streams: int = 0
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the service stops: streams end then."""
     dry_runs: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -20,8 +20,9 @@ import tocsin
 from tocsin.errors import StateError, TocsinError
 from tocsin.service.core import Busy, Conflict, NotFound
 from tocsin.service.looking import told
+from tocsin.service.streams import TooLarge
 from tocsin.service.web import events, hooks, matches, rules, state
-from tocsin.service.web.access import Place
+from tocsin.service.web.access import Answer, Place
 from tocsin.service.web.guard import Guard
 from tocsin.service.web.models import Problem
 
@@ -43,6 +44,7 @@ _PROBLEMS = {
     421: "The service does not go by that name.",
     422: "What was sent cannot be used; the answer says why.",
     429: "Too much, too fast.",
+    431: "The request line and the headers are too large.",
     503: "Not now; try again.",
 }
 
@@ -63,6 +65,7 @@ def create(place: Place) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        default_response_class=Answer,
         responses={code: {"model": Problem, "description": said} for code, said in _PROBLEMS.items()},
     )
     app.state.place = place
@@ -95,14 +98,16 @@ def create(place: Place) -> FastAPI:
     return app
 
 
-def _problem(status: int, error: dict[str, Any], headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": error}, status, headers)
+def _problem(status: int, error: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
+    return Answer({"error": error}, status, headers)
 
 
-async def _told(_: Request, error: Exception) -> JSONResponse:
+async def _told(_: Request, error: Exception) -> Answer:
     assert isinstance(error, TocsinError)
     if isinstance(error, NotFound):
         return _problem(404, told(error))
+    if isinstance(error, TooLarge):
+        return _problem(413, told(error))
     if isinstance(error, Conflict):
         return _problem(409, told(error))
     if isinstance(error, Busy | StateError):
@@ -110,18 +115,18 @@ async def _told(_: Request, error: Exception) -> JSONResponse:
     return _problem(422, told(error))
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+async def _refused(_: Request, error: Exception) -> Answer:
     assert isinstance(error, StarletteHTTPException | HTTPException)
     return _problem(error.status_code, {"message": str(error.detail)}, dict(error.headers or {}))
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+async def _invalid(_: Request, error: Exception) -> Answer:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return _problem(422, {"message": f"{where}: {first['msg']}"})
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+async def _failed(request: Request, error: Exception) -> Answer:
     journal.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _problem(500, {"message": "something went wrong here; the service's log says what"})

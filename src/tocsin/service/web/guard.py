@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tocsin.service.encoding import to_json
 from tocsin.service.web.access import SMALL_BODY_BYTES, Place, Refusal
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 DRAINED_BYTES = 16 << 20
 DRAINED_S = 2.0
+DETAIL_BYTES = 1_000
+"""How much of an answer that is no JSON is taken over into a problem document."""
+Headers = list[tuple[bytes, bytes]]
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -40,25 +43,47 @@ class Guard:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         limit_bytes = self._place.body_bytes if scope["path"] == "/events" else SMALL_BODY_BYTES
         refusal = self._refused(headers, limit_bytes)
+        if sum(name.lower() == b"host" for name, _ in scope["headers"]) > 1:
+            refusal = Refusal(400, "a request has one Host header")
 
         bounded = Bounded(receive, limit_bytes, self._place.body_s)
 
+        started = False
+        refused: Message | None = None
+        detail = b""
+
         async def sending(message: Message) -> None:
+            nonlocal started, refused, detail
+            if refused is not None:  # of an answer that is no problem document, the text becomes its message
+                detail = (detail + message.get("body", b""))[:DETAIL_BYTES]
+                if not message.get("more_body", False):
+                    start, body = _problem(refused["status"], detail.decode(errors="replace"), refused["headers"])
+                    await send(start)
+                    await send(body)
+                return
             if message["type"] == "http.response.start" and message["status"] >= 400:
                 await bounded.drain()
             if message["type"] == "http.response.start":
+                started = True
                 there = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in there)]
+                if message["status"] >= 400 and not _is_json(message["headers"]) and scope["method"] != "HEAD":
+                    refused = message
+                    return
             await send(message)
 
         if refusal is not None:
             await _answer(refusal, sending)
             return
-        await self._app(scope, bounded, sending)
+        try:
+            await self._app(scope, bounded, sending)
+        except asyncio.CancelledError:  # the service stops and does not wait any longer
+            if not started:
+                await _answer(Refusal(503, "the service is stopping"), send)
 
     def _refused(self, headers: dict[bytes, str], limit_bytes: int) -> Refusal | None:
         host = headers.get(b"host", "")
-        name = urlsplit(f"//{host}").hostname if host.isascii() else None
+        name = _name_in(host)
         if "*" not in self._place.hosts and name not in self._place.hosts:
             return Refusal(421, "this service does not go by that name")
         origin = headers.get(b"origin")
@@ -107,12 +132,29 @@ class Bounded:
                     self._over = not message.get("more_body", False)
 
 
+def _name_in(host: str) -> str | None:
+    """The name that a Host header has, without the port; None if it is not of that form."""
+    try:
+        return urlsplit(f"//{host}").hostname if host.isascii() else None
+    except ValueError:  # a bracket that is not closed, or no address in it
+        return None
+
+
+def _is_json(headers: Headers) -> bool:
+    return any(name == b"content-type" and value.startswith(b"application/json") for name, value in headers)
+
+
+def _problem(status: int, message: str, headers: Headers) -> tuple[Message, Message]:
+    """The messages of a problem document. Of the headers those that say what the body is are replaced."""
+    body = to_json({"error": {"message": message}})
+    kept = [one for one in headers if one[0] not in (b"content-type", b"content-length")]
+    about = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return (
+        {"type": "http.response.start", "status": status, "headers": [*about, *kept]},
+        {"type": "http.response.body", "body": body},
+    )
+
+
 async def _answer(refusal: Refusal, send: Send) -> None:
-    body = json.dumps({"error": {"message": refusal.detail}}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": refusal.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    for message in _problem(refusal.status_code, refusal.detail, [(b"connection", b"close")]):
+        await send(message)

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response
 
 from tocsin.service import looking
+from tocsin.service.encoding import to_json
 from tocsin.service.feed import Feed, Line
 from tocsin.service.web.access import STREAMS_MAX, Here, Place, Refusal, Subscriber
 from tocsin.service.web.models import MatchPage, Name
@@ -84,7 +85,7 @@ def _moment(moment: datetime | None) -> str | None:
         utc = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (OverflowError, ValueError):
         raise Refusal(422, "the time is out of range") from None
-    return utc.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{utc.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 @router.get("/matches")
@@ -159,12 +160,18 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             telling = asyncio.create_task(self._tell(send))
             leaving = asyncio.create_task(_left(receive))
-            _, pending = await asyncio.wait((telling, leaving), return_when=asyncio.FIRST_COMPLETED)
+            ending = asyncio.create_task(self._place.ending.wait())
+            tasks = (telling, leaving, ending)
+            _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 task.cancel()
-            for task in (telling, leaving):
+            for task in tasks:
                 with suppress(asyncio.CancelledError, TimeoutError, OSError):
                     await task
+            if ending in pending:
+                return
+            with suppress(OSError):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._place.streams -= 1
             self._feed.listeners.remove(listener)
@@ -172,7 +179,7 @@ class EventStream(Response):
     async def _tell(self, send: Send) -> None:
         await self._send(send, b": tocsin\nretry: 1000\n\n")
         if self._number + 1 < self._feed.first:
-            gone = json.dumps({"from": self._number + 1, "to": self._feed.first - 1}).encode()
+            gone = to_json({"from": self._number + 1, "to": self._feed.first - 1})
             await self._send(send, b"event: gap\ndata: " + gone + b"\n\n")
         while True:
             self._news.clear()

@@ -6,20 +6,20 @@ import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from tocsin.service import looking, metrics
 from tocsin.service.status import status as status_of
-from tocsin.service.web.access import Anyone, Here, Onlooker
+from tocsin.service.web.access import Answer, Anyone, Here, Onlooker
 
 router = APIRouter(tags=["state"])
 
 
 @router.get("/health", responses={503: {"description": "Detection has stopped."}})
-async def health(place: Here) -> JSONResponse:
+async def health(place: Here) -> Answer:
     """Whether detection runs. Needs no token."""
     failed = place.service.failure is not None
-    return JSONResponse({"state": "failed" if failed else "running"}, 503 if failed else 200)
+    return Answer({"state": "failed" if failed else "running"}, 503 if failed else 200)
 
 
 @router.get("/status")
