@@ -24,6 +24,7 @@ from tocsin.overlay.snapshots import restore, snapshot
 from tocsin.plans.splitting import FOREVER_US
 from tocsin.simulation.changes import announced
 from tocsin.simulation.deployment import deployed
+from tocsin.simulation.network import Watch
 
 LATEST = 1000
 KINDS_OF_CHANGE = ("join", "leave", "delay", "link", "source", "sink")
@@ -87,8 +88,13 @@ def _connected(delays: dict[tuple[str, str], int], names: Sequence[str]) -> bool
     return bool(nx.is_connected(graph))
 
 
-def check_changes(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: int) -> Counter[str]:
-    """Every sink gets exactly what belongs to its time, once, in order, whatever comes and goes."""
+def check_changes(
+    rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: int, watched: Watch | None = None
+) -> Counter[str]:
+    """Every sink gets exactly what belongs to its time, once, in order, whatever comes and goes.
+
+    `watched`: called with every message, too.
+    """
     chance = random.Random(f"changes {seed}")
     sent: Counter[str] = Counter()
     states = [(-LATEST, network_of(chance, rules))]
@@ -114,6 +120,8 @@ def check_changes(rules: Sequence[Rule], given: Sequence[Event], strategy: str, 
 
     def watch(sender: str, receiver: str, message: m.Message) -> None:
         sent[type(message).__name__] += 1
+        if watched is not None:
+            watched(sender, receiver, message)
         for tree, id in carried_by(message):
             assert (sender, receiver, tree, id) not in carried, f"{id} twice from {sender} to {receiver} for {tree}"
             carried.add((sender, receiver, tree, id))

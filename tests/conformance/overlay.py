@@ -23,6 +23,7 @@ from tocsin.overlay.sites import Sites
 from tocsin.overlay.snapshots import restore, snapshot
 from tocsin.overlay.strategies import STRATEGIES, strategy
 from tocsin.simulation.deployment import deployed
+from tocsin.simulation.network import Watch
 
 ALL = {**STRATEGIES, **{f"{name} eager": replace(STRATEGIES[name], eager=True) for name in ("STpp", "MTpp")}}
 TALLYING = {name: strategy(name) for name in ("ST+tally", "MT+tally", "MTpp+tally")}
@@ -79,8 +80,13 @@ def network_of(chance: random.Random, rules: Sequence[Rule]) -> Sites:
     return Sites(delays, {name: frozenset(types) for name, types in sources.items() if types}, sinks)
 
 
-def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: int) -> Counter[str]:
-    """Every sink gets exactly the reference's matches and the events that it wants, once, in order."""
+def check(
+    rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: int, watched: Watch | None = None
+) -> Counter[str]:
+    """Every sink gets exactly the reference's matches and the events that it wants, once, in order.
+
+    `watched`: called with every message, too.
+    """
     chance = random.Random(seed)
     sites = network_of(chance, rules)
     events = [replace(event, id=event.id or f"e{number}") for number, event in enumerate(given)]
@@ -92,6 +98,8 @@ def check(rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: in
 
     def watch(sender: str, receiver: str, message: m.Message) -> None:
         sent[type(message).__name__] += 1
+        if watched is not None:
+            watched(sender, receiver, message)
         for tree, id in carried_by(message):
             assert (sender, receiver, tree, id) not in carried, f"{id} twice from {sender} to {receiver} for {tree}"
             carried.add((sender, receiver, tree, id))

@@ -48,10 +48,12 @@ class ReplicatedNetwork:
         shared: bool = False,
         flaw: str = "none",
         within_limit: bool = True,
+        watch: Callable[[str, str, Any], None] = lambda sender, receiver, message: None,
     ) -> None:
+        """`watch`: called with the sender, the receiver and the message of each message that is sent."""
         sites = setup.sites
         self.setup, self.script, self.settings, self.shared = setup, script, settings, shared
-        self.within_limit = within_limit
+        self.within_limit, self.watch = within_limit, watch
         self.now_us = 0
         self.begins_us = 0
         """When event time begins."""
@@ -175,6 +177,7 @@ class ReplicatedNetwork:
         messages, name = self.counts.messages, node.name
         for receiver, message in sent:
             messages[type(message).__name__] += 1
+            self.watch(name, receiver, message)
             self._carry(name, receiver, message)
 
     def _carry(self, sender: str, receiver: str, message: Any) -> None:
