@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from time import perf_counter
 
-from tocsin.plans.placing import Placement, add_node, duplication, rebalance, remove_node, variance
-from tocsin.studies.visiri.runs import placers, workload
+from tocsin.plans.placement import Placement, duplication, variance
+from tocsin.plans.placers import add_node, rebalance, remove_node
+from tocsin.studies.visiri_runs import placers, workload
 
 QUERIES, NODES = 10_000, 40
 SECONDS_MAX = 5.0

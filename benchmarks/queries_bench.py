@@ -15,10 +15,10 @@ import time
 import numpy as np
 import pyarrow as pa
 
+from tocsin.datasets import ATTRIBUTES, VALUE_MAX, stream_types
 from tocsin.engine.detector import Detector
-from tocsin.events.streams import ATTRIBUTES, VALUE_MAX, stream_types
 from tocsin.language import parse
-from tocsin.studies.visiri.queries import generated
+from tocsin.studies.visiri_queries import generated
 
 SMALL, LARGE = 10, 100_000
 FUNCTIONS = ("sum", "avg", "min", "max", "count", "stdDev")

@@ -33,7 +33,7 @@ import tocsin
 import tocsin.spark
 from on_spark.plots import axes, save
 from tocsin.events.types import SECOND_US
-from tocsin.simulation.traces import RULES, Trace, street_trace
+from tocsin.simulation.car_traces import RULES, Trace, street_trace
 
 EVERY_S = 10
 SHARED = 100

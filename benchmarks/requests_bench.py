@@ -20,11 +20,11 @@ from typing import Any
 import pyarrow as pa
 
 import tocsin
-from tocsin.engine.reference import identified
-from tocsin.engine.trees import Tree
 from tocsin.errors import StateError
 from tocsin.events.types import Event
 from tocsin.language import parse
+from tocsin.reference.patterns import identified
+from tocsin.studies.eps_tree import Tree
 
 LEAVES = [f"e{number}" for number in range(1, 13)]
 VARIANTS = {

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import tocsin
-from tocsin.engine import kernels
+from tocsin import kernels
 from tocsin.errors import StateError
 from tocsin.events.types import Event
 

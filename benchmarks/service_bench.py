@@ -31,8 +31,8 @@ import pyarrow as pa
 import pyarrow.json
 
 from tocsin.client import Client
+from tocsin.datasets import fire_events, fire_rules
 from tocsin.events.files import records
-from tocsin.events.scenarios import fire_events, fire_rules
 from tocsin.service.tokens import Role, Tokens
 
 ARROW, NDJSON = "application/vnd.apache.arrow.stream", "application/x-ndjson"

@@ -30,10 +30,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tocsin
-from tocsin.events.streams import ATTRIBUTES, stream_events, stream_types
-from tocsin.language.printing_queries import print_definition, print_query
-from tocsin.language.queries import Query
-from tocsin.studies.visiri.queries import as_text, generated
+from tocsin.datasets import ATTRIBUTES, stream_events, stream_types
+from tocsin.language.siddhi.ast import Query
+from tocsin.language.siddhi.printer import print_definition, print_query
+from tocsin.studies.visiri_queries import as_text, generated
 
 HERE = Path(__file__).resolve().parent
 WARM, TURNS, TIMES = 2, 5, 2

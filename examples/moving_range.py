@@ -12,13 +12,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tocsin.language.interests import Space
-from tocsin.language.mcep import parse
-from tocsin.language.printing_interests import print_interest
-from tocsin.overlay.delivery import Delivery
-from tocsin.plans.regions import Grid, Region
-from tocsin.simulation.mobility import City, Simulation
-from tocsin.simulation.traces import CALM_RULES, RULES, Trace, fcd_trace, street_trace
+from tocsin.language.mcep.ast import Space
+from tocsin.language.mcep.text import parse, print_interest
+from tocsin.overlay.mobility.consumer import Delivery
+from tocsin.plans.moving import Grid, Region
+from tocsin.simulation.car_traces import CALM_RULES, RULES, Trace, fcd_trace, street_trace
+from tocsin.simulation.city import City, Simulation
 
 SAMPLE = Path(__file__).parent / "data" / "sumo_sample.csv"
 INTEREST = """

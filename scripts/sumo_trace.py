@@ -1,4 +1,4 @@
-"""Writes floating car data of a street grid, driven by SUMO, as `tocsin.simulation.traces.fcd_trace` reads it.
+"""Writes floating car data of a street grid, driven by SUMO, as `tocsin.simulation.car_traces.fcd_trace` reads it.
 
     pip install eclipse-sumo
     python scripts/sumo_trace.py out.csv --cars 1000 --seconds 1000 --width 1500 --height 2000 --seed 1

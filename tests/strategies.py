@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from tocsin.events.notation import write_event
+from tocsin.events.formats import write_event
 from tocsin.events.types import HEADER, Event, EventType, Kind, Value
-from tocsin.language.printing import print_rule
-from tocsin.language.rules import (
+from tocsin.language.syntax.ast import (
     Aggregate,
     And,
     Arithmetic,
@@ -42,6 +41,7 @@ from tocsin.language.rules import (
     Test,
     Within,
 )
+from tocsin.language.syntax.expressions import print_rule
 
 T = TypeVar("T")
 

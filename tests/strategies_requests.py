@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import KINDS, LITERALS, Case, pick, streams
 from tocsin.events.types import Event, Kind
-from tocsin.language.requests import (
+from tocsin.language.eps.ast import (
     After,
     All,
     Either,
@@ -22,7 +22,7 @@ from tocsin.language.requests import (
     Times,
     leaves,
 )
-from tocsin.language.rules import And, Attribute, Comparison, Expression, Literal, Not, Or, Pattern
+from tocsin.language.syntax.ast import And, Attribute, Comparison, Expression, Literal, Not, Or, Pattern
 
 LEAVES_MAX = 4
 

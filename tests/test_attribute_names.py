@@ -19,15 +19,15 @@ import tocsin
 from tests.conformance import hosts, slots
 from tests.service.serving import running
 from tocsin import Event
-from tocsin.engine import reference
 from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, print_program, print_rule
 from tocsin.language.builder import define, event, role, this
-from tocsin.language.names import IDENTIFIER, quoted
-from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Program, Rule
+from tocsin.language.syntax.ast import Attribute, Comparison, Literal, Pattern, Program, Rule
+from tocsin.language.syntax.names import IDENTIFIER, quoted
 from tocsin.live import Live
 from tocsin.plans.plan import column_names
+from tocsin.reference import patterns
 
 S = 1_000_000
 HEADER_NAMES = ("id", "Id", "ts", "seq", "type", "rule", "parts", "role", "query", "range", "expired", "error")
@@ -74,7 +74,7 @@ def expected(rules: Sequence[Any], events: list[Event]) -> list[dict[str, Any]]:
     return [
         {"rule": match.rule, "ts": match.ts, "id": match.id}
         | {columns[name]: value for name, value in match.attributes.items() if value is not None}
-        for match in reference.detect(rules, events)
+        for match in patterns.detect(rules, events)
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import GOLDEN
 from tocsin.errors import RuleError
-from tocsin.language.mcep import parse
+from tocsin.language.mcep.text import parse
 
 NAMES = sorted(path.stem for path in (GOLDEN / "mcep_mistakes").glob("*.txt"))
 

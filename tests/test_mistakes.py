@@ -16,7 +16,7 @@ import pytest
 import tocsin
 from tests.conftest import GOLDEN
 from tocsin.errors import TocsinError
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
 from tocsin.events.types import Event
 from tocsin.language.builder import define, event, within
 

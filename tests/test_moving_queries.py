@@ -9,9 +9,8 @@ import tocsin
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.errors import EventError, RuleError, StateError
 from tocsin.language.builder import define, event, this
-from tocsin.language.builder_interests import circle, interest, rectangle
-from tocsin.language.interests import Interest
-from tocsin.language.window_model import Extent, SelectionWindow, WindowOperator
+from tocsin.language.mcep.ast import Extent, Interest, SelectionWindow, WindowOperator
+from tocsin.language.mcep.builder import circle, interest, rectangle
 
 TEXT = """
 define P() from A()

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 import tocsin
-from tocsin.engine.reference import identified
-from tocsin.engine.reference_requests import derived, notifications
-from tocsin.engine.trees import Tree
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
 from tocsin.language import parse
-from tocsin.language.requests import Mode
-from tocsin.studies.eps.modes import CYCLE, INSTANCES, PRINTED
+from tocsin.language.eps.ast import Mode
+from tocsin.reference.patterns import identified
+from tocsin.reference.requests import derived, notifications
+from tocsin.studies.eps_modes import CYCLE, INSTANCES, PRINTED
+from tocsin.studies.eps_tree import Tree
 
 
 def test_figure_6(golden: Callable[[str, str], None]) -> None:

@@ -15,9 +15,9 @@ import tocsin
 from tests.conformance.hosts import canonical_key, expected, rows_of
 from tests.conftest import GOLDEN
 from tests.language.test_tesla import PAPER
-from tocsin.engine import reference
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
 from tocsin.events.types import UNITS_US, Event
+from tocsin.reference import patterns
 
 NAMES = sorted(path.stem for path in (GOLDEN / "paper").glob("*.txt"))
 PRINTED = {rule.name: text for text, rule in PAPER.items()}
@@ -27,7 +27,7 @@ PRINTED = {rule.name: text for text, rule in PAPER.items()}
 def test_a_rule_of_the_paper(name: str, golden: Callable[[str, str], None]) -> None:
     text, written, *_ = (GOLDEN / "paper" / f"{name}.txt").read_text(encoding="utf-8").split("---\n")
     rules, events = tocsin.rules(text), read_events(written)
-    matches = expected(reference.detect(rules.rules, events), rules.rules)
+    matches = expected(patterns.detect(rules.rules, events), rules.rules)
     for way, found in ways(rules, events).items():
         assert found == matches, way
     golden(f"paper/{name}.txt", "---\n".join([text, written, "".join(line(match) + "\n" for match in matches)]))

@@ -24,13 +24,14 @@ from typer.testing import CliRunner
 import tocsin
 from tests.service.serving import running
 from tocsin.cli import app
-from tocsin.engine import reference, reference_ranges
 from tocsin.errors import TocsinError
 from tocsin.events.types import Event
 from tocsin.language import parse
 from tocsin.live import Live
+from tocsin.reference import patterns
+from tocsin.reference import ranges as reference_ranges
 from tocsin.testing import Stream, equivalent, given, verify
-from tocsin.testing.drawing import streams
+from tocsin.testing.generate import streams
 
 DECLARED = "event A(x: double, y: double)\nevent Me(x: double, y: double)\n"
 INTEREST = "interest Near of Hot around Me() range circle 100 m lifetime 10 s\n"
@@ -73,7 +74,7 @@ def right(kind: str) -> list[str]:
         (interest,) = program.interests
         ranges = reference_ranges.coverings(interest, EVENTS)
         return sorted(one.id for covering in ranges for one in covering.delivered)
-    return sorted(match.id for match in reference.detect(program.rules, EVENTS))
+    return sorted(match.id for match in patterns.detect(program.rules, EVENTS))
 
 
 def ids(rows: pa.Table | list[dict[str, Any]]) -> list[str]:
@@ -401,7 +402,7 @@ def test_a_spark_stream_runs_a_statement_across_a_rekey_or_refuses_it_by_name(
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_control_row_adds_a_statement_or_refuses_it_by_name(kind: str) -> None:
-    from tocsin.spark.control import added
+    from tocsin.spark.stream import added
 
     def use() -> list[str]:
         assert [rule.name for rule in added({"add": TEXTS[kind]})] == [NAMED[kind].partition(" ")[2]]

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from on_spark.bench import RUNS, Bench, Report, batch_ms
 from on_spark.sources import EMPTY_FULL_FILES
 from on_spark.streams import a_row_for_each_slot
-from tocsin.spark.packing import PARCELS_DDL
+from tocsin.spark.blocks import PARCELS_DDL
 
 SIZES_MB = (1, 10, 50)
 MB = 1 << 20

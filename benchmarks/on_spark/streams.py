@@ -24,10 +24,10 @@ from pyspark.sql.streaming import StatefulProcessor
 import tocsin
 from on_spark.bench import RUNS, SLOTS, Bench, Report, batch_ms, matches_told, seconds, sink
 from on_spark.sources import EMPTY_FULL_FILES, FILES, tables
-from tocsin.events.batches import Columns
-from tocsin.spark.frames import prepare
-from tocsin.spark.jobs import labels
-from tocsin.spark.packing import PARCELS_DDL, TICK, Parcel, rows
+from tocsin.events.reader import Columns
+from tocsin.spark.blocks import PARCELS_DDL, TICK, Parcel, rows
+from tocsin.spark.job import labels
+from tocsin.spark.source import prepare
 from workloads import FIRE_RULES
 
 SKIPPED = 2

@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tocsin.api import DeadLetterWarning, RuleSet, rules
     from tocsin.engine.detector import Detector
     from tocsin.errors import EventError, RuleError, StateError, TocsinError
     from tocsin.events.types import Event, EventType, Kind
     from tocsin.live import Live, Notification
+    from tocsin.ruleset import DeadLetterWarning, RuleSet, rules
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "tocsin.api": ("DeadLetterWarning", "RuleSet", "rules"),
+    "tocsin.ruleset": ("DeadLetterWarning", "RuleSet", "rules"),
     "tocsin.engine.detector": ("Detector",),
     "tocsin.errors": ("EventError", "RuleError", "StateError", "TocsinError"),
     "tocsin.live": ("Live", "Notification"),

@@ -25,14 +25,14 @@ import pyarrow as pa
 
 from tocsin.engine.detector import NO_INTERESTS, Detector
 from tocsin.errors import RuleError, nearest
-from tocsin.events.batches import Data
-from tocsin.events.clock import AHEAD_US, Clock
+from tocsin.events.reader import Data
+from tocsin.events.times import AHEAD_US, Clock
 from tocsin.events.types import EventType
 from tocsin.language import parse
-from tocsin.language.queries import Query
-from tocsin.language.requests import Request, Statement
-from tocsin.language.rules import Program, Rule
+from tocsin.language.eps.ast import Request, Statement
+from tocsin.language.siddhi.ast import Query
 from tocsin.language.supported import check_supported
+from tocsin.language.syntax.ast import Program, Rule
 
 log = logging.getLogger("tocsin.live")
 

@@ -12,19 +12,17 @@ import networkx as nx
 
 from tests.conformance.hosts import rows_of
 from tests.conformance.overlay import BY_NAME, DECLARED, carried_by, difference, fits, network_of, table
-from tocsin.engine import reference
 from tocsin.events.types import Event
-from tocsin.language.rules import Pattern, Rule
+from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay import messages as m
-from tocsin.overlay.codec import decode, encode
+from tocsin.overlay.codec import decode, encode, restore, snapshot
 from tocsin.overlay.deployment import closure
 from tocsin.overlay.processor import Processor
-from tocsin.overlay.sites import Sites, place
-from tocsin.overlay.snapshots import restore, snapshot
+from tocsin.overlay.strategies import Sites, place
 from tocsin.plans.splitting import FOREVER_US
-from tocsin.simulation.changes import announced
-from tocsin.simulation.deployment import deployed
+from tocsin.reference import patterns
 from tocsin.simulation.network import Watch
+from tocsin.simulation.runs import announced, deployed
 
 LATEST = 1000
 KINDS_OF_CHANGE = ("join", "leave", "delay", "link", "source", "sink")
@@ -179,8 +177,8 @@ def check_changes(
 
 
 def _compare(rules, events, strategy, lives, network):  # type: ignore[no-untyped-def]
-    facts = sorted(reference.identified(events), key=lambda fact: fact.key)
-    matches = reference.detect(rules, events)
+    facts = sorted(patterns.identified(events), key=lambda fact: fact.key)
+    matches = patterns.detect(rules, events)
     for sink in sorted({sink for _, _, sites in lives for sink in sites.sinks}):
         right: list[object] = []
         plain: list[object] = []
@@ -194,7 +192,7 @@ def _compare(rules, events, strategy, lives, network):  # type: ignore[no-untype
                 known = matches
                 if any(one.consuming for one in closure(rule, rules)):
                     since = _wanted_since(rule, number, lives, sink, single=BY_NAME[strategy].single)
-                    known = reference.detect(closure(rule, rules), [event for event in events if event.ts >= since])
+                    known = patterns.detect(closure(rule, rules), [event for event in events if event.ts >= since])
                 found += [match for match in known if match.rule == rule.name and at <= match.ts < end]
             order = {match.id: place for place, match in enumerate(matches)}
             if len({rule.name for rule in rules if any(one.consuming for one in closure(rule, rules))}) == 0:

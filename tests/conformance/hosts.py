@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from tocsin.engine.detector import Detector
-from tocsin.engine.reference import Match
-from tocsin.events.ids import content_words, hexadecimal
-from tocsin.events.types import Event, EventType
-from tocsin.language.queries import Output, Query
-from tocsin.language.rules import Rule
+from tocsin.events.types import Event, EventType, content_words, hexadecimal
+from tocsin.language.siddhi.ast import Output, Query
+from tocsin.language.syntax.ast import Rule
+from tocsin.reference.patterns import Match
 
 Host = Callable[[Sequence[Rule], dict[str, EventType], list[Event], random.Random], list[dict[str, object]]]
 

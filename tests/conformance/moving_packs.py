@@ -18,10 +18,10 @@ from tests.conformance.packs import Move, Row, rows_of
 from tests.conformance.spark import PATIENCE_S, conf, write
 from tests.simulation.moving import Moving, dense
 from tests.simulation.ranges import expected, nameless, told
-from tocsin.engine.reference_ranges import coverings
 from tocsin.events.types import Event
-from tocsin.language.interests import Interest
-from tocsin.spark import control
+from tocsin.language.mcep.ast import Interest
+from tocsin.reference.ranges import coverings
+from tocsin.spark import stream as control
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from tests.conformance.packs import Row
 from tests.conformance.slots import Clock, Store, rows
 from tests.simulation.moving import Moving
 from tests.simulation.ranges import arriving
-from tocsin.events.batches import Columns
+from tocsin.events.reader import Columns
 from tocsin.events.types import Event, Kind
-from tocsin.language.interests import Interest
-from tocsin.plans.catalog import Catalog
-from tocsin.spark.jobs import Sent, send
-from tocsin.spark.moving import streams
-from tocsin.spark.moving.jobs import MovingJob
-from tocsin.spark.moving.rekeying import spread
-from tocsin.spark.moving.streams import CellProcessor
-from tocsin.spark.packing import CONTROL, SEED, Parcel, decode
+from tocsin.language.mcep.ast import Interest
+from tocsin.plans.typing import Catalog
+from tocsin.spark import moving_slot
+from tocsin.spark.blocks import CONTROL, SEED, Parcel, decode
+from tocsin.spark.job import Sent, send
+from tocsin.spark.moving_job import MovingJob
+from tocsin.spark.moving_slot import CellProcessor
+from tocsin.spark.rescale import spread
 
 HANDED = pa.schema([("slot", pa.int32()), ("what", pa.string()), ("payload", pa.binary())])
 Stores = dict[int, Store]
@@ -46,7 +46,7 @@ def stream(case: Moving, chance: random.Random, others: Sequence[Interest] = ())
         if chance.random() < 0.2:
             turn(sent, copy.deepcopy(stores), parcels)
         if chance.random() < 0.3:
-            streams._cached.clear()
+            moving_slot._cached.clear()
         found += turn(sent, stores, parcels)
         if chance.random() < 0.3:
             present = [one for one in others if chance.random() < 0.5]
@@ -65,7 +65,7 @@ def packed(events: list[Event], sent: Sent[MovingJob], chance: random.Random) ->
     middle = chance.randint(0, len(events))
     parcels = []
     for part in (events[:middle], events[middle:]):
-        for batch in streams._packing(sent)(iter(table(part, query).to_batches())):
+        for batch in moving_slot._packing(sent)(iter(table(part, query).to_batches())):
             parcels += [Parcel(**row) for row in batch.to_pylist()]
     return chance.sample(parcels, len(parcels))
 
@@ -82,7 +82,7 @@ def turn(sent: Sent[MovingJob], stores: Stores, parcels: list[Parcel]) -> list[R
     found: list[Row] = []
     for label in stores:
         mine = pa.RecordBatch.from_pylist([row for row in handed if row["slot"] == label], HANDED)
-        for report in streams._running(sent)(iter([mine])):
+        for report in moving_slot._running(sent)(iter([mine])):
             found += delivered(pa.Table.from_batches([report]))
     return found
 

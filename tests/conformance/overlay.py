@@ -12,18 +12,16 @@ import pyarrow as pa
 
 from tests.conformance.hosts import rows_of
 from tests.strategies import KINDS, TYPES
-from tocsin.engine import reference
-from tocsin.events.arrow import ARROW
+from tocsin.events.columns import ARROW
 from tocsin.events.types import Event, Kind
 from tocsin.language import parse
-from tocsin.language.rules import Attribute, Comparison, Literal, Pattern, Rule
+from tocsin.language.syntax.ast import Attribute, Comparison, Literal, Pattern, Rule
 from tocsin.overlay import messages as m
-from tocsin.overlay.codec import decode, encode
-from tocsin.overlay.sites import Sites
-from tocsin.overlay.snapshots import restore, snapshot
-from tocsin.overlay.strategies import STRATEGIES, strategy
-from tocsin.simulation.deployment import deployed
+from tocsin.overlay.codec import decode, encode, restore, snapshot
+from tocsin.overlay.strategies import STRATEGIES, Sites, strategy
+from tocsin.reference import patterns
 from tocsin.simulation.network import Watch
+from tocsin.simulation.runs import deployed
 
 ALL = {**STRATEGIES, **{f"{name} eager": replace(STRATEGIES[name], eager=True) for name in ("STpp", "MTpp")}}
 TALLYING = {name: strategy(name) for name in ("ST+tally", "MT+tally", "MTpp+tally")}
@@ -133,7 +131,7 @@ def check(
                 again = restore(snapshot(processor), processor.links, BY_NAME[strategy], DECLARED, rules)
                 network.processors[one] = again
     network.run()
-    matches = reference.detect(rules, events)
+    matches = patterns.detect(rules, events)
     for sink, wanted in sites.sinks.items():
         types = {pattern.type for pattern in wanted}
         rows = [row for name, batch, _ in _notices(network) if name == sink for row in rows_of(batch.table)]
@@ -150,16 +148,16 @@ def check(
         for value, match in zip(values, [match for match in matches if match.type in types], strict=True):
             assert value == {name: item for name, item in match.attributes.items() if item is not None}
         plain = [row["id"] for row in rows if not row["rule"]]
-        facts = sorted(reference.identified(events), key=lambda fact: fact.key)
+        facts = sorted(patterns.identified(events), key=lambda fact: fact.key)
         asked = [pattern for pattern in wanted if pattern.type in DECLARED]
         fitting = [fact.id for fact in facts if any(fits(fact, pattern) for pattern in asked)]
         assert plain == fitting, (sink, plain, fitting)
     return sent
 
 
-def fits(fact: reference.Fact, pattern: Pattern) -> bool:
+def fits(fact: patterns.Fact, pattern: Pattern) -> bool:
     """Whether a subscription asks for an event."""
-    return fact.type == pattern.type and all(reference.holds(test, {None: fact}, {}) for test in pattern.constraints)
+    return fact.type == pattern.type and all(patterns.holds(test, {None: fact}, {}) for test in pattern.constraints)
 
 
 def carried_by(message: m.Message) -> Iterator[tuple[str, str]]:

@@ -11,24 +11,12 @@ from hypothesis import strategies as st
 
 from tests.strategies import Case
 from tests.strategies_queries import chains, definitions, events, joins, single
-from tocsin.engine import reference
 from tocsin.events.types import Event
 from tocsin.language import parse
-from tocsin.language.queries import (
-    Absence,
-    Chain,
-    Every,
-    Input,
-    Join,
-    Pair,
-    Query,
-    Source,
-    State,
-    Step,
-    Window,
-)
-from tocsin.language.rules import Expression, Parameter
-from tocsin.language.scopes import rebuilt
+from tocsin.language.siddhi.ast import Absence, Chain, Every, Input, Join, Pair, Query, Source, State, Step, Window
+from tocsin.language.siddhi.resolve import rebuilt
+from tocsin.language.syntax.ast import Expression, Parameter
+from tocsin.reference import patterns
 
 if TYPE_CHECKING:
     from tests.conformance.packs import Move
@@ -54,7 +42,7 @@ def _drawn(queries: st.SearchStrategy[str], count: int, chance: random.Random) -
     @given(queries, st.sampled_from(["", "all events "]), events())
     def collect(query: str, which: str, happened: tuple[Event, ...]) -> None:
         program = parse(f"{definitions()}{query} insert {which}into O;", "siddhi")
-        if reference.detect(program.rules, happened):
+        if patterns.detect(program.rules, happened):
             found.append(Case(program.rules, happened, program.types))
 
     while len(found) < count:

@@ -23,13 +23,12 @@ from tests.conformance.packed_queries import drawn_queries, moved
 from tests.conftest import GOLDEN
 from tests.strategies import KINDS, MATCHES_MAX, Case, cases, matches_max, rule_sets
 from tests.strategies_requests import request_cases
-from tocsin.engine import reference
-from tocsin.events.notation import read_events, write_event
+from tocsin.events.formats import read_events, write_event
 from tocsin.events.types import HEADER, Event, EventType, Kind, Value
-from tocsin.language import parse, queries
-from tocsin.language.printing import print_program
-from tocsin.language.requests import After, All, Either, Mode, Moment, Occurs, Period, Request, Then, Times
-from tocsin.language.rules import (
+from tocsin.language import parse
+from tocsin.language.eps.ast import After, All, Either, Mode, Moment, Occurs, Period, Request, Then, Times
+from tocsin.language.siddhi import ast
+from tocsin.language.syntax.ast import (
     Aggregate,
     And,
     Arithmetic,
@@ -49,6 +48,8 @@ from tocsin.language.rules import (
     Test,
     Within,
 )
+from tocsin.language.syntax.expressions import print_program
+from tocsin.reference import patterns
 
 Row = dict[str, Any]
 
@@ -130,7 +131,7 @@ class Pack:
         """What the reference finds for each tenant."""
         last_ts = max(event.ts for event in self.events)  # up to there timers run, also those of other tenants
         return {
-            name: settled(expected(reference.detect(case.rules, case.events, last_ts=last_ts), case.rules))
+            name: settled(expected(patterns.detect(case.rules, case.events, last_ts=last_ts), case.rules))
             for name, case in self.tenants.items()
         }
 
@@ -160,7 +161,7 @@ def packed(query: Query) -> Pack:
     """The tenants of a query."""
     tenants = {}
     for number, case in enumerate(drawn(query.tenants, query.seed, named=query.named), 1):
-        asked = any(isinstance(rule, queries.Query) for rule in case.rules)
+        asked = any(isinstance(rule, ast.Query) for rule in case.rules)
         move = Move(f"t{number}_", query.tick_us, query.start_us, attributes=asked)
         tenants[f"t{number}"] = move.case(case)
     if query.golden:
@@ -186,7 +187,7 @@ def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
         if chance.random() < 0.3:
             case = beside(case, others)
         if case.events:
-            (found if reference.detect(case.rules, case.events) else idle).append(case)
+            (found if patterns.detect(case.rules, case.events) else idle).append(case)
 
     # Hypothesis itself would come back to what it drew before, with small changes.
     while len(found) < count - count // 6 or len(idle) < count // 6:
@@ -203,7 +204,7 @@ def _requests(count: int, chance: random.Random) -> list[Case]:
     @settings(database=None, suppress_health_check=list(HealthCheck))
     @given(request_cases(tuple(Mode), events_max=8, timers=True))
     def collect(case: Case) -> None:
-        if case.events and reference.detect(case.rules, case.events):
+        if case.events and patterns.detect(case.rules, case.events):
             found.append(case)
 
     while len(found) < count:
@@ -325,7 +326,7 @@ class Move:
                     tuple((self.attribute(name), self.node(value)) for name, value in node.where),
                     tuple(map(self.name, node.consuming)),
                 )
-            case queries.Query():
+            case ast.Query():
                 return moved(node, self)
             case Request(name, expression, condition, window_us, mode, text):
                 tests, window_us = self.node(condition), window_us * self.tick_us

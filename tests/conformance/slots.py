@@ -16,20 +16,19 @@ import pyarrow as pa
 
 from tests.conformance.hosts import Host
 from tests.conformance.packs import Query, Row, arrival, matches_of, table
-from tocsin.events.batches import Columns
+from tocsin.events.reader import Columns
 from tocsin.events.types import Event, EventType
-from tocsin.language.rules import Rule
-from tocsin.plans.catalog import Catalog
-from tocsin.plans.layout import lay_out
-from tocsin.plans.placing import Random
+from tocsin.language.syntax.ast import Rule
+from tocsin.plans.assignment import lay_out
+from tocsin.plans.placers import Random
 from tocsin.plans.plan import plan
-from tocsin.spark import jobs, streaming
-from tocsin.spark.jobs import Job, Sent, send
-from tocsin.spark.packing import CONTROL, PARCELS, TICK, Parcel, packer
-from tocsin.spark.rekeying import seeds, snapshot_of
-from tocsin.spark.reports import unpacker
-from tocsin.spark.slots import batch_detector
-from tocsin.spark.streaming import SlotProcessor
+from tocsin.plans.typing import Catalog
+from tocsin.spark import job, stream
+from tocsin.spark.batch import batch_detector
+from tocsin.spark.blocks import CONTROL, PARCELS, TICK, Parcel, packer, unpacker
+from tocsin.spark.job import Job, Sent, send
+from tocsin.spark.rescale import seeds, snapshot_of
+from tocsin.spark.stream import SlotProcessor
 
 
 def slots(rules: Sequence[Rule], types: dict[str, EventType], events: list[Event], chance: random.Random) -> list[Row]:
@@ -66,7 +65,7 @@ def micro_batches(
         if chance.random() < 0.2:
             turn(sent, copy.deepcopy(stores), parcels)
         if chance.random() < 0.2:
-            streaming._cached.clear()
+            stream._cached.clear()
         found += turn(sent, stores, parcels)
     return found + ended(sent, stores, events)
 
@@ -125,7 +124,7 @@ def sent_of(
 
 def received(sent: Sent) -> Sent:
     """The job as a worker has it: read from its bytes."""
-    jobs._kept.pop(sent.digest, None)
+    job._kept.pop(sent.digest, None)
     return sent
 
 

@@ -25,7 +25,7 @@ import tocsin
 from tests.conformance.packs import Pack, Query, Row, arrival, matches_of, read_case, rows_of, table
 from tocsin.engine.detector import Detector
 from tocsin.events.types import Event
-from tocsin.spark import control
+from tocsin.spark import stream as control
 
 PATIENCE_S = 600
 

@@ -15,13 +15,13 @@ from tests.conformance.hosts import HOSTS
 from tests.conformance.test_tesla import ALL, check
 from tests.strategies import Case
 from tests.strategies_requests import crowded_cases, linked_cases, request_cases
-from tocsin.engine import reference
-from tocsin.engine.reference import identified
-from tocsin.engine.trees import Tree
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
 from tocsin.language import parse
-from tocsin.language.printing import print_rule
-from tocsin.language.requests import Mode
+from tocsin.language.eps.ast import Mode
+from tocsin.language.syntax.expressions import print_rule
+from tocsin.reference import patterns
+from tocsin.reference.patterns import identified
+from tocsin.studies.eps_tree import Tree
 
 QUIET = list(HealthCheck)
 EXAMPLES = examples(60)
@@ -89,7 +89,7 @@ def test_an_event_that_fits_several_leaves(host: str, mode: Mode, case: Case, se
 
 def test_two_leaves_that_one_event_fills_are_one_operand_of_another_operator() -> None:
     """`c` and `d` are the same event; `a` must be another, and there are two."""
-    found = reference.detect(BOTH_ALTERNATIVES_ON_THE_RIGHT.rules, BOTH_ALTERNATIVES_ON_THE_RIGHT.events)
+    found = patterns.detect(BOTH_ALTERNATIVES_ON_THE_RIGHT.rules, BOTH_ALTERNATIVES_ON_THE_RIGHT.events)
     (match,) = found
     assert [(part.role, part.ts) for part in match.parts] == [("a", 0), ("a", 0), ("b", 1), ("c", 0), ("d", 0)]
     ids = [part.id for part in match.parts]
@@ -112,7 +112,7 @@ def test_one_event_that_is_both_alternatives_is_accumulated_as_both() -> None:
     assert [[(part["role"], part["ts"]) for part in match["parts"]] for match in found] == [
         [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
     ]
-    right = reference.detect(parse(text).rules, events)
+    right = patterns.detect(parse(text).rules, events)
     assert [[(part.role, part.ts) for part in match.parts] for match in right] == [
         [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
     ]
@@ -125,7 +125,7 @@ def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: i
     found = []
     for fact in sorted(identified(case.events), key=lambda fact: fact.key):
         found += [(request.name, fact.ts, [part.id for _, part in parts]) for request, parts in tree.arrive(fact)]
-    right = reference.detect(case.rules, case.events)
+    right = patterns.detect(case.rules, case.events)
     assert sorted(found) == sorted((match.rule, match.ts, [part.id for part in match.parts]) for match in right)
 
 
@@ -151,7 +151,7 @@ def test_four_phases_while_requests_come_and_go(case: Case, seed: int) -> None:
     right = []
     for request in case.rules:
         since = {request.name: at} if fate[request.name] == "comes" else {}
-        for match in reference.detect([request], case.events, since):
+        for match in patterns.detect([request], case.events, since):
             if fate[request.name] != "goes" or match.ts < at:
                 right.append((match.rule, match.ts, [part.id for part in match.parts]))
     assert sorted(found) == sorted(right)

@@ -15,7 +15,7 @@ from tests.simulation.moving import Moving, as_expected, as_ranges, dense, movin
 from tests.simulation.ranges import all_expected, arriving, nameless, rows_of, told
 from tests.simulation.windowed import windowed
 from tocsin.engine.moving.detector import MovingDetector
-from tocsin.language.mcep import parse
+from tocsin.language.mcep.text import parse
 
 NEVER_LATE_US = 2**60
 QUIET = list(HealthCheck)

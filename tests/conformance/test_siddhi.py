@@ -15,13 +15,13 @@ from tests.conformance.packs import settled
 from tests.conformance.slots import SLOTS
 from tests.conftest import GOLDEN
 from tests.strategies_queries import STREAMS, chains, definitions, events, filters, joins, selections, single, windows
-from tocsin.engine import reference
 from tocsin.engine.detector import Detector
 from tocsin.errors import RuleError
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
 from tocsin.events.types import Event
 from tocsin.language import parse
-from tocsin.language.requests import Statement
+from tocsin.language.eps.ast import Statement
+from tocsin.reference import patterns
 
 EXAMPLES = examples(25)
 QUIET = list(HealthCheck)
@@ -70,7 +70,7 @@ def _renamed(query: str, ending: str) -> str:
 
 
 def check(host: str, rules: Sequence[Statement], given: Sequence[Event], seed: int, types: dict) -> None:
-    right = expected(reference.detect(rules, given), rules)
+    right = expected(patterns.detect(rules, given), rules)
     try:
         found = ALL[host](rules, types, list(given), random.Random(seed))
     except RuleError as error:

@@ -14,8 +14,8 @@ from tests.conformance.hosts import HOSTS, expected
 from tests.conformance.packs import beside, joined, settled
 from tests.conformance.slots import SLOTS, detected, sent_of
 from tests.strategies import KINDS, TYPES, Case, cases, rule_sets
-from tocsin.engine import reference
-from tocsin.spark.jobs import send
+from tocsin.reference import patterns
+from tocsin.spark.job import send
 
 ALL = {**HOSTS, **SLOTS}
 DECLARED = {type.name: type for type in TYPES}
@@ -26,7 +26,7 @@ KEYED = st.builds(
 
 
 def check(host: str, case: Case, seed: int) -> None:
-    right = expected(reference.detect(case.rules, case.events), case.rules)
+    right = expected(patterns.detect(case.rules, case.events), case.rules)
     found = ALL[host](case.rules, DECLARED, list(case.events), random.Random(seed))
     if host == "ordered":  # what is released at once cannot be put in order within its instant
         assert [row["ts"] for row in found] == [row["ts"] for row in right]

@@ -33,14 +33,14 @@ import tocsin
 from tests.datasets.shapes import NO_LINE, Case, Files, Outcome, frozen, us
 from tests.service.serving import running
 from tocsin import cli
-from tocsin.api import DeadLetterWarning
 from tocsin.client import ServiceError
 from tocsin.errors import TocsinError
-from tocsin.events.batches import Columns
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
+from tocsin.events.reader import Columns
 from tocsin.events.types import Event, Kind
-from tocsin.service.core import Options
+from tocsin.ruleset import DeadLetterWarning
 from tocsin.service.records import Tick
+from tocsin.service.service import Options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +108,8 @@ def batch(case: Case, folder: Path, spark: SparkSession) -> Outcome:
 
 def stream(case: Case, folder: Path, spark: SparkSession) -> Outcome:
     """The answer of Spark to a stream of files, in one micro-batch at whose end time has passed."""
-    from tocsin.spark import control, sources
+    from tocsin.spark import connectors
+    from tocsin.spark import stream as control
 
     found: list[pa.Table] = []
 
@@ -118,8 +119,8 @@ def stream(case: Case, folder: Path, spark: SparkSession) -> Outcome:
         if isinstance(case.data, Files):
             address = str(on_disk(case.data, case.options, folder / "events", alone=False))
             columns = Columns(**case.options)
-            shape = sources.shape_of(spark, address, columns, rules.types)
-            frames = sources.stream(spark, address, shape, columns)
+            shape = connectors.shape_of(spark, address, columns, rules.types)
+            frames = connectors.stream(spark, address, shape, columns)
         else:
             frames = streams(spark, data_frames(spark, case), folder)
         orders = folder / "control"
@@ -275,7 +276,7 @@ def as_json(event: Event) -> dict[str, Any]:
 
 def reported(run: Callable[[], pa.Table]) -> Outcome:
     """The outcome of a report of Spark's, or of the error that there is instead."""
-    from tocsin.spark.errors import plainly
+    from tocsin.spark.sessions import plainly
 
     try:
         with plainly():

@@ -6,8 +6,8 @@ import pytest
 
 import tocsin
 from tocsin import Event
-from tocsin.engine import reference
-from tocsin.engine.reference_ranges import coverings
+from tocsin.reference import patterns
+from tocsin.reference.ranges import coverings
 
 S = 1_000_000
 
@@ -17,7 +17,7 @@ S = 1_000_000
 def test_an_event_exactly_as_old_as_within_is_in(age_us: int, matches: int, mode: str) -> None:
     rules = tocsin.rules(f"request Together on A & B within 5 s {mode}")
     events = [Event("A", 7), Event("B", 7 + age_us)]
-    assert len(reference.detect(rules.rules, events)) == matches
+    assert len(patterns.detect(rules.rules, events)) == matches
     assert rules.detect(events).num_rows == matches
 
 
@@ -26,7 +26,7 @@ def test_an_event_exactly_as_old_as_within_is_in(age_us: int, matches: int, mode
 def test_a_timer_due_exactly_at_the_last_event_rings(timer: str, last_us: int, matches: int) -> None:
     rules = tocsin.rules(f"request Late on Order as o ; {timer} as t")
     events = [Event("Order", 0), Event("Clock", last_us)]
-    expected = len(reference.detect(rules.rules, events))
+    expected = len(patterns.detect(rules.rules, events))
     assert rules.detect(events).num_rows == expected
     if not timer.startswith("every"):
         assert expected == matches

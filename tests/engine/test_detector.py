@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+
+import tocsin
 from tests.budget import examples
 from tests.conformance.hosts import expected, rows_of
 from tests.strategies import TYPES, Case, cases
-
-import tocsin
 from tocsin.engine import detector as detector_module
-from tocsin.engine import reference
 from tocsin.engine.detector import Detector
 from tocsin.errors import RuleError
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
 from tocsin.events.types import Event
-from tocsin.language.rules import Rule
+from tocsin.language.syntax.ast import Rule
+from tocsin.reference import patterns
 
 DECLARED = {type.name: type for type in TYPES}
 FIRE = """
@@ -193,7 +193,7 @@ def test_a_rule_that_is_added_sees_later_events(case: Case, seed: int) -> None:
         if number == 3 and chance.random() < 0.3:
             detector = Detector.restore(detector.snapshot(), [*first, *rest], DECLARED)
     found += rows_of(detector.finish())
-    right = expected(reference.detect(case.rules, case.events, since), case.rules)
+    right = expected(patterns.detect(case.rules, case.events, since), case.rules)
     assert filled(found, names_of(case.rules)) == right
 
 
@@ -216,7 +216,7 @@ def test_a_rule_that_is_removed_leaves_the_others_alone(case: Case, seed: int) -
         found += rows_of(detector.push([event]))
     found += rows_of(detector.finish())
     names = names_of(case.rules)
-    right = expected(reference.detect(staying, case.events), case.rules)
+    right = expected(patterns.detect(staying, case.events), case.rules)
     assert [row for row in filled(found, names) if row["rule"] not in going] == right
 
 
@@ -240,7 +240,7 @@ def test_a_rule_that_is_changed_in_a_snapshot_sees_later_events(case: Case, othe
     found += rows_of(detector.finish())
     known = {rule.name: rule for rule in before}
     since = {rule.name: start for rule in after if known.get(rule.name) != rule and start > 0}
-    right = expected(reference.detect(after, case.events, since), after)
+    right = expected(patterns.detect(after, case.events, since), after)
     out = [row for row in right if watermark is None or row["ts"] >= watermark]  # type: ignore[operator]
     if any(rule.consuming for rule in after):  # what was consumed before depends on rules that are gone
         found, out = ([row for row in rows if row["rule"] in since] for rows in (found, out))

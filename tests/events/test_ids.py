@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.events.ids import (
+from tocsin.events.types import (
     MASK,
     content_words,
     fold,

@@ -11,9 +11,9 @@ import pytest
 
 import tocsin
 from tocsin.errors import EventError
-from tocsin.events.arrow import convert
-from tocsin.events.batches import Columns, Known, Seen, read
+from tocsin.events.columns import convert
 from tocsin.events.files import iso, open_events
+from tocsin.events.reader import Columns, Known, Seen, read
 from tocsin.events.times import TS_MAX, TS_MIN, micros
 from tocsin.events.types import Kind
 from tocsin.testing.times import REFUSED, SPELLINGS

@@ -18,21 +18,20 @@ from tests.conformance.overlay import network_of as sites_for
 from tests.conformance.slots import Store as Slots
 from tests.simulation.schedules import draw, play
 from tocsin import cli
-from tocsin.engine import reference
-from tocsin.engine.reference_ranges import coverings
-from tocsin.events.batches import Columns
-from tocsin.events.notation import read_events, write_event
+from tocsin.events.formats import read_events, write_event
+from tocsin.events.reader import Columns
 from tocsin.events.types import Event, Kind
 from tocsin.language import parse, print_program
-from tocsin.language.rules import Program
+from tocsin.language.syntax.ast import Program
 from tocsin.overlay import messages
-from tocsin.overlay.codec import encode
-from tocsin.overlay.snapshots import restore, snapshot
-from tocsin.plans.catalog import Catalog
-from tocsin.simulation.deployment import deployed
+from tocsin.overlay.codec import encode, restore, snapshot
+from tocsin.plans.typing import Catalog
+from tocsin.reference import patterns
+from tocsin.reference.ranges import coverings
 from tocsin.simulation.network import Network
-from tocsin.spark.jobs import send
-from tocsin.spark.moving.jobs import MovingJob
+from tocsin.simulation.runs import deployed
+from tocsin.spark.job import send
+from tocsin.spark.moving_job import MovingJob
 
 __all__ = [
     "BY_NAME",
@@ -75,7 +74,7 @@ def reference_rows(text: str, language: str, events: Sequence[Event], history_us
     """The rows that the reference gives for a text of rules."""
     program = parse(text, language)
     if not program.interests:
-        return expected(reference.detect(program.rules, events), program.rules)
+        return expected(patterns.detect(program.rules, events), program.rules)
     rows = []
     for interest in program.interests:
         for covering in coverings(interest, events, history_us):

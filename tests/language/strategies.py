@@ -8,7 +8,7 @@ import re
 from hypothesis import strategies as st
 
 from tocsin.events.types import EventType, Kind
-from tocsin.language.rules import (
+from tocsin.language.syntax.ast import (
     Aggregate,
     And,
     Arithmetic,

@@ -28,7 +28,7 @@ from tocsin.language.builder import (
     this,
     within,
 )
-from tocsin.language.tesla import parse, parse_expression
+from tocsin.language.tesla.text import parse, parse_expression
 
 FIRE = define("Fire", area="string", measuredTemp="double")
 COMP_EVENT = define("CompEvent")

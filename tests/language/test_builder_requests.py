@@ -9,7 +9,7 @@ import pytest
 from tocsin.errors import RuleError
 from tocsin.language import parse
 from tocsin.language.builder import event, role, this
-from tocsin.language.builder_requests import after, at, both, called, either, every, request, then, times_df, times_eq
+from tocsin.language.eps.builder import after, at, both, called, either, every, request, then, times_df, times_eq
 
 
 def test_built_and_written_requests_are_equal() -> None:

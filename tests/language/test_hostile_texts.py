@@ -14,7 +14,7 @@ import tocsin
 from tests.budget import examples
 from tests.language.hostile import EPS, HOSTILE, MCEP, SIDDHI, TESLA
 from tocsin.errors import RuleError, TocsinError
-from tocsin.service.deployed import TEXT_CHARACTERS_MAX, read
+from tocsin.service.deployments import TEXT_CHARACTERS_MAX, read
 
 LIMIT_S = 30
 """Each takes one or two seconds on a machine that is busy; what expands without a bound takes hours."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import doctest
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 
 from tocsin.errors import RuleError
-from tocsin.language import parse, tesla
+from tocsin.language import parse
+from tocsin.language.tesla import text
 
 TEXT = "define X() from A()"
 
 
 def test_a_language_is_named_or_guessed() -> None:
-    assert parse(TEXT) == parse(TEXT, "tesla") == tesla.parse(TEXT)
+    assert parse(TEXT) == parse(TEXT, "tesla") == text.parse(TEXT)
 
 
 def test_an_unknown_language_has_a_hint() -> None:
@@ -28,8 +27,3 @@ def test_an_unknown_language_has_a_hint() -> None:
 def test_the_parser_is_loaded_when_it_is_needed() -> None:
     script = "import sys, tocsin.language, tocsin.language.builder; sys.exit('lark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["", ".builder", ".chains", ".mistakes", ".printing", ".terms", ".tesla", ".tokens"])
-def test_the_examples_run(name: str) -> None:
-    assert doctest.testmod(import_module(f"tocsin.language{name}")).failed == 0

@@ -8,22 +8,11 @@ from hypothesis import strategies as st
 
 from tocsin.errors import RuleError
 from tocsin.language.builder import define, event, role, this
-from tocsin.language.builder_interests import circle, interest, polygon, rectangle
-from tocsin.language.interests import (
-    Circle,
-    Each,
-    Interest,
-    Polygon,
-    Rectangle,
-    Semantics,
-    Space,
-    Spatial,
-    Timed,
-)
-from tocsin.language.mcep import parse
-from tocsin.language.printing import print_program
-from tocsin.language.printing_interests import print_interest
-from tocsin.language.rules import Pattern, Program
+from tocsin.language.mcep.ast import Circle, Each, Interest, Polygon, Rectangle, Semantics, Space, Spatial, Timed
+from tocsin.language.mcep.builder import circle, interest, polygon, rectangle
+from tocsin.language.mcep.text import parse, print_interest
+from tocsin.language.syntax.ast import Pattern, Program
+from tocsin.language.syntax.expressions import print_program
 
 TEXT = """
 event Brake(car: string, x: double, y: double)

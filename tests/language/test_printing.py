@@ -9,9 +9,9 @@ from tests.budget import examples
 from tests.language import strategies
 from tocsin.errors import RuleError
 from tocsin.events.types import Kind
-from tocsin.language.printing import print_expression, print_pattern, print_program, print_rule, print_window
-from tocsin.language.rules import Expression, Literal, Pattern, Program, Rule
-from tocsin.language.tesla import parse, parse_expression, parse_pattern
+from tocsin.language.syntax.ast import Expression, Literal, Pattern, Program, Rule
+from tocsin.language.syntax.expressions import print_expression, print_pattern, print_program, print_rule, print_window
+from tocsin.language.tesla.text import parse, parse_expression, parse_pattern
 
 
 @given(strategies.rules())

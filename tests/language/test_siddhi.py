@@ -13,7 +13,7 @@ from tests.strategies_queries import definitions, queries
 from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
 from tocsin.language import guess, parse, print_program, print_rule
-from tocsin.language.queries import (
+from tocsin.language.siddhi.ast import (
     Absence,
     Call,
     Chain,
@@ -31,7 +31,7 @@ from tocsin.language.queries import (
     expressions,
     indexed,
 )
-from tocsin.language.rules import Arithmetic, Attribute, Comparison, Literal, Not, Parameter, Pattern
+from tocsin.language.syntax.ast import Arithmetic, Attribute, Comparison, Literal, Not, Parameter, Pattern
 
 TABLE_1 = (
     "from cseEventStream[price==foo.price and foo.try <5 in foo] select symbol, avg(price) as avgPrice",

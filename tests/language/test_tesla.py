@@ -17,8 +17,7 @@ from tests.budget import examples
 from tests.language import strategies
 from tocsin.errors import RuleError, Span
 from tocsin.events.types import EventType, Kind
-from tocsin.language.printing import print_rule
-from tocsin.language.rules import (
+from tocsin.language.syntax.ast import (
     Aggregate,
     And,
     Arithmetic,
@@ -40,8 +39,9 @@ from tocsin.language.rules import (
     Selection,
     Within,
 )
-from tocsin.language.rules import Test as Bounded  # pytest takes what is called Test… for tests
-from tocsin.language.tesla import parse, parse_expression, parse_pattern
+from tocsin.language.syntax.ast import Test as Bounded  # pytest takes what is called Test… for tests
+from tocsin.language.syntax.expressions import print_rule
+from tocsin.language.tesla.text import parse, parse_expression, parse_pattern
 
 SYNTAX = Path(__file__).parents[1] / "golden" / "syntax"
 MINUTE_US = 60_000_000

@@ -8,8 +8,8 @@ from tocsin.errors import StateError
 from tocsin.language import parse
 from tocsin.overlay import messages as m
 from tocsin.overlay.codec import decode, encode
-from tocsin.overlay.rows import Rows
-from tocsin.overlay.timing import Timing
+from tocsin.overlay.messages import Rows
+from tocsin.overlay.tree_parts import Timing
 from tocsin.plans.splitting import split
 
 (RULE,) = parse("define P() from A(v=$x) and last B(v=$x) within 5 s from A and last C() within 5 s from B").rules

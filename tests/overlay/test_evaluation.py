@@ -7,7 +7,7 @@ import pytest
 
 from tocsin.language import parse
 from tocsin.overlay.evaluation import Evaluator, passing
-from tocsin.overlay.rows import Rows
+from tocsin.overlay.messages import Rows
 
 PROGRAM = parse("""
 event Temp(value: double)

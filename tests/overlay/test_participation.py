@@ -9,11 +9,10 @@ import pytest
 from tests.conformance.overlay import DECLARED, table
 from tocsin.events.types import Event
 from tocsin.language import parse
-from tocsin.overlay import participation
+from tocsin.overlay import evaluation
 from tocsin.overlay.deployment import Item
-from tocsin.overlay.finding import evaluators, first_heads, participants
-from tocsin.overlay.participation import Instants
-from tocsin.overlay.rows import Rows
+from tocsin.overlay.evaluation import Instants, evaluators, first_heads, participants
+from tocsin.overlay.messages import Rows
 from tocsin.plans.splitting import Partial
 
 
@@ -40,10 +39,10 @@ def test_the_same_events_with_the_same_heads_as_the_detector(base: int) -> None:
     told_apart = 0
     for seed in range(base, base + 50):
         part, events = case(random.Random(seed))
-        assert participation.plain(part)
+        assert evaluation.plain(part)
         history = Rows(table(events))
         since, upto = 5, 40
-        quick = participation.participants(part, Instants(history, DECLARED), since, upto)
+        quick = evaluation.fast_participants(part, Instants(history, DECLARED), since, upto)
         if quick is None:
             told_apart += 1
             continue
@@ -62,4 +61,4 @@ def test_the_same_events_with_the_same_heads_as_the_detector(base: int) -> None:
 @pytest.mark.parametrize("clause", ["first B()", "2-last B()", "last B(k=$k)"])
 def test_what_more_than_time_decides_is_not_plain(clause: str) -> None:
     (rule,) = parse(f"define P() from A(k=$k) and {clause} within 5 us from A").rules
-    assert not participation.plain(Partial(rule, ("A", "B")))
+    assert not evaluation.plain(Partial(rule, ("A", "B")))

@@ -11,11 +11,10 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
 from tocsin.overlay import messages as m
 from tocsin.overlay.processor import Processor
-from tocsin.overlay.sites import Sites
-from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.deployment import deployed
+from tocsin.overlay.strategies import STRATEGIES, Sites
 from tocsin.simulation.network import Network
-from tocsin.simulation.topologies import topology
+from tocsin.simulation.runs import deployed
+from tocsin.simulation.workloads import topology
 
 TYPES = {name: EventType(name, (("v", Kind.INT),)) for name in "AB"}
 RULES = parse("define Pair() from A() and last B() within 5 s from A").rules

@@ -8,8 +8,8 @@ import tocsin
 from tocsin.errors import RuleError
 from tocsin.events.types import Kind, shown_name
 from tocsin.language import parse
-from tocsin.plans.catalog import Catalog
 from tocsin.plans.plan import Plan, order, plan
+from tocsin.plans.typing import Catalog
 
 CHAIN = """
 rule Top define R() from Q() and not P() within 1 s from Q

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.budget import examples
 from tests.strategies import Case, cases
-from tocsin.engine import reference
 from tocsin.events.types import Event
 from tocsin.language import parse
-from tocsin.language.rules import Rule
-from tocsin.plans.shape import Shape
+from tocsin.language.syntax.ast import Rule
+from tocsin.plans.bind.structure import Shape
 from tocsin.plans.splitting import HERE, Partial, bare, split
+from tocsin.reference import patterns
 
 R4 = """define CompEvent()
 from A() and last B() within 5 min. from A and last C() within 5 min. from B
@@ -76,11 +76,11 @@ def named(events: Sequence[Event]) -> list[Event]:
 
 def sent(partial: Partial, events: Sequence[Event]) -> set[str]:
     """The ids of what a partial rule sends, by the reference."""
-    matches = reference.detect([partial.rule], events)
+    matches = patterns.detect([partial.rule], events)
     ids = {part.id for match in matches for part in match.parts if part.role in partial.sends}
     if partial.blocks_us:
         heads = [match.parts[0].ts for match in matches]
-        candidates = reference.detect([bare(Shape(partial.rule), partial.rule.anchor.role).rule], events)
+        candidates = patterns.detect([bare(Shape(partial.rule), partial.rule.anchor.role).rule], events)
         ids |= {
             match.parts[0].id
             for match in candidates
@@ -120,8 +120,8 @@ def check(case: Case, seed: int) -> None:
     events = named(case.events)
     rule = case.rules[0]
     ids = forwarded(rule, None, events, chance, 1)
-    right = reference.detect([rule], events)
-    assert reference.detect([rule], [event for event in events if event.id in ids]) == right
+    right = patterns.detect([rule], events)
+    assert patterns.detect([rule], [event for event in events if event.id in ids]) == right
 
 
 SIMPLE = cases(events_max=20).filter(lambda case: not set("PQR") & set(case.rules[0].uses))
@@ -140,11 +140,11 @@ def test_an_older_candidate_does_not_take_the_place_of_a_later_one() -> None:
     times = [("E", 0.0), ("D", 4.5), ("C", 9.0), ("C", 11.0), ("B", 12.0), ("A", 13.0)]
     events = [Event(type, int(at * minute), {}, 0, f"{type}{at}") for type, at in times]
     parts = split(rule, {"3": {"A", "B"}, "4": {"C", "E"}, "5": {"D"}})
-    assert reference.detect([rule], events) == []
+    assert patterns.detect([rule], events) == []
     ids = set[str]()
     for use in parts.uses:
         ids |= sent(use.partial, events)
-    assert reference.detect([rule], [event for event in events if event.id in ids]) == []
+    assert patterns.detect([rule], [event for event in events if event.id in ids]) == []
     without = [replace(use.partial, blocks_us=0) for use in parts.uses]
     fewer = {id for partial in without for id in sent(partial, events)}
-    assert len(reference.detect([rule], [event for event in events if event.id in fewer])) == 1
+    assert len(patterns.detect([rule], [event for event in events if event.id in fewer])) == 1

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from tests.conformance.slots import Clock, Store
 
-from tocsin.spark import logs, rekeying, streaming
-from tocsin.spark.jobs import Job, send
-from tocsin.spark.logs import LogProcessor, LogReader, Work
-from tocsin.spark.packing import PARCELS, Parcel, decode
-from tocsin.spark.streaming import SlotProcessor
+from tests.conformance.slots import Clock, Store
+from tocsin.spark import log_stream, rescale, stream
+from tocsin.spark.blocks import PARCELS, Parcel, decode
+from tocsin.spark.job import Job, send
+from tocsin.spark.log_stream import LogProcessor, LogReader, Work
+from tocsin.spark.stream import SlotProcessor
 
 
 class Killed(BaseException):
@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 class Following:
-    """Stands in for `tocsin.spark.logs.Following`."""
+    """Stands in for `tocsin.spark.log_stream.Following`."""
 
     fails: Callable[[str], bool] = staticmethod(lambda moment: False)
     """Whether the process is killed at a moment: `found`, `kept`."""
@@ -44,10 +44,10 @@ class Following:
         sent = send(job)
         work = Work(self._reading, sent, start)
         self._reader = LogReader("work")
-        logs._work = lambda path: work  # type: ignore[assignment]
+        log_stream._work = lambda path: work  # type: ignore[assignment]
         self._made = lambda: LogProcessor(sent, watermark, largest)
         self._checkpoint, self._job = checkpoint, job
-        streaming._cached.clear()
+        stream._cached.clear()
         self.runs = True
 
     def run(self, upto: int) -> list[pa.Table]:
@@ -62,7 +62,7 @@ class Following:
             begun.write_text("v1\n{}\n" + json.dumps(end))
         assert end == {"position": upto}
         parcels = [
-            Parcel(**{name: value for name, value in row.items() if name != logs.AT})
+            Parcel(**{name: value for name, value in row.items() if name != log_stream.AT})
             for partition in self._reader.partitions(start, end)
             for rows in self._reader.read(partition)
             for row in rows.to_pylist()
@@ -95,7 +95,7 @@ def held(checkpoint: Path) -> tuple[int, int | None, dict[int, Store] | None]:
     if not commits:
         return 0, None, None
     stores = pickle.loads((checkpoint / "stores").read_bytes())
-    return max(commits) + 1, logs.ended(checkpoint, max(commits)), stores
+    return max(commits) + 1, log_stream.ended(checkpoint, max(commits)), stores
 
 
 def commit(checkpoint: Path, batch: int, stores: dict[int, Store]) -> None:
@@ -119,22 +119,22 @@ def turned(made: Callable[[], SlotProcessor], stores: dict[int, Store], parcels:
 
 
 def rekey(session: Any, old: Path, new: Path, job: Job) -> None:
-    """Stands in for `tocsin.spark.rekeying.rekey`."""
-    from tocsin.plans.layout import Layout
+    """Stands in for `tocsin.spark.rescale.rekey`."""
+    from tocsin.plans.assignment import Layout
 
     batch, position, stores = held(old)
     assert stores is not None
     layout = Layout.from_data(json.loads(stores[0].values["layout"][0]))
-    labels = rekeying.labels(layout.slots)
+    labels = rescale.labels(layout.slots)
     states = {
-        labels.index(label): rekeying.snapshot_of(
+        labels.index(label): rescale.snapshot_of(
             store.values["head"][3], {n: segment for (n,), (segment,) in store.values["segments"].items()}
         )
         for label, store in copy.deepcopy(stores).items()
     }
     largest = max(store.values["head"][1] for store in stores.values())
     fresh = {label: Store() for label in job.labels}
-    turned(lambda: SlotProcessor(send(job)), fresh, rekeying.seeds(layout, states, job, largest))
+    turned(lambda: SlotProcessor(send(job)), fresh, rescale.seeds(layout, states, job, largest))
     new.mkdir(parents=True)
     (new / "offsets").mkdir()
     (new / "offsets" / str(batch - 1)).write_text("v1\n{}\n" + json.dumps({"position": position}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tocsin.service.intake import ARROW_STREAM, JSON, NDJSON
+from tocsin.service.event_intake import ARROW_STREAM, JSON, NDJSON
 
 MILLION = 1_000_000
 TEXT = "x" * MILLION
@@ -152,8 +152,8 @@ def whole_bytes() -> bytes:
 def read(path: str, format: str) -> None:
     """Reads a body and prints how many MB of memory this process then had at most, beyond what it had before."""
     from tocsin.errors import EventError
-    from tocsin.events.batches import Columns
-    from tocsin.service.intake import Bounds, Intake, Registry
+    from tocsin.events.reader import Columns
+    from tocsin.service.event_intake import Bounds, Intake, Registry
 
     intake = Intake(Registry(), lambda: ())
     warm = stream({"type": types(10), "a": pa.array(np.zeros(10))})

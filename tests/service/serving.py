@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 
 from tocsin.client import Client
-from tocsin.service.core import Options, Service
+from tocsin.service.service import Options, Service
 from tocsin.service.tokens import Role, Tokens
-from tocsin.service.web.access import Place
-from tocsin.service.web.app import create
-from tocsin.service.web.server import listen, server
+from tocsin.service.web_access import Place
+from tocsin.service.web_app import create, listen, server
 from tocsin.service.webhooks import Webhooks
 
 OPTIONS = Options(delay_us=0, ahead_us=2**60)

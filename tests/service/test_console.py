@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.serving import Running, running
 
-from tocsin.service.core import Options
+from tests.service.serving import Running, running
+from tocsin.service.service import Options
 
 pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 from playwright.sync_api import Page, expect, sync_playwright

@@ -8,9 +8,8 @@ from random import Random
 from hypothesis import strategies as st
 
 from tests.strategies import TYPES, Case, cases
-from tocsin.engine.reference_ranges import Covering, coverings
 from tocsin.events.types import Event, EventType, Kind
-from tocsin.language.interests import (
+from tocsin.language.mcep.ast import (
     Circle,
     Each,
     Interest,
@@ -22,12 +21,13 @@ from tocsin.language.interests import (
     Timed,
     needed,
 )
-from tocsin.language.printing_interests import print_interest
-from tocsin.language.rules import Pattern
-from tocsin.language.tesla import parse
-from tocsin.overlay.delivery import Delivery
-from tocsin.plans.regions import DEGREE_M, Grid
-from tocsin.simulation.mobility import City, Simulation
+from tocsin.language.mcep.text import print_interest
+from tocsin.language.syntax.ast import Pattern
+from tocsin.language.tesla.text import parse
+from tocsin.overlay.mobility.consumer import Delivery
+from tocsin.plans.moving import DEGREE_M, Grid
+from tocsin.reference.ranges import Covering, coverings
+from tocsin.simulation.city import City, Simulation
 
 SIDE = 20
 SHAPES = [

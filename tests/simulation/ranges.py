@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from tests.simulation.moving import Moving
-from tocsin.engine.reference_ranges import Covering
 from tocsin.events.types import Event
+from tocsin.reference.ranges import Covering
 
 HEADER = ("query", "range", "rule", "type", "ts", "id", "parts", "error")
 

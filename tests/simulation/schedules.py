@@ -19,18 +19,15 @@ import pyarrow as pa
 
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
-from tocsin.language.rules import Pattern
-from tocsin.overlay.replicas.ends import FEED
-from tocsin.overlay.replicas.machines import SINK
+from tocsin.language.syntax.ast import Pattern
+from tocsin.overlay.replicas.queues import Settings
 from tocsin.overlay.replicas.replica import named
-from tocsin.overlay.replicas.sending import Settings
-from tocsin.overlay.sites import Sites
-from tocsin.overlay.strategies import STRATEGIES
+from tocsin.overlay.replicas.state_machine import FEED, SINK
+from tocsin.overlay.strategies import STRATEGIES, Sites
+from tocsin.simulation.checking import Violation, right
 from tocsin.simulation.faults import Fault, Script, drawn, written
-from tocsin.simulation.groups import Setup
-from tocsin.simulation.properties import Violation, right
-from tocsin.simulation.replicated import ReplicatedNetwork
-from tocsin.simulation.trials import epochs, played
+from tocsin.simulation.replica_groups import Setup
+from tocsin.simulation.replicated import ReplicatedNetwork, epochs, played
 
 TYPES = {name: EventType(name, (("v", Kind.INT),)) for name in "ABC"}
 RULES = (

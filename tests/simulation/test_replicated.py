@@ -10,23 +10,20 @@ import pytest
 
 from tests.budget import seeds
 from tests.simulation.schedules import LIMIT_US, ROUNDS, TYPES, draw, play, scheduled
-from tocsin.engine import reference
 from tocsin.errors import TocsinError
 from tocsin.events.types import Event
 from tocsin.overlay.processor import Processor
-from tocsin.overlay.replicas.ends import Drain
-from tocsin.overlay.replicas.machines import Own
-from tocsin.overlay.replicas.members import Range
-from tocsin.overlay.replicas.sending import Settings
-from tocsin.overlay.sites import Sites
-from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.deployment import deployed
+from tocsin.overlay.replicas.catch_up import Range
+from tocsin.overlay.replicas.queues import Settings
+from tocsin.overlay.replicas.state_machine import Drain, Own
+from tocsin.overlay.strategies import STRATEGIES, Sites
+from tocsin.reference import patterns as reference
+from tocsin.simulation.checking import right, violations
 from tocsin.simulation.faults import Fault, Script, drawn, read, written
-from tocsin.simulation.groups import Setup
-from tocsin.simulation.properties import right, violations
-from tocsin.simulation.replicated import ReplicatedNetwork
-from tocsin.simulation.topologies import both_ways
-from tocsin.simulation.trials import continued, judged
+from tocsin.simulation.replica_groups import Setup
+from tocsin.simulation.replicated import ReplicatedNetwork, continued, judged
+from tocsin.simulation.runs import deployed
+from tocsin.simulation.workloads import both_ways
 
 WIDE = Settings(rounds=ROUNDS)
 SCRIPTS = sorted((Path(__file__).parent / "faults").glob("*.yaml"))

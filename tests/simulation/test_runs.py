@@ -10,8 +10,7 @@ from tocsin.errors import TocsinError
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation import runs
 from tocsin.simulation.checking import wrong_sinks
-from tocsin.simulation.topologies import MODELS, topology
-from tocsin.simulation.workloads import Workload, drawn, events
+from tocsin.simulation.workloads import MODELS, Workload, drawn, events, topology
 
 SMALL = Workload(processors=8, links=3, types=24, rules=16, subscriptions=4, rate_max=1.0, window_s=20.0, each=0.1)
 WORLD = drawn(SMALL)

@@ -8,9 +8,17 @@ from random import Random
 
 from tests.simulation.moving import Moving, dense
 from tocsin.events.types import Kind, Value
-from tocsin.language.interests import needed
-from tocsin.language.tesla import parse
-from tocsin.language.window_model import Consumption, Edge, Extent, Selection, SelectionWindow, Shift, WindowOperator
+from tocsin.language.mcep.ast import (
+    Consumption,
+    Edge,
+    Extent,
+    Selection,
+    SelectionWindow,
+    Shift,
+    WindowOperator,
+    needed,
+)
+from tocsin.language.tesla.text import parse
 
 COUNTING, TEMPORAL = Extent.COUNTING, Extent.TEMPORAL
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+import tocsin
 from tests.budget import seeds
 from tests.spark.cluster import Cluster, until
 from tests.spark.exactly_once_job import RULES
-
-import tocsin
 
 JOB = Path(__file__).with_name("exactly_once_job.py")
 FILES_PER_BATCH = 4  # as in the job

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.kafka import broker, session
 
+from tests.spark.kafka import broker, session
 from tocsin.errors import TocsinError
 from tocsin.spark import kafka
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+import tocsin
 from tests.spark.exactly_once_job import RULES
 from tests.spark.kafka import broker, session
 from tests.spark.test_exactly_once import events_of
-
-import tocsin
 from tocsin.spark import kafka, sessions, sinks
 
 EVENT = "type string, ts long, area string, value double"

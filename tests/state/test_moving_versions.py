@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tocsin
-from tocsin.events.notation import read_events
+from tocsin.events.formats import read_events
 
 HERE = Path(__file__).parent
 QUERIES = """

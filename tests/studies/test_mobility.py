@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tocsin.engine.reference import detect
-from tocsin.language.interests import Rectangle, Space
-from tocsin.language.mcep import parse
-from tocsin.plans.regions import Region
-from tocsin.studies import named
-from tocsin.studies.mobility import claims, runs
-from tocsin.studies.mobility.runs import DEVIATIONS_M, measure_answers, measure_moving, measure_predeployed
+from tocsin.language.mcep.ast import Rectangle, Space
+from tocsin.language.mcep.text import parse
+from tocsin.plans.moving import Region
+from tocsin.reference.patterns import detect
+from tocsin.studies import mobility, mobility_runs, named
+from tocsin.studies.mobility_runs import DEVIATIONS_M, measure_answers, measure_moving, measure_predeployed
 from tocsin.studies.study import Row, Scale
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "data" / "sumo_sample.csv"
@@ -28,25 +27,27 @@ def test_the_study_has_all_claims() -> None:
 
 
 def test_predeployed_ranges_are_counted_one_by_one() -> None:
-    trace = runs._trace(60, 12, 1)
+    trace = mobility_runs._trace(60, 12, 1)
     for row in measure_predeployed(SETTINGS):
         if (deviation := row["deviation_m"]) < 100:
             continue
         xs = range(deviation // 2, int(trace.width_m) + deviation // 2, deviation)
         ys = range(deviation // 2, int(trace.height_m) + deviation // 2, deviation)
-        shape = runs._interests(runs.RULES, ["c1"], "rectangle 300 m by 300 m", "1 s", "each")[0].shape
+        shape = mobility_runs._interests(mobility_runs.RULES, ["c1"], "rectangle 300 m by 300 m", "1 s", "each")[
+            0
+        ].shape
         regions = [Region(shape, (x, y), Space.PLANE) for x in xs for y in ys]
         held = sum(region.contains((e.attributes["x"], e.attributes["y"])) for e in trace.events for region in regions)
         assert (row["deployed"], row["primary"]) == (len(regions), held)
 
 
 def test_what_goes_between_predeployed_operators_is_counted_range_by_range() -> None:
-    trace = runs.street_trace(40, 12, 3, 300.0, 300.0, accident_every_s=2.0)
-    lower = [rule for rule in parse(runs.RULES).rules if rule.emits.name != "Accident"]
+    trace = mobility_runs.street_trace(40, 12, 3, 300.0, 300.0, accident_every_s=2.0)
+    lower = [rule for rule in parse(mobility_runs.RULES).rules if rule.emits.name != "Accident"]
     places = {event.id: (event.attributes["x"], event.attributes["y"]) for event in trace.events}
-    boxes = runs._composites(trace.events, places)
+    boxes = mobility_runs._composites(trace.events, places)
     centres = [np.arange(50, 350, 100)] * 2
-    counted = runs._ranges_with(boxes, centres, 120.0).sum()
+    counted = mobility_runs._ranges_with(boxes, centres, 120.0).sum()
     found = 0
     for x, y in product(*centres):
         region = Region(Rectangle(120.0, 120.0), (x, y))
@@ -55,7 +56,7 @@ def test_what_goes_between_predeployed_operators_is_counted_range_by_range() -> 
 
 
 def test_incremental_streaming_streams_less_and_delivers_the_same() -> None:
-    rows = {mode: measure_moving({**SETTINGS, "mode": mode})[0] for mode in runs.MODES}
+    rows = {mode: measure_moving({**SETTINGS, "mode": mode})[0] for mode in mobility_runs.MODES}
     assert all(row["wrong"] == 0 for row in rows.values())
     assert rows["MCEP"]["streamed"] < rows["MCEP w/o optimizations"]["streamed"]
     assert rows["MCEP"]["delivered"] == rows["MCEP w/o optimizations"]["delivered"]
@@ -63,9 +64,9 @@ def test_incremental_streaming_streams_less_and_delivers_the_same() -> None:
 
 
 def test_the_study_drives_by_a_trace_of_sumo() -> None:
-    runs_of = claims.base_runs(Scale(quick=True, trace=str(SAMPLE)))
+    runs_of = mobility.base_runs(Scale(quick=True, trace=str(SAMPLE)))
     assert {run["trace"] for run in runs_of} == {str(SAMPLE)}
-    rows = runs.measure_streams({**runs_of[-1], "edge_m": 300, "lifetime_s": 5})
+    rows = mobility_runs.measure_streams({**runs_of[-1], "edge_m": 300, "lifetime_s": 5})
     (moving,) = (row for row in rows if row["mode"] == "MCEP")
     assert (moving["wrong"], moving["ranges"]) == (0, 90)
     assert moving["delivered"] > 0
@@ -89,17 +90,17 @@ def streams(mcep: int, control: int, predeployed: int) -> list[Row]:
 
 
 def test_claims_can_fail() -> None:
-    assert [claim.holds for claim in claims.judge_streams(streams(100, 1, 10_000))] == [True, True]
-    assert [claim.holds for claim in claims.judge_streams(streams(100, 50, 150))] == [False, False]
+    assert [claim.holds for claim in mobility.judge_streams(streams(100, 1, 10_000))] == [True, True]
+    assert [claim.holds for claim in mobility.judge_streams(streams(100, 50, 150))] == [False, False]
     base = {"edge_m": 100, "seed": 1, "wrong": 0}
 
     def three(*streamed: int) -> list[Row]:
-        return [{**base, "mode": mode, "streamed": n} for mode, n in zip(runs.MODES, streamed, strict=True)]
+        return [{**base, "mode": mode, "streamed": n} for mode, n in zip(mobility_runs.MODES, streamed, strict=True)]
 
-    assert claims.judge_incremental(three(50, 100, 40))[0].holds
-    assert not claims.judge_incremental(three(95, 100, 40))[0].holds
-    assert not claims.judge_incremental(three(50, 100, 60))[0].holds
+    assert mobility.judge_incremental(three(50, 100, 40))[0].holds
+    assert not mobility.judge_incremental(three(95, 100, 40))[0].holds
+    assert not mobility.judge_incremental(three(50, 100, 60))[0].holds
     good = {"wrong": 0, "ranges": 9, "semantics": "strong", "pairs": 3, "disagreeing": 0, "refused": 0, "delivered": 4}
-    assert claims.judge_answers([good])[0].holds
+    assert mobility.judge_answers([good])[0].holds
     for wrong in ({"wrong": 1}, {"disagreeing": 1}, {"pairs": 0}, {"delivered": 0}):
-        assert not claims.judge_answers([{**good, **wrong}])[0].holds
+        assert not mobility.judge_answers([{**good, **wrong}])[0].holds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure as Canvas
 
-from tocsin.simulation.manufacturing import RATES, Factory
+from tocsin.simulation.workloads import RATES, Factory
 from tocsin.studies import named
 from tocsin.studies.reliability import by_failures, by_replicas, latency, leaders, measure, properties
 from tocsin.studies.study import Row, Scale

@@ -8,18 +8,19 @@ from itertools import count
 import numpy as np
 import pytest
 
-from tocsin.events.streams import stream_events, stream_shares, stream_types
-from tocsin.language import siddhi
-from tocsin.language.queries import Extent, Query
-from tocsin.plans.query_cost import comparisons
-from tocsin.studies import named
+from tocsin.datasets import stream_events, stream_shares, stream_types
+from tocsin.language.siddhi import parser
+from tocsin.language.siddhi.ast import Extent, Query
+from tocsin.plans.cost import comparisons
+from tocsin.studies import named, visiri_runs
+from tocsin.studies import visiri_claims as visiri
 from tocsin.studies.study import Row, Scale
-from tocsin.studies.visiri import claims as visiri
-from tocsin.studies.visiri import slots
-from tocsin.studies.visiri.queries import as_text, generated, output_types
-from tocsin.studies.visiri.runs import (
+from tocsin.studies.visiri_queries import as_text, generated, output_types
+from tocsin.studies.visiri_runs import (
+    AGAIN,
     TIGHT,
     Seen,
+    busy_in_slots,
     measure_knowing,
     measure_placements,
     measure_throughput,
@@ -27,7 +28,6 @@ from tocsin.studies.visiri.runs import (
     placers,
     workload,
 )
-from tocsin.studies.visiri.slots import AGAIN, busy_in_slots
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_queries_are_the_same_for_a_seed_and_more_of_them_begin_alike() -> None:
 
 def test_the_text_of_queries_is_read_as_them() -> None:
     queries = generated(30, inputs=20, outputs=6)
-    program = siddhi.parse(as_text(queries, inputs=20, outputs=6))
+    program = parser.parse(as_text(queries, inputs=20, outputs=6))
     assert list(program.rules) == queries
     assert set(stream_types(20)) <= set(program.types)
 
@@ -126,9 +126,9 @@ def test_a_node_with_queries_is_busy() -> None:
     for query in queries:
         placement.move(query.name, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slots, "process_time", count(1.0).__next__)
+        patch.setattr(visiri_runs, "process_time", count(1.0).__next__)
         timed = busy_in_slots(queries, {"one": placement}, events=2_000)
-    assert timed["one"].tolist() == [0, slots.PARCELS]  # by a clock that goes on by a second with each look
+    assert timed["one"].tolist() == [0, visiri_runs.PARCELS]  # by a clock that goes on by a second with each look
     busy = busy_in_slots(queries, {"one": placement}, events=20_000)
     assert busy["one"].shape == (2,)
     assert busy["one"][1] > 0

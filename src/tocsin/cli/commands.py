@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tocsin.cli import commands_service, commands_sites, running, showing
+from tocsin.cli import console, serve, sites
+from tocsin.cli import run as running
 from tocsin.cli.options import Engine, IdColumn, Rules, SeqColumn, TsColumn, TsUnit, TypeColumn, microseconds, rules_of
 from tocsin.errors import TocsinError
 
@@ -30,10 +31,10 @@ class Answering(TyperGroup):
         try:
             return super().invoke(ctx)
         except TocsinError as error:
-            showing.say(f"tocsin: {error}", err=True)
+            console.say(f"tocsin: {error}", err=True)
             raise typer.Exit(1) from None
         except WRONG_USAGE as error:
-            error.message = showing.lines(error.message)
+            error.message = console.lines(error.message)
             raise
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
@@ -53,7 +54,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from tocsin import __version__
 
-        showing.say(f"tocsin {__version__}")
+        console.say(f"tocsin {__version__}")
         raise typer.Exit
 
 
@@ -95,16 +96,16 @@ def check(
     ruleset = rules_of(rules)
     against = ""
     if events is not None:
-        from tocsin.cli.checking import check_events
+        from tocsin.cli.check import check_events
 
         names = {"type": type_column, "ts": ts_column, "seq": seq_column, "id": id_column}
         against = f"; {check_events(ruleset, rules, events, names, ts_unit and ts_unit.value)}"
     for rule in ruleset.rules:
-        showing.say(f"{rule.name}: {rule.emits}")
+        console.say(f"{rule.name}: {rule.emits}")
     for interest in ruleset.interests:
-        showing.say(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
-    moving = f" and {showing.count(len(ruleset.interests), 'interest')}" if ruleset.interests else ""
-    showing.say(f"{rules}: {showing.count(len(ruleset), 'rule')}{moving}, no mistake{against}", err=True)
+        console.say(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
+    moving = f" and {console.count(len(ruleset.interests), 'interest')}" if ruleset.interests else ""
+    console.say(f"{rules}: {console.count(len(ruleset), 'rule')}{moving}, no mistake{against}", err=True)
 
 
 @app.command()
@@ -120,13 +121,13 @@ def explain(
     """
     ruleset = rules_of(rules)
     if svg is None:
-        showing.say(ruleset.explain())
+        console.say(ruleset.explain())
         return
     try:
         svg.write_text(ruleset.explain_svg(), encoding="utf-8")
     except OSError as error:
         raise TocsinError(f"{svg} cannot be written: {error.strerror}") from None
-    showing.say(f"the plan is in {svg}", err=True)
+    console.say(f"the plan is in {svg}", err=True)
 
 
 @app.command()
@@ -266,7 +267,7 @@ def run(
         locations=locations,
         history=history,
     )
-    how = running.embedded if engine is Engine.EMBEDDED else running.follow if follow else running.once
+    how = running.run_embedded if engine is Engine.EMBEDDED else running.follow if follow else running.once
     raise typer.Exit(how(ruleset, wanted))
 
 
@@ -300,9 +301,9 @@ def why(
     moment = None if at is None else microseconds(at)
     reasons = running.reasons(rules_of(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
     if as_json:
-        showing.say(showing.as_json([reason.as_data() for reason in reasons]))
+        console.say(console.as_json([reason.as_data() for reason in reasons]))
     else:
-        showing.say("\n\n".join(map(str, reasons)))
+        console.say("\n\n".join(map(str, reasons)))
 
 
 @app.command()
@@ -327,10 +328,10 @@ def change(
 
     [bold]Remove, from noon on:[/bold]  tocsin change changes/ --remove Fire --at 2026-07-01T12:00:00Z
     """
-    from tocsin.language.queries import Query
-    from tocsin.language.requests import Request
-    from tocsin.language.rules import Rule
+    from tocsin.language.eps.ast import Request
+    from tocsin.language.siddhi.ast import Query
     from tocsin.language.supported import check_supported
+    from tocsin.language.syntax.ast import Rule
 
     if add is None and not remove:
         raise typer.BadParameter("say what to --add or --remove")
@@ -353,7 +354,7 @@ def change(
         hidden.rename(folder / name)
     except OSError as error:
         raise TocsinError(f"{folder} cannot be written: {error.strerror}") from None
-    showing.say(f"the change is in {folder / name}", err=True)
+    console.say(f"the change is in {folder / name}", err=True)
 
 
 @app.command()
@@ -373,12 +374,12 @@ def rekey(
     """
     ruleset = rules_of(rules)
     from tocsin.spark import runs
-    from tocsin.spark.errors import plainly
+    from tocsin.spark.sessions import plainly
 
     with plainly():
         spark = runs.connect(master, slots, (runs.events_of(checkpoint),))
         before, after = runs.rekey(ruleset, spark, checkpoint, to, slots)
-    showing.say(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
+    console.say(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
 
 
 @app.command()
@@ -391,13 +392,13 @@ def demo(
 
     [bold]Examples:[/bold]  tocsin demo     tocsin demo --events 100000 --seed 7
     """
-    from tocsin.cli.demo import demo
+    from tocsin.cli.simulate import demo
 
     demo(events, seed, master)
 
 
-app.command()(commands_service.serve)
-app.command()(commands_service.token)
+app.command()(serve.serve)
+app.command()(serve.token)
 
 
 @app.command()
@@ -429,13 +430,13 @@ def simulate(
 
     [bold]Example:[/bold]  tocsin simulate examples/sites/fire.yaml --strategy ST --strategy MT --svg fire.svg
     """
-    from tocsin.cli.simulating import simulated
+    from tocsin.cli.simulate import simulated
 
     if not simulated(scenario, strategy or [], svg, as_json=as_json, check=check, goal=goal):
         raise typer.Exit(1)
 
 
-app.add_typer(commands_sites.site, name="site")
+app.add_typer(sites.site, name="site")
 
 
 @app.command()
@@ -464,7 +465,7 @@ def study(
         raise typer.BadParameter("one of --quick and --full, not both")
     if trace is not None and name != "mobility":
         raise typer.BadParameter("--trace is for the study of mobility")
-    from tocsin.cli.studying import studied
+    from tocsin.cli.simulate import studied
 
     if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out, trace=trace):
         raise typer.Exit(1)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tocsin.cli import running
+from tocsin.cli import run
 from tocsin.errors import RuleError, nearest
 
 if TYPE_CHECKING:
-    from tocsin.api import RuleSet
+    from tocsin.ruleset import RuleSet
 
 
 class Engine(StrEnum):
@@ -65,5 +65,5 @@ def rules_of(path: Path) -> RuleSet:
     if not path.is_file():
         beside = [file.name for file in path.parent.iterdir() if file.is_file()] if path.parent.is_dir() else []
         raise RuleError(f"there is no file {path}", hint=nearest(path.name, beside))
-    with running.named(path):
+    with run.named(path):
         return tocsin.rules(path)

@@ -1,4 +1,7 @@
-"""`tocsin site`: the sites of a plan as applications on Spark, started, watched and stopped."""
+"""`tocsin site`: the sites of a plan as applications on Spark, started, watched and stopped.
+
+`tocsin site …`: its commands and their options.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tocsin.cli import showing
-from tocsin.cli.showing import console
+import typer
+
+from tocsin.cli import console as showing
+from tocsin.cli.console import console
+from tocsin.cli.options import Engine
 from tocsin.errors import TocsinError, nearest
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from tocsin.spark.sites.fleet import Fleet, Seen
-    from tocsin.spark.sites.plans import Plan
+    from tocsin.sites.fleet import Fleet, Seen
+    from tocsin.sites.site_plan import Plan
 
 LOOK_S = 0.5
 SAY_S = 10.0
@@ -29,9 +35,9 @@ def plan(path: Path, strategy: str | None = None) -> Plan:
     """The plan in a file: a scenario, and how it is hosted."""
     from tocsin.overlay.strategies import strategy as named
     from tocsin.simulation import scenarios
-    from tocsin.simulation.changes import announced
-    from tocsin.simulation.planning import best, predicted
-    from tocsin.spark.sites.plans import SECOND_US, Plan, Turn, checked, everything, hosting
+    from tocsin.simulation.predictions import best, predicted
+    from tocsin.simulation.runs import announced
+    from tocsin.sites.site_plan import SECOND_US, Plan, Turn, checked, everything, hosting
 
     found = scenarios.read(path)
     chosen = found.strategies[0] if found.strategies else None
@@ -58,7 +64,7 @@ def plan(path: Path, strategy: str | None = None) -> Plan:
 
 def fleet(path: Path, strategy: str | None = None, engine: str = "spark") -> Fleet:
     """The replicas of a plan on this machine."""
-    from tocsin.spark.sites.fleet import Fleet, command
+    from tocsin.sites.fleet import Fleet, command
 
     found = plan(path, strategy)
     return Fleet(found, command(path.resolve(), found.strategy.name, engine))
@@ -66,23 +72,23 @@ def fleet(path: Path, strategy: str | None = None, engine: str = "spark") -> Fle
 
 def run(path: Path, strategy: str | None, name: str, engine: str) -> None:
     """Runs one replica, here, until it is stopped."""
-    from tocsin.cli.following import stopping
-    from tocsin.spark.errors import plainly
-    from tocsin.spark.sites import application
+    from tocsin.cli.follow import stopping
+    from tocsin.sites import spark_driver
+    from tocsin.spark.sessions import plainly
 
     found = plan(path, strategy)
     name = name if "#" in name else f"{name}#0"
     if name not in found.names:
         raise TocsinError(f"there is no site {name}. {nearest(name, found.names) or ''}".rstrip())
     with stopping() as stopped, plainly():
-        hosted = application.run if engine == "spark" else application.run_embedded
+        hosted = spark_driver.run if engine == "spark" else spark_driver.run_embedded
         hosted(found, name, stopped.wait)
 
 
 def up(path: Path, strategy: str | None, engine: str, *, fresh: bool, detach: bool, check: bool) -> bool:
     """Starts all sites and watches them until they have finished; says whether every sink got what it should."""
-    from tocsin.cli.following import stopping
-    from tocsin.spark.sites.hosts import received, sink_folder
+    from tocsin.cli.follow import stopping
+    from tocsin.sites.host import received, sink_folder
 
     ships = fleet(path, strategy, engine)
     ships.claim(fresh=fresh)
@@ -126,7 +132,7 @@ def status(path: Path, *, as_json: bool) -> None:
 
 def hold(path: Path, here: str, there: str, *, held: bool) -> None:
     """Makes the channels from one site to another unreadable, or readable again."""
-    from tocsin.spark.sites.application import operating
+    from tocsin.sites.spark_driver import operating
 
     found = plan(path)
     if (here, there) not in found.sites.delays_us:
@@ -141,8 +147,8 @@ def forget(path: Path, name: str, *, back: bool) -> None:
     """Tells all sites that a replica will not come back, so that nobody keeps anything for it; or that it will."""
     from tocsin.overlay.codec import encode
     from tocsin.overlay.replicas.messages import Gone
-    from tocsin.spark.sites.application import operating
-    from tocsin.spark.sites.channels import OPERATOR, Parcel, packed, placed
+    from tocsin.sites.channels import OPERATOR, Parcel, packed, placed
+    from tocsin.sites.spark_driver import operating
 
     found = plan(path)
     if name not in found.names:
@@ -236,7 +242,7 @@ def _rates(before: Before, name: str, now_s: float, messages: int, size: int) ->
 def _judged(ships: Fleet) -> dict[str, bool]:
     """Whether each sink got exactly what the rules over all events at one place find, once each and in order."""
     from tocsin.simulation.checking import due
-    from tocsin.spark.sites.hosts import received
+    from tocsin.sites.host import received
 
     made = ships.plan
     changes = [(turn.at_us / 1e6, turn.sites) for turn in made.turns]
@@ -245,3 +251,96 @@ def _judged(ships: Fleet) -> dict[str, bool]:
         sink: [row["id"] for row in received(ships.folder, sink) if row.get("rule")] == ids
         for sink, ids in expected.items()
     }
+
+
+site = typer.Typer(no_args_is_help=True, help="Run rules over sites for real: each an application on Spark.")
+
+PlanFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PLAN", help="A scenario (topology, rules, sources, sinks) with hosting.", show_default=False
+    ),
+]
+StrategyName = Annotated[
+    str | None, typer.Option("--strategy", metavar="NAME", help="As in simulate.", show_default="the plan's first")
+]
+
+
+SiteEngine = Annotated[Engine, typer.Option("--engine", help="An application on Spark, or a process without it.")]
+
+
+@site.command("up")
+def site_up(
+    plan: PlanFile,
+    strategy: StrategyName = None,
+    engine: SiteEngine = Engine.SPARK,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run left in the folder.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Start them and return.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Compare what each sink got with the same rules over all events in one place.")
+    ] = True,
+) -> None:
+    """Start every site of a plan on this machine, and watch them until all events are through.
+
+    Ctrl-C stops them; started again, they go on from there.
+
+    [bold]Example:[/bold]  tocsin site up examples/sites/five.yaml
+    """
+
+    if not up(plan, strategy, engine.value, fresh=fresh, detach=detach, check=check):
+        raise typer.Exit(1)
+
+
+@site.command("run")
+def site_run(
+    plan: PlanFile,
+    name: Annotated[str, typer.Option("--site", metavar="NAME", help="A site, or one of its replicas: town#1.")],
+    strategy: StrategyName = None,
+    engine: SiteEngine = Engine.SPARK,
+) -> None:
+    """Run one site of a plan, here, until it is stopped.
+
+    [bold]Example:[/bold]  tocsin site run examples/sites/five.yaml --site town
+    """
+
+    run(plan, strategy, name, engine.value)
+
+
+@site.command("down")
+def site_down(plan: PlanFile) -> None:
+    """Stop the sites of a plan on this machine."""
+
+    down(plan)
+
+
+@site.command("status")
+def site_status(
+    plan: PlanFile,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Show how the sites of a plan are, who leads, and what their links carry."""
+
+    status(plan, as_json=as_json)
+
+
+@site.command("hold")
+def site_hold(
+    plan: PlanFile,
+    here: Annotated[str, typer.Argument(metavar="FROM", help="The site that sends.", show_default=False)],
+    there: Annotated[str, typer.Argument(metavar="TO", help="The site that receives.", show_default=False)],
+    release: Annotated[bool, typer.Option("--release", help="Let it be read again.")] = False,
+) -> None:
+    """Hold a link back: what one site sends stays in the channel and is not read, until it is released."""
+
+    hold(plan, here, there, held=not release)
+
+
+@site.command("forget")
+def site_forget(
+    plan: PlanFile,
+    name: Annotated[str, typer.Argument(metavar="REPLICA", help="Such as town#1.", show_default=False)],
+    back: Annotated[bool, typer.Option("--back", help="It will be started again after all.")] = False,
+) -> None:
+    """Tell all sites that a replica has failed for ever, so that nobody waits for it or keeps anything for it."""
+
+    forget(plan, name, back=back)

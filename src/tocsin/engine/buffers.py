@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.engine import kernels
-from tocsin.engine.kernels import Array, Lists
+from tocsin import kernels
+from tocsin.engine.compile import Tables
 from tocsin.engine.store import Store
-from tocsin.engine.tables import Tables
+from tocsin.kernels import Array, Lists
 
 
 class Buffers:

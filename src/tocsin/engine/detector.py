@@ -14,26 +14,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine import output, snapshots
-from tocsin.engine.ahead import Ahead, at_its_turn
-from tocsin.engine.machine import CHUNK, Instant, Machine
-from tocsin.engine.resuming import Change, numbers, resume, settings
-from tocsin.engine.shelf import Shelf
-from tocsin.engine.state import State, extract, load
-from tocsin.engine.texts import Lexicon
+from tocsin.engine import detector_state, match_table
+from tocsin.engine.detector_state import State, extract, load
+from tocsin.engine.pipeline import CHUNK, Instant, Machine
+from tocsin.engine.plan_cache import Shelf
+from tocsin.engine.prefetch import Ahead, at_its_turn
+from tocsin.engine.rule_changes import Change, numbers, resume, settings
+from tocsin.engine.strings import Lexicon
 from tocsin.errors import EventError, RuleError, nearest
-from tocsin.events.batches import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, Known, Seen, read
-from tocsin.events.clock import Clock
-from tocsin.events.letters import describe_row, letters
-from tocsin.events.scheduler import BEGINNING, Scheduler
+from tocsin.events.dead_letters import describe_row, letters
+from tocsin.events.reader import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, Known, Seen, read
+from tocsin.events.reorder import BEGINNING, Scheduler
+from tocsin.events.times import Clock
 from tocsin.events.types import ID, EventType, Kind
 from tocsin.language import parse
-from tocsin.language.queries import Query
-from tocsin.language.requests import Request, Statement
-from tocsin.language.rules import Rule
+from tocsin.language.eps.ast import Request, Statement
+from tocsin.language.siddhi.ast import Query
 from tocsin.language.supported import check_supported
-from tocsin.plans.catalog import Catalog
+from tocsin.language.syntax.ast import Rule
 from tocsin.plans.plan import Plan, column_names, plan
+from tocsin.plans.typing import Catalog
 
 NO_INTERESTS = "a detector of rules does not follow objects; use rules(…).detector()"
 """What to do with an interest."""
@@ -197,7 +197,7 @@ class Detector:
     @property
     def attributes(self) -> dict[str, str]:
         """Which attribute each column of matches holds."""
-        return output.attributes_of(self._plan, self.named)
+        return match_table.attributes_of(self._plan, self.named)
 
     # ---- rules that come and go
 
@@ -324,7 +324,7 @@ class Detector:
         waiting = self._scheduler.waiting
         if waiting is not None:
             waiting = self._named(waiting)
-        return snapshots.encode(snapshots.Snapshot(settings(self), numbers(self), state, waiting))
+        return detector_state.encode(detector_state.Snapshot(settings(self), numbers(self), state, waiting))
 
     def _named(self, waiting: pa.Table) -> pa.Table:
         """Events that wait, with their types by name."""
@@ -337,7 +337,7 @@ class Detector:
 
         A rule that is new or changed sees events from there on.
         """
-        return resume(cls, snapshots.decode(data), rules, types)
+        return resume(cls, detector_state.decode(data), rules, types)
 
     # ---- within
 
@@ -368,7 +368,7 @@ class Detector:
         self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading, now=change.at, kept=kept)
 
     def _detected(self, released: pa.Table | None, closed: Instant) -> pa.Table:
-        columns = output.schema(self._plan, times=bool(self._times), select=self.select, named=self.named)
+        columns = match_table.schema(self._plan, times=bool(self._times), select=self.select, named=self.named)
         attributes = {column: key for key, column in column_names(self._plan.emitted.kinds, self.named).items()}
         pieces: list[pa.Table] = []
         if released is None or not released.num_rows:
@@ -380,7 +380,7 @@ class Detector:
         for found, late in self._machine.process(released, closed):
             for row in late:
                 self._late(released, row, "late among events of its instant: give them a seq, or ids in order")
-            pieces.append(output.table(found, self._machine, columns, attributes))
+            pieces.append(match_table.table(found, self._machine, columns, attributes))
         table = pa.concat_tables(pieces) if len(pieces) != 1 else pieces[0]
         self._counts["matches"] += table.num_rows
         return table

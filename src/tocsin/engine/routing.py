@@ -14,19 +14,19 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine import kernels
-from tocsin.engine.columns import words_of
-from tocsin.engine.intake import identities
-from tocsin.engine.kernels import Array
-from tocsin.engine.sieve import Passed, Sieve
-from tocsin.engine.tables import Tables
-from tocsin.engine.texts import Texts, text_buffers
-from tocsin.events.arrow import whole
-from tocsin.events.batches import LABEL_COLUMN
+from tocsin import kernels
+from tocsin.engine.batch_columns import words_of
+from tocsin.engine.compile import Tables
+from tocsin.engine.ingest import identities
+from tocsin.engine.predicates import Passed, Sieve
+from tocsin.engine.strings import Texts, text_buffers
+from tocsin.events.columns import whole
+from tocsin.events.reader import LABEL_COLUMN
 from tocsin.events.types import ID, Kind
+from tocsin.kernels import Array
+from tocsin.plans.assignment import Forward
 from tocsin.plans.expressions import Field, Typed, leaves
-from tocsin.plans.graph import Filter
-from tocsin.plans.layout import Forward
+from tocsin.plans.rules import Filter
 
 BITS = 63
 """How many slots are told in one word."""

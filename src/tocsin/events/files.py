@@ -26,10 +26,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
-from tocsin.events.arrow import ARROW, as_type, common_type
-from tocsin.events.batches import TS_LIMIT, times_us
+from tocsin.events.columns import ARROW, as_type, common_type
 from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
 from tocsin.events.lines import BadLine, Counts, blocks, decide, decide_ts, parse, tally
+from tocsin.events.reader import TS_LIMIT, times_us
 from tocsin.events.times import check_unit
 from tocsin.events.types import Kind
 

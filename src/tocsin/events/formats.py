@@ -3,14 +3,28 @@
 Each format reads many lines at once through Arrow where Arrow can, and any one line in Python, where it says what is
 wrong with it. Text does not say what a column holds; `kind` says what one cell is, and `lines` makes that a kind for
 the column.
+
+Events as text, one a line: `Temp@10(area="A1", value=24.5)`.
+
+    Temp@10#3[id7](area="A1", value=24.5)
+    type@time#seq[id](attribute=value, …)
+
+The time is in microseconds, or has a unit (`@10s`, `@5min`; those of `UNITS_US`), or is a date or a date and time of
+ISO 8601 (`@2024-01-01`, `@2024-01-01T09:30:00.5Z`; in UTC if it names no offset). `#seq` is left out if it is 0,
+`[id]` if the source gives none; an id that is not all letters, digits and `_ . : -` is quoted: `["id 7"]`. Values are
+strings in double quotes with the escapes of JSON, 64-bit integers, doubles (with a point or an exponent), `true`,
+`false` and `null`. Times as values are integers, in microseconds. Blank lines are skipped, and what follows `--` or
+`#` on a line of its own or after an event.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,11 +33,195 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
-from tocsin.errors import EventError
-from tocsin.events.arrow import ARROW
-from tocsin.events.notation import read_events
+from tocsin.errors import EventError, Span
+from tocsin.events.columns import ARROW
 from tocsin.events.times import is_time_text
-from tocsin.events.types import LABEL, Kind
+from tocsin.events.types import LABEL, UNITS_US, Event, Kind, Value
+
+_NAME = r"[^\W\d]\w*"
+_INTEGER = r"-?[0-9]+"
+_DOUBLE = rf"{_INTEGER}(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)"
+_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+_DATE = r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:\d\d)?)?"
+_UNIT = "|".join(sorted(UNITS_US, key=len, reverse=True))
+_PLAIN_ID = r"[\w.:-]+"
+_BLANK = r"[ \t]*"
+
+# What is read, step by step, and what to say where a step fails. All steps together are one expression, for speed.
+_HEAD_STEPS = (
+    (f"{_BLANK}({_NAME})", "the type of an event"),
+    ("@", "'@' and a time"),
+    (rf"(?:({_DATE})|({_INTEGER})({_UNIT})?)(?![\w.])", "a time, such as 10, 5min or 2024-01-01T00:00:00Z"),
+    (rf"(?:#({_INTEGER}))?(?:\[(?:({_PLAIN_ID})|({_STRING}))\])?\({_BLANK}(\))?", "#seq, [id] or '('"),
+)
+_PAIR_STEPS = (
+    (f"({_NAME})", "an attribute"),
+    (f"{_BLANK}={_BLANK}", "'='"),
+    (
+        rf"(?:({_STRING})|({_DOUBLE})|({_INTEGER})|([+-]?{_NAME}))(?![\w.])",
+        'a value, such as "text", 3, 4.5, true, false or null',
+    ),
+    (rf"{_BLANK}([,)]){_BLANK}", "',' or ')'"),
+)
+_REST_STEPS = ((r"[ \t\r]*(?:(?:--|#)[^\n]*)?(?:\n|\Z)", "the end of the line"),)
+
+_Steps = tuple[tuple[str, str], ...]
+
+
+def _expression(steps: _Steps) -> re.Pattern[str]:
+    return re.compile("".join(step for step, _ in steps))
+
+
+_HEAD, _PAIR, _REST = _expression(_HEAD_STEPS), _expression(_PAIR_STEPS), _expression(_REST_STEPS)
+_WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read_event(text: str) -> Event:
+    """The one event that a text holds.
+
+    >>> read_event('Temp@10(area="A1", value=24.5)')
+    Event(type='Temp', ts=10, attributes={'area': 'A1', 'value': 24.5}, seq=0, id=None)
+    """
+    events = read_events(text)
+    if len(events) != 1:
+        raise EventError(f"expected one event, found {len(events)}")
+    return events[0]
+
+
+def read_events(text: str) -> list[Event]:
+    """The events of a text, one a line.
+
+    >>> [event.ts for event in read_events("A@1s()  -- the first\\n\\nB@2s#1[b7](n=3)")]
+    [1000000, 2000000]
+    """
+    events = []
+    position = 0
+    while position < len(text):
+        head = _HEAD.match(text, position)
+        if head is not None:
+            event, position = _read(head)
+            events.append(event)
+        elif blank := _REST.match(text, position):
+            position = blank.end()
+        else:
+            raise _unexpected(text, position, _HEAD_STEPS)
+    return events
+
+
+def write_event(event: Event) -> str:
+    """The event as a line that `read_event` takes back.
+
+    >>> write_event(Event("Temp", 10, {"area": "A1", "value": 24.5}, seq=3, id="id 7"))
+    'Temp@10#3["id 7"](area="A1", value=24.5)'
+    """
+    seq = f"#{_written(event.seq)}" if event.seq else ""
+    id = ""
+    if event.id is not None:
+        id = f"[{event.id if re.fullmatch(_PLAIN_ID, event.id) else _written(event.id)}]"
+    attributes = ", ".join(f"{_named(name)}={_written(value)}" for name, value in event.attributes.items())
+    return f"{_named(event.type)}@{_written(event.ts)}{seq}{id}({attributes})"
+
+
+def _read(head: re.Match[str]) -> tuple[Event, int]:
+    """The event that begins with `head`, and where the next line starts."""
+    text = head.string
+    type, date, _, unit, seq, id, quoted_id, closed = head.groups()
+    ts = _microseconds(head, 2) if date else _integer(head, 3, UNITS_US[unit or "us"])
+    attributes: dict[str, Value] = {}
+    position = head.end()
+    while not closed:
+        pair = _PAIR.match(text, position)
+        if pair is None:
+            raise _unexpected(text, position, _PAIR_STEPS)
+        name = pair[1]
+        if name in attributes:
+            raise _mistake(pair, 1, f"'{name}' is given twice")
+        attributes[name] = _value(pair)
+        closed = pair[6] == ")"
+        position = pair.end()
+    rest = _REST.match(text, position)
+    if rest is None:
+        raise _unexpected(text, position, _REST_STEPS)
+    event = Event(type, ts, attributes, _integer(head, 5) if seq else 0, _string(head, 7) if quoted_id else id)
+    return event, rest.end()
+
+
+def _value(pair: re.Match[str]) -> Value:
+    _, string, double, integer, word, _ = pair.groups()
+    if string:
+        return _string(pair, 2)
+    if integer:
+        return _integer(pair, 4)
+    if double:
+        value = float(double)
+        if math.isinf(value):
+            raise _mistake(pair, 3, f"{double} is too large for a double")
+        return value + 0.0
+    if word in _WORDS:
+        return _WORDS[word]
+    if word.lstrip("+-").lower() in ("nan", "inf", "infinity"):
+        raise _mistake(pair, 5, f"{word} is not a value: doubles are finite", "Write null.")
+    raise _mistake(pair, 5, f"'{word}' is not a value", "Write text in double quotes.")
+
+
+def _string(match: re.Match[str], group: int) -> str:
+    text = match[group]
+    if "\\" not in text:
+        return text[1:-1]
+    try:
+        result: str = json.loads(text, strict=False)
+        result.encode()
+    except ValueError:
+        raise _mistake(match, group, "an escape that JSON does not know, or half a character") from None
+    return result
+
+
+def _integer(match: re.Match[str], group: int, times: int = 1) -> int:
+    digits = match[group]
+    value = int(digits) * times if len(digits) <= 40 else None
+    if value is None or not -(2**63) <= value < 2**63:
+        raise _mistake(match, group, "an integer outside 64 bits")
+    return value
+
+
+def _microseconds(match: re.Match[str], group: int) -> int:
+    try:
+        time = datetime.fromisoformat(match[group])
+    except ValueError as error:
+        raise _mistake(match, group, f"not a time: {error}") from None
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _mistake(match: re.Match[str], group: int, message: str, hint: str | None = None) -> EventError:
+    return EventError(message, source=match.string, span=Span(*match.span(group)), hint=hint)
+
+
+def _unexpected(text: str, position: int, steps: _Steps) -> EventError:
+    """What to say of the first step that fails."""
+    step, expected = steps[0]
+    if match := re.compile(step).match(text, position):
+        return _unexpected(text, match.end(), steps[1:])
+    word = re.compile(r"[ \t]*([\w.+-]*)").match(text, position)
+    assert word is not None
+    return _mistake(word, 1, f"expected {expected}")
+
+
+def _named(name: str) -> str:
+    if not re.fullmatch(_NAME, name):
+        raise EventError(f"'{name}' cannot be written: a name is letters, digits and _")
+    return name
+
+
+def _written(value: Value) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise EventError(f"{value} cannot be written: doubles are finite")
+    return repr(value)
+
 
 Cells = Mapping[str, Any]
 Kinds = Mapping[str, Kind | None]

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import EventError
-from tocsin.events.arrow import ARROW, whole
+from tocsin.events.columns import ARROW, whole
 from tocsin.events.formats import LONGS, WORDS, Cells, Format, Kinds, Microseconds
 from tocsin.events.times import micros
 from tocsin.events.types import Kind

@@ -9,15 +9,18 @@ import re
 from collections.abc import Callable
 
 from tocsin.errors import RuleError, nearest
-from tocsin.language import eps, mcep, siddhi, tesla
-from tocsin.language.printing import print_expression, print_pattern, print_program, print_rule, print_window
-from tocsin.language.rules import Pattern, Program, Rule
-from tocsin.language.tesla import parse_expression, parse_pattern
+from tocsin.language.eps import text as eps
+from tocsin.language.mcep import text as mcep
+from tocsin.language.siddhi import parser
+from tocsin.language.syntax.ast import Pattern, Program, Rule
+from tocsin.language.syntax.expressions import print_expression, print_pattern, print_program, print_rule, print_window
+from tocsin.language.tesla import text as tesla
+from tocsin.language.tesla.text import parse_expression, parse_pattern
 
 LANGUAGES: dict[str, Callable[[str], Program]] = {
     "tesla": tesla.parse,
     "eps": eps.parse,
-    "siddhi": siddhi.parse,
+    "siddhi": parser.parse,
     "mcep": mcep.parse,
 }
 """What reads a text of each language."""

@@ -15,7 +15,7 @@ operators; `&`, `|` and `~` are `and`, `or` and `not`. A keyword in `event` is a
 ...     .consuming("Temp")
 ...     .build()
 ... )
->>> from tocsin.language.printing import print_rule
+>>> from tocsin.language.syntax.expressions import print_rule
 >>> print(print_rule(fire))
 define    Fire(area: string, temp: double)
 from      Smoke(area=$a)
@@ -36,9 +36,8 @@ from typing import Any, Generic, Never, TypeVar
 
 from tocsin.errors import RuleError, nearest
 from tocsin.events.types import EventType, Kind
-from tocsin.language import terms
-from tocsin.language.names import IDENTIFIER, checked_name
-from tocsin.language.rules import (
+from tocsin.language.syntax import expressions as terms
+from tocsin.language.syntax.ast import (
     Aggregate,
     Arithmetic,
     Attribute,
@@ -59,6 +58,7 @@ from tocsin.language.rules import (
     Test,
     Within,
 )
+from tocsin.language.syntax.names import IDENTIFIER, checked_name
 
 T = TypeVar("T")
 Constant = str | int | float | bool | datetime

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.errors import RuleError
-from tocsin.language.interests import Interest
-from tocsin.language.queries import Query
-from tocsin.language.requests import Request, Statement
-from tocsin.language.rules import Program, Rule
+from tocsin.language.eps.ast import Request, Statement
+from tocsin.language.mcep.ast import Interest
+from tocsin.language.siddhi.ast import Query
+from tocsin.language.syntax.ast import Program, Rule
 
 KINDS: dict[type, str] = {Rule: "rule", Request: "request", Query: "query", Interest: "interest"}
 """What each kind of statement is called."""

@@ -2,12 +2,17 @@
 
 Rules and patterns are written as their text. The form is (length of the JSON, JSON, Arrow streams one after another);
 no field is evaluated, and an unknown kind of message is an error.
+
+A processor's state as bytes: all that it remembers is events, tables and numbers.
+
+Rules, declared types, links and the strategy are given again by the host; what follows from the state (deployments,
+routes, the engine's tables) is worked out anew. Between two messages nothing else exists.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
@@ -15,22 +20,23 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import StateError
+from tocsin.events.types import EventType
 from tocsin.language import parse, parse_pattern, print_pattern, print_rule
-from tocsin.language.rules import Pattern, Rule
+from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay import messages
-from tocsin.overlay.asking import Asking
-from tocsin.overlay.deployment import Mastery
-from tocsin.overlay.mastery import Rates
-from tocsin.overlay.pulling import Kept
-from tocsin.overlay.rows import Rows
-from tocsin.overlay.sent import Sent
-from tocsin.overlay.tallying import Pending, Tallying
-from tocsin.overlay.timing import Timing
-from tocsin.overlay.trees import Building
-from tocsin.overlay.uplink import Uplink
-from tocsin.overlay.versions import Change
+from tocsin.overlay.deployment import Mastery, deployment
+from tocsin.overlay.messages import Rows
+from tocsin.overlay.partial_aggregates import Pending, Tallying
+from tocsin.overlay.processor import Processor
+from tocsin.overlay.pull import Asking, Rates
+from tocsin.overlay.routes import Kept, Sent, Uplink
+from tocsin.overlay.strategies import Strategy
+from tocsin.overlay.tree_building import Building
+from tocsin.overlay.tree_changes import Change
+from tocsin.overlay.tree_node import Membership
+from tocsin.overlay.tree_parts import Timing
+from tocsin.plans.partial_aggregates import Tally
 from tocsin.plans.splitting import Partial, Use
-from tocsin.plans.tallies import Tally
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
@@ -157,3 +163,52 @@ def _stream(table: pa.Table, streams: list[bytes]) -> int:
 def _read(data: bytes) -> pa.Table:
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
+
+
+VERSION = 3
+_GIVEN = {"tree", "strategy", "types", "send", "push", "deliver", "ended", "deployed", "evaluators", "plain"}
+_KEPT = (
+    *("outbox", "notices", "leader", "refused", "changes", "pending", "held", "handed", "unbuilt", "heir", "leads"),
+    *("wanted", "recent", "published", "memories", "served", "later"),
+)
+
+
+def snapshot(processor: Processor) -> bytes:
+    """All that a processor remembers."""
+    memberships = {}
+    for tree, membership in processor.memberships.items():
+        state = {field.name: getattr(membership, field.name) for field in fields(Membership)}
+        state = {name: value for name, value in state.items() if name not in _GIVEN}
+        memberships[tree] = {"state": state, "engine": [one.snapshot() for one in membership.evaluators]}
+    own = {name: getattr(processor, name) for name in _KEPT}
+    return encode({"version": VERSION, "name": processor.name, "own": own, "memberships": memberships})
+
+
+def restore(
+    data: bytes,
+    links: Mapping[str, int],
+    strategy: Strategy,
+    types: Mapping[str, EventType],
+    rules: Sequence[Rule],
+) -> Processor:
+    """A processor that goes on where the snapshot was taken."""
+    state: dict[str, Any] = decode(data)
+    if state["version"] != VERSION:
+        raise StateError(f"a processor's state of version {state['version']} cannot be read, only {VERSION}")
+    processor = Processor(state["name"], links, strategy, types, rules)
+    for name, value in state["own"].items():
+        setattr(processor, name, value)
+    for tree, stored in state["memberships"].items():
+        processor.add(tree)
+        membership = processor.memberships[tree]
+        for name, value in stored["state"].items():
+            setattr(membership, name, value)
+        asked = [request.partial for request in membership.asked]
+        membership.deployed = deployment(
+            strategy, membership.rules, membership.wanted, asked, membership.taps, membership.advertised, types
+        )
+        membership.load()
+        for evaluator, engine in zip(membership.evaluators, stored["engine"], strict=True):
+            evaluator.restore(engine)
+        processor.period_us = membership.rates.period_us
+    return processor

@@ -16,12 +16,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tocsin.events.types import EventType
-from tocsin.language.rules import Pattern, Rule
+from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay.messages import Asked
 from tocsin.overlay.strategies import Strategy
-from tocsin.plans.shape import Shape
+from tocsin.plans.bind.structure import Shape
+from tocsin.plans.partial_aggregates import Tally, tallied
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial, Use, bare, partial, split
-from tocsin.plans.tallies import Tally, tallied
 
 Key = str | Partial
 Advertised = Mapping[str, AbstractSet[str]]

@@ -3,11 +3,26 @@
 What partial rules send may be older than what was sent before: an event is sent when it has become part of something.
 So rules over such events are run again over the events within their horizon, and only matches of new anchors count.
 Rules whose events all come in order keep one detector.
+
+Which events are part of something that a partial rule finds? Without listing what it finds.
+
+A partial rule with `each` finds every pair, and there are many more pairs than events; but what goes up is events.
+Where all that is asked of an event is its type, its attributes and its time, two passes over sorted times are enough.
+From the leaves up: an event is *complete* if for every clause that hangs on it some complete event is in the window
+(`each`), or if the latest one in the window is complete (`last`, which gives no second try). From the heads down: it is
+*part* if an event that is part has it in the window, or chose it. Along with it goes the earliest head that it is part
+of, since that is when it is sent.
+
+What do the items of a membership find, and which events are that?
+
+Rules whose events come in order share a detector, the others share one too. Each rule that consumes has its own, as
+what it remembers may move to another processor (`versions`), and each whose aggregates are worked out on the way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,17 +30,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.engine.detector import Detector
-from tocsin.engine.output import schema
-from tocsin.events.arrow import ARROW
-from tocsin.events.batches import LABEL_COLUMN, Columns
+from tocsin.engine.match_table import schema
+from tocsin.events.columns import ARROW
+from tocsin.events.reader import LABEL_COLUMN, Columns
 from tocsin.events.types import EventType, Kind
-from tocsin.language.rules import Attribute, Comparison, Expression, Literal, Pattern, Rule
-from tocsin.overlay.rows import Rows
-from tocsin.overlay.timing import Array
-from tocsin.plans.catalog import Catalog
+from tocsin.language.syntax.ast import (
+    Attribute,
+    Comparison,
+    Expression,
+    Literal,
+    Pattern,
+    Policy,
+    Rule,
+    Selection,
+    Within,
+)
+from tocsin.overlay.deployment import Item
+from tocsin.overlay.messages import Rows
+from tocsin.overlay.tree_parts import BEGINNING, Array
+from tocsin.plans.bind.structure import Shape, parameters
+from tocsin.plans.partial_aggregates import Tally
 from tocsin.plans.plan import Plan, plan
-from tocsin.plans.splitting import PARTIAL
-from tocsin.plans.tallies import Tally
+from tocsin.plans.splitting import FOREVER_US, PARTIAL, Partial
+from tocsin.plans.typing import Catalog
 
 Types = Mapping[str, EventType]
 
@@ -184,3 +211,189 @@ class Evaluator:
 @lru_cache(maxsize=4096)
 def _planned(rules: tuple[Rule, ...], types: tuple[EventType, ...]) -> Plan:
     return plan(rules, Catalog(types={type.name: type for type in types}, closed=True))
+
+
+Participants = tuple[Array, Array, Array]
+"""Rows of a history, the time of the earliest head of each, and the times of all heads."""
+NOBODY: Participants = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def plain(part: Partial) -> bool:
+    """Whether time and each event by itself decide."""
+    return all(
+        isinstance(clause, Selection)
+        and isinstance(clause.scope, Within)
+        and (clause.policy is Policy.EACH or (clause.policy is Policy.LAST and clause.count <= 1))
+        for clause in part.rule.clauses
+    ) and not any(parameters(*pattern.constraints) for pattern in Shape(part.rule).patterns.values())
+
+
+class Instants:
+    """The times of a history in order, and its rows by type."""
+
+    def __init__(self, history: Rows, types: Types) -> None:
+        self.history, self.types = history, types
+        self.ts = history.ts
+        names, codes = history.types
+        self._names = {name: code for code, name in enumerate(names)}
+        seq = history["seq"].to_numpy()
+        order = np.arange(len(self.ts)) if not seq.any() else np.lexsort((seq, self.ts))
+        steps = (np.diff(self.ts[order]) != 0) | (np.diff(seq[order]) != 0)
+        self.rank = np.empty(len(self.ts), np.int64)
+        self.rank[order] = np.concatenate([[0], np.cumsum(steps)]) if len(order) else order
+        by_type = order[np.argsort(codes[order], kind="stable")]
+        ends = np.searchsorted(codes[by_type], np.arange(len(self._names) + 1))
+        self._rows = {name: by_type[ends[code] : ends[code + 1]] for name, code in self._names.items()}
+
+    def rows(self, part: Partial, node: str) -> Array:
+        """The candidates for a node, in order."""
+        pattern = Shape(part.rule).patterns[node]
+        rows = self._rows.get(pattern.type, np.zeros(0, np.int64))
+        if pattern.constraints and len(rows):
+            rows = rows[passing(pattern, self.history.take(rows), self.types)]
+        return rows
+
+
+def fast_participants(part: Partial, instants: Instants, since: int, upto: int) -> Participants | None:
+    """The events that have part in what a plain partial rule finds with heads from `since` on and before `upto`.
+
+    None if candidates of one instant would have to be told apart.
+    """
+    shape, ts, rank = Shape(part.rule), instants.ts, instants.rank
+    nodes = list(shape.patterns)
+    rows = {node: instants.rows(part, node) for node in nodes}
+    spans: dict[str, tuple[Array, Array]] = {}
+    complete = {node: np.ones(len(rows[node]), bool) for node in nodes}
+    for node in reversed(nodes[1:]):
+        parent, window_us, mine = shape.parent(node), shape.window_us(node), rows[node]
+        assert parent is not None
+        low = np.searchsorted(ts[mine], ts[rows[parent]] - window_us, "right")
+        high = np.searchsorted(rank[mine], rank[rows[parent]], "left")
+        spans[node] = low, high
+        if _each(shape, node):
+            before = np.concatenate([[0], np.cumsum(complete[node])])
+            complete[parent] &= before[np.maximum(high, low)] > before[low]
+        else:
+            if (np.diff(rank[mine]) == 0).any():
+                return None
+            some = high > low
+            complete[parent][~some] = False
+            complete[parent][some] &= complete[node][high[some] - 1]
+    anchor = shape.anchor
+    times = ts[rows[anchor]]
+    has_part = {anchor: complete[anchor] & (times >= since) & (times < upto)}
+    heads = {anchor: times}
+    for node in nodes[1:]:
+        parent, mine = shape.parent(node), rows[node]
+        assert parent is not None
+        above = np.nonzero(has_part[parent])[0]
+        has_part[node] = np.zeros(len(mine), bool)
+        heads[node] = np.zeros(len(mine), np.int64)
+        if not len(above) or not len(mine):
+            continue
+        if _each(shape, node):
+            first = np.searchsorted(rank[rows[parent][above]], rank[mine], "right")
+            there = np.minimum(first, len(above) - 1)
+            near = ts[rows[parent][above]][there] - ts[mine] < shape.window_us(node)
+            has_part[node] = complete[node] & (first < len(above)) & near
+            heads[node] = heads[parent][above][there]
+        else:
+            chosen, latest = spans[node][1][above] - 1, above[::-1]
+            has_part[node][chosen] = True
+            heads[node][chosen[::-1]] = heads[parent][latest]
+    sent = [(rows[role][has_part[role]], heads[role][has_part[role]]) for role in part.sends]
+    found, when = (np.concatenate(columns) for columns in zip(*sent, strict=True))
+    order = np.lexsort((when, found))
+    order = order[_changes(found[order])]
+    every = times[has_part[anchor]]
+    return found[order], when[order], every[_changes(every)]
+
+
+def _changes(values: Array) -> Array:
+    """Which of values in order are not the one before."""
+    return np.concatenate([values[:1] == values[:1], values[1:] != values[:-1]])
+
+
+def _each(shape: Shape, node: str) -> bool:
+    clause = shape.clauses[node]
+    return isinstance(clause, Selection) and clause.policy is Policy.EACH
+
+
+PART = "partial "
+"""How names of partial rules begin in detectors; no rule's name has a space."""
+
+
+def evaluators(items: Iterable[Item | None], declared: Types) -> list[Evaluator]:
+    """Evaluators for items; a partial rule goes by its number in them, None is left out."""
+    groups: dict[object, list[tuple[int, Item]]] = {True: [], False: []}
+    for number, item in enumerate(items):
+        if item is None:
+            continue
+        groups.setdefault(item.key if item.consuming or item.tallies else item.ordered, []).append((number, item))
+    found = []
+    for group in groups.values():
+        rules: dict[str, Rule] = {}
+        for number, item in group:
+            for rule in item.rules:
+                name = f"{PART}{number}" if isinstance(item.key, Partial) else rule.name
+                rules[name] = replace(rule, name=name)
+        if rules:
+            types = declared
+            wanted = frozenset(item.key for _, item in group if isinstance(item.key, str))
+            horizon_us = max(item.horizon_us for _, item in group)
+            first = group[0][1]
+            if first.tallies:
+                anchor = types[first.rules[-1].anchor.type]
+                more = tuple((tally.column, tally.kind) for tally in first.tallies)
+                types = {**types, anchor.name: EventType(anchor.name, anchor.attributes + more)}
+            found.append(
+                Evaluator(
+                    rules.values(), types, horizon_us, ordered=first.ordered, wanted=wanted, tallies=first.tallies
+                )
+            )
+    return found
+
+
+def first_heads(rows: Array, heads: Array) -> tuple[Array, Array]:
+    """Each row once, with its earliest head; heads are in order."""
+    rows, firsts = np.unique(rows, return_index=True)
+    return rows, heads[firsts]
+
+
+def participants(part: Partial, found: pa.Table, history: Rows) -> Participants:
+    """The events of the history that fill the roles which a partial rule sends, with the times of their heads, and the
+    times of all heads."""
+    parts = found["parts"].combine_chunks()
+    flat = parts.flatten()
+    heads = np.repeat(found["ts"].to_numpy(), np.diff(parts.offsets.to_numpy()))
+    chosen = np.ones(len(flat), bool)
+    if len(part.sends) < len(part.rule.roles):
+        chosen = np.isin(flat.field("role").to_pylist(), part.sends)
+    ids = flat.field("id").filter(pa.array(chosen))
+    rows = pc.index_in(ids, value_set=history["id"].combine_chunks()).to_numpy(zero_copy_only=False)
+    return rows.astype(np.int64), heads[chosen], np.unique(heads)
+
+
+def quick(part: Partial, instants: Instants, since: int, upto: int) -> Participants:
+    """As `participants`, for a plain partial rule with heads from `since` on, each row once with its earliest head."""
+    known = fast_participants(part, instants, since, upto)
+    if known is not None:
+        return known
+    history, types = instants.history, instants.types
+    item = Item(part, (part.rule,), (), ordered=False, pullable=False)
+    (evaluator,) = evaluators([item], types)
+    found = evaluator.detect(history, history, since, upto)
+    if not found.num_rows:
+        return NOBODY
+    rows, heads, every = participants(part, found, history)
+    return *first_heads(rows, heads), every
+
+
+def blockers(part: Partial, fresh: Rows, heads: Array, types: Types) -> Array:
+    """The new events that stand in front of a head that was found: heads within the window after one."""
+    rows: Array = np.nonzero(meeting(part.rule.anchor, fresh, types))[0]
+    if part.blocks_us < FOREVER_US and len(rows):
+        ts = fresh.ts[rows]
+        known = np.concatenate([[BEGINNING], heads])
+        rows = rows[ts - known[np.searchsorted(known, ts, "right") - 1] < part.blocks_us]
+    return rows

@@ -21,19 +21,19 @@ import pyarrow as pa
 
 from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.types import EventType, Kind
-from tocsin.language.rules import Pattern, Rule
+from tocsin.language.syntax.ast import Pattern, Rule
+from tocsin.overlay import decisions, tree_building, tree_changes
 from tocsin.overlay import messages as m
-from tocsin.overlay import notices, trees, versions
 from tocsin.overlay.deployment import closure
-from tocsin.overlay.membership import Membership
-from tocsin.overlay.routing import Routes, relabelled, routes
-from tocsin.overlay.rows import Rows
+from tocsin.overlay.messages import Rows
+from tocsin.overlay.partial_aggregates import receive_shares, receive_survey
+from tocsin.overlay.routes import Routes, relabelled, routes
 from tocsin.overlay.strategies import Strategy
-from tocsin.overlay.tallying import receive_shares, receive_survey
-from tocsin.overlay.timing import BEGINNING, Array, Timing
-from tocsin.overlay.trees import number_of
-from tocsin.overlay.versions import Change
-from tocsin.plans.shape import Shape
+from tocsin.overlay.tree_building import number_of
+from tocsin.overlay.tree_changes import Change
+from tocsin.overlay.tree_node import Membership
+from tocsin.overlay.tree_parts import BEGINNING, Array, Timing
+from tocsin.plans.bind.structure import Shape
 from tocsin.plans.splitting import FOREVER_US, HERE
 
 RESERVED = ("rule", "type", "ts", "seq", "id", "parts")
@@ -118,12 +118,12 @@ class Processor:
 
     def start(self) -> None:
         """Begins the election of a leader, or the own tree if there are many."""
-        trees.start(self)
+        tree_building.start(self)
 
     def root(self) -> None:
         """Builds the first tree whose root is here."""
         self.leads = self.strategy.single
-        trees.plant(self, self.name)
+        tree_building.plant(self, self.name)
 
     def advertise(self, source: str, types: Iterable[str]) -> None:
         """A source says what it will publish, before events flow."""
@@ -156,7 +156,7 @@ class Processor:
 
     def change(self, change: Change) -> None:
         """Announces how things are here from an event time on."""
-        versions.enter(self, change)
+        tree_changes.enter(self, change)
 
     def publish(self, events: pa.Table | Rows, upto: int) -> None:
         """Own sources' events, and that none before `upto` will come any more. Only their order of time counts."""
@@ -169,7 +169,7 @@ class Processor:
             if not fits.all():
                 self.refused += int((~fits).sum())
                 batch = batch.take(fits)
-        versions.remember(self, batch)
+        tree_changes.remember(self, batch)
         self.published = max(upto, self.published)
         if batch.num_rows:
             ts = batch.ts
@@ -187,7 +187,7 @@ class Processor:
     def receive(self, sender: str, message: m.Message, now: int = 0) -> None:
         """Takes a message from a neighbour. Nothing depends on `now` (µs); it is there for hosts that keep timers."""
         tree = getattr(message, "tree", None)
-        if tree is not None and versions.early(self, message):
+        if tree is not None and tree_changes.early(self, message):
             self.held.append((sender, message))
         elif tree is None or tree in self.memberships or isinstance(message, m.CreateTree):
             _HANDLERS[type(message)](self, sender, message)
@@ -219,15 +219,15 @@ class Processor:
 
     def add(self, tree: str) -> None:
         """Takes a place in a tree."""
-        start, end = versions.bounds(self, tree)
+        start, end = tree_changes.bounds(self, tree)
         membership = Membership(
             tree,
             self.strategy,
             self.types,
             self.send,
             lambda batch, at: self._push(tree, batch, at),
-            lambda batch, at: notices.hand_down(self, self.memberships[tree], *notices.in_order(batch, at)),
-            lambda: versions.ended(self, membership),
+            lambda batch, at: decisions.hand_down(self, self.memberships[tree], *decisions.in_order(batch, at)),
+            lambda: tree_changes.ended(self, membership),
             start=start,
             end=end,
             ready=not number_of(tree),
@@ -242,7 +242,7 @@ class Processor:
         """Own types and those of the children go up, and what is decided here may change."""
         own = {type for types in self.change_of(membership.tree).offers.values() for type in types}
         if number_of(membership.tree):
-            for rows in versions.reached(self, membership):
+            for rows in tree_changes.reached(self, membership):
                 names, codes = rows.types
                 own |= {names[code] for code in np.unique(codes).tolist()}
         membership.advertised[HERE] = frozenset(own)
@@ -258,7 +258,7 @@ class Processor:
         changed = membership.advertised.get(sender) != frozenset(message.types)
         membership.advertised[sender] = frozenset(message.types)
         if not membership.ready:
-            trees.gathered(self, membership)
+            tree_building.gathered(self, membership)
         elif changed:
             self.advertised_below(membership)
 
@@ -300,7 +300,7 @@ class Processor:
         self.wanted = membership.wanted
         membership.ready = True
         self._redeploy(membership)
-        versions.begun(self, membership)
+        tree_changes.begun(self, membership)
 
     def _deploy(self, sender: str, message: m.DeployRule) -> None:
         membership = self.memberships[message.tree]
@@ -311,7 +311,7 @@ class Processor:
             membership.take_over(message)
             self.rerouted()
             if new:
-                versions.begun(self, membership)
+                tree_changes.begun(self, membership)
 
     # ---- events
 
@@ -387,20 +387,20 @@ def checked(types: Mapping[str, EventType]) -> dict[str, EventType]:
 
 
 _HANDLERS: dict[type, Callable[[Processor, str, Any], None]] = {
-    m.Elect: trees.elect,
-    m.CreateTree: trees.create,
-    m.Ack: trees.ack,
-    m.Nack: trees.nack,
-    m.Settled: trees.settled,
-    m.Gather: trees.gather,
-    m.Retire: versions.retire,
-    m.Handover: versions.hand_over,
-    m.Memory: versions.remembered,
+    m.Elect: tree_building.elect,
+    m.CreateTree: tree_building.create,
+    m.Ack: tree_building.ack,
+    m.Nack: tree_building.nack,
+    m.Settled: tree_building.settled,
+    m.Gather: tree_building.gather,
+    m.Retire: tree_changes.retire,
+    m.Handover: tree_changes.hand_over,
+    m.Memory: tree_changes.remembered,
     m.Advertise: Processor._advertised,
     m.Subscribe: Processor._subscribed,
     m.DeployRule: Processor._deploy,
     m.Events: Processor._events,
-    m.Matches: notices.receive,
+    m.Matches: decisions.receive,
     m.Progress: Processor._progress,
     m.Awaken: lambda processor, _, message: processor.memberships[message.tree].receive_awaken(message),
     m.Answer: lambda processor, _, message: processor.memberships[message.tree].receive_answer(message),

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tocsin.events.types import FIELDS
-from tocsin.language.queries import Extent
+from tocsin.language.siddhi.ast import Extent
 from tocsin.plans.expressions import Field
-from tocsin.plans.graph import RulePlan, Windowed
+from tocsin.plans.rules import RulePlan, Windowed
 
 Joint = tuple[int, str]
 """A place and an attribute there."""

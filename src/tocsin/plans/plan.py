@@ -14,16 +14,15 @@ from functools import cached_property
 
 from tocsin.errors import RuleError
 from tocsin.events.types import SEQ, TS, EventType, Kind
-from tocsin.language.queries import Query
-from tocsin.language.requests import Clock, Request, Statement, clocks
-from tocsin.language.rules import Rule
-from tocsin.plans.bind import bind, located
-from tocsin.plans.catalog import Catalog
+from tocsin.language.eps.ast import Clock, Request, Statement, clocks
+from tocsin.language.siddhi.ast import Query
+from tocsin.language.syntax.ast import Rule
+from tocsin.plans.bind.patterns import bind, located
+from tocsin.plans.bind.queries import bind_query
+from tocsin.plans.bind.requests import bind_request
 from tocsin.plans.expressions import Field, Typed, leaves
-from tocsin.plans.graph import Buffer, Filter, Reduction, RulePlan
-from tocsin.plans.queries import bind_query
-from tocsin.plans.requests import bind_request
-from tocsin.plans.typing import a
+from tocsin.plans.rules import Buffer, Filter, Reduction, RulePlan
+from tocsin.plans.typing import Catalog, a
 
 
 @dataclass(frozen=True)

@@ -25,19 +25,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from tocsin.events.types import EventType
-from tocsin.language.printing import print_rule, print_window
-from tocsin.language.rules import (
-    Aggregate,
-    Clause,
-    Expression,
-    Negation,
-    Pattern,
-    Policy,
-    Rule,
-    Selection,
-    Within,
-)
-from tocsin.plans.shape import Shape, parameters
+from tocsin.language.syntax.ast import Aggregate, Clause, Expression, Negation, Pattern, Policy, Rule, Selection, Within
+from tocsin.language.syntax.expressions import print_rule, print_window
+from tocsin.plans.bind.structure import Shape, parameters
 
 PARTIAL = EventType("Partial")
 FOREVER_US = 2**60

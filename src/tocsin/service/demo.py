@@ -15,10 +15,10 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
+from tocsin.datasets import TYPES
 from tocsin.errors import TocsinError
-from tocsin.events.scenarios import TYPES
-from tocsin.service.core import Service
-from tocsin.service.intake import Taken
+from tocsin.service.event_intake import Taken
+from tocsin.service.service import Service
 
 journal = logging.getLogger("tocsin.service")
 

@@ -3,6 +3,8 @@
 A feed is a log whose records are groups of lines. Each says up to which position of the ingest log it was found: a
 group is there wholly or not at all, so that after a crash what was found further on is found again, and nothing else.
 Readers keep a number and ask for what comes after it; the last lines are at hand in memory, older ones on the disk.
+
+The last events at hand, for dry runs and for questions.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import struct
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tocsin.service.encoding import to_json
-from tocsin.service.log import Log
+from tocsin.service.records import Events
+from tocsin.storage import Log
 
 AT_HAND = 20_000
 KEEP_BYTES = 1 << 30
@@ -165,3 +169,33 @@ def _lines(payload: memoryview) -> Iterator[Line]:
     first, _, _ = _HEAD.unpack_from(payload)
     for number, text in enumerate(bytes(payload[_HEAD.size :]).split(b"\n"), first):
         yield Line(number, text)
+
+
+EVENTS = 100_000
+BYTES = 128 << 20
+
+
+class Recent:
+    """Noted by one thread, looked at by any."""
+
+    def __init__(self) -> None:
+        self._records: deque[Events] = deque()
+        self._rows = self._bytes = 0
+
+    def note(self, record: Events) -> None:
+        """Adds a record, and lets go of the oldest where there is too much."""
+        self._records.append(replace(record, letters=()))
+        self._rows += record.batch.num_rows
+        self._bytes += record.batch.nbytes
+        while True:
+            first = self._records[0].batch
+            if self._rows - first.num_rows < EVENTS and self._bytes - first.nbytes < BYTES:
+                return
+            self._records.popleft()
+            self._rows -= first.num_rows
+            self._bytes -= first.nbytes
+
+    def records(self, types: Iterable[str] | None = None) -> list[Events]:
+        """Oldest first; records without any of these types may be left out."""
+        wanted = None if types is None else set(types)
+        return [one for one in list(self._records) if wanted is None or not wanted.isdisjoint(one.types)]

@@ -23,8 +23,7 @@ seed: {seed}
 def simulated(strategy: str, seconds: int, seed: int) -> dict[str, Any]:
     """The paper's Fig. 3 with one of its strategies: the network as SVG, with what it carries."""
     from tocsin.simulation import scenarios
-    from tocsin.simulation.picture import picture
-    from tocsin.simulation.runs import run
+    from tocsin.simulation.runs import picture, run
 
     with tempfile.TemporaryDirectory(prefix="tocsin-sites-") as folder:
         rules = files("tocsin.service").joinpath("sites.tesla").read_text(encoding="utf-8")

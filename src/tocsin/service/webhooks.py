@@ -33,8 +33,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from tocsin.errors import TocsinError
-from tocsin.service.core import NotFound
 from tocsin.service.feed import Feed, Line
+from tocsin.service.service import NotFound
 
 journal = logging.getLogger("tocsin.service")
 

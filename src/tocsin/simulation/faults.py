@@ -15,6 +15,11 @@ A failure that a random schedule found is written down as a script and becomes a
 
 `cut: [2#1, "*"]` cuts a replica off from all others. What is sent over a cut link is lost, as when a connection breaks,
 or with `kept: true` arrives after it has healed. What is on its way to a replica that crashes is lost.
+
+Would the checkers notice? Replicas with one thing wrong, for tests and for the study.
+
+Each takes away something that the proof needs: the filter of duplicates, the acknowledgements of all, leaders (plain
+active standby: everybody sends, nothing is filtered).
 """
 
 from __future__ import annotations
@@ -27,6 +32,45 @@ from typing import Any
 import yaml
 
 from tocsin.errors import TocsinError, nearest
+from tocsin.overlay.replicas.messages import Bundle
+from tocsin.overlay.replicas.queues import Incoming, Outgoing
+
+
+class Unfiltered(Incoming):
+    """Takes what it has taken already once more."""
+
+    def accept(self, bundle: Bundle) -> bool:
+        if super().accept(bundle):
+            return True
+        if bundle.number <= self.upto:
+            self.late.append(bundle)
+        return False
+
+
+class Hasty(Outgoing):
+    """Prunes what one receiver has."""
+
+    enough = 1
+
+    def frontier(self) -> int:
+        heard = sorted((self.acked.get(name, (0, self.floor))[1] for name in self.receivers), reverse=True)
+        return max(heard[min(self.enough, len(heard)) - 1], self.floor)
+
+
+class Careless(Hasty):
+    """Prunes what two receivers have, however many there are."""
+
+    enough = 2
+
+
+FLAWS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "no filter": {"Incoming": Unfiltered},
+    "pruned after one": {"Outgoing": Hasty},
+    "pruned after two": {"Outgoing": Careless},
+    "active standby": {"Incoming": Unfiltered, "leading": property(lambda replica: replica.ready)},
+}
+
 
 KINDS = ("crash", "restart", "cut", "slow", "suspect", "gone")
 ALL = "*"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tocsin.overlay import messages as m
+from tocsin.overlay.messages import Rows
 from tocsin.overlay.processor import Processor
-from tocsin.overlay.rows import Rows
-from tocsin.overlay.sites import Link
+from tocsin.overlay.strategies import Link
 
 Watch = Callable[[str, str, m.Message], None]
 

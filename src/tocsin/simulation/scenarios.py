@@ -31,18 +31,17 @@ import pyarrow as pa
 import yaml
 
 from tocsin.errors import TocsinError, nearest
-from tocsin.events.arrow import ARROW
+from tocsin.events.columns import ARROW
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse, parse_pattern
-from tocsin.language.rules import Pattern, Rule
 from tocsin.language.supported import check_supported
+from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay.processor import check_names
-from tocsin.overlay.sites import Link, Sites, place
-from tocsin.overlay.strategies import STRATEGIES, Strategy, strategy
-from tocsin.plans.catalog import Catalog
+from tocsin.overlay.strategies import STRATEGIES, Link, Sites, Strategy, place, strategy
+from tocsin.plans.bind.structure import Shape
 from tocsin.plans.plan import plan
-from tocsin.plans.shape import Shape
-from tocsin.simulation import topologies
+from tocsin.plans.typing import Catalog
+from tocsin.simulation import workloads
 from tocsin.simulation.workloads import Workload, drawn, events
 
 SECOND_US = 1_000_000
@@ -197,7 +196,7 @@ def _changes(
         rates = {**kept, **new}
         sinks = {sink: wanted for sink, wanted in sites.sinks.items() if place(sink) not in gone}
         sinks = {sink: wanted for sink, wanted in {**sinks, **_sinks(change.get("sinks", {}))}.items() if wanted}
-        sites = _sites(topologies.connected(delays, f"the change at {at_s:g}"), rates, sinks)
+        sites = _sites(workloads.connected(delays, f"the change at {at_s:g}"), rates, sinks)
         found.append((at_s, sites, rates))
         before_s = at_s
     return found
@@ -236,11 +235,11 @@ def _rules(text: object, folder: Path) -> tuple[dict[str, EventType], tuple[Rule
 
 def _topology(data: object, folder: Path, seed: int) -> dict[tuple[str, str], int]:
     if isinstance(data, str):
-        return topologies.read(folder / data)
+        return workloads.read(folder / data)
     made = _mapping(data, "topology", ("links", "model", "processors", "delay_ms"))
     if isinstance(made.get("links"), list):
-        return topologies.connected(_links(made["links"]), "topology")
-    return topologies.topology(
+        return workloads.connected(_links(made["links"]), "topology")
+    return workloads.topology(
         str(made.get("model", "waxman")),
         int(_number(made, "processors", 20, 1)),
         _number(made, "links", 5, 1),
@@ -255,7 +254,7 @@ def _links(data: object) -> dict[Link, int]:
         links = [(str(here), str(there), round(float(delay) * 1000)) for here, there, delay in data]
     except (AssertionError, TypeError, ValueError):
         raise TocsinError("a link is two processors and a delay in ms, such as [hill, town, 5]") from None
-    return topologies.both_ways(links)
+    return workloads.both_ways(links)
 
 
 def _drawn_events(

@@ -1,21 +1,41 @@
 """What happens at the sites? Types, rates, rules and subscriptions made up from a seed, with all knobs of the paper's
 evaluation (T-Rex, Section 4). The defaults are its default scenario.
+
+Which processors are joined, and how far are they from each other? Random graphs as BRITE makes them, or a file.
+
+Processors lie in a square. Waxman: near ones are likelier joined. Barabási–Albert: well-joined ones are likelier
+joined. The delay of a link follows the distance; the mean over all links is what is asked for.
+
+A distributed manufacturing process: facilities in a production hierarchy (Strong reliability, Section II, Fig. 1).
+
+Each facility is a site, linked to the one that its parts are shipped to; site 0 is the global management. Types carry
+the number of the facility, as each facility has its own sources. The paper's events, by its letters: A `Produced`,
+B `Consumed`, C `Stored`, D `Delivered`, E `Price` (of storage), F `Ratio` (of B and C).
+
+Situation A, the production rate: with each part that is finished, how many were within a time before it. The paper
+tells it when it changes, and leaves open what a change is; here it is told if there was at least one other.
+Situation B, how many parts should be accepted for storage: when the rate changes at the facility or at one that ships
+to it, from the last of each of the other events. Both are decided at the facility and delivered to the management.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pyarrow as pa
 
-from tocsin.errors import TocsinError
+from tocsin.errors import TocsinError, nearest
 from tocsin.events.types import EventType, Kind
-from tocsin.language.rules import (
+from tocsin.language import parse
+from tocsin.language.syntax.ast import (
     Attribute,
     Clause,
     Comparison,
@@ -27,10 +47,193 @@ from tocsin.language.rules import (
     Selection,
     Within,
 )
-from tocsin.overlay.sites import Sites
-from tocsin.simulation.topologies import topology
+from tocsin.overlay.replicas.messages import Publication
+from tocsin.overlay.strategies import STRATEGIES, Link, Sites
+from tocsin.simulation.checking import right
+from tocsin.simulation.replica_groups import Setup
+from tocsin.simulation.replicated import epochs
+
+MODELS = ("waxman", "barabasi-albert")
+REACH = 0.3
+"""How fast Waxman's likelihood falls with the distance, as a share of the longest one."""
+
+
+def topology(model: str, processors: int, links: float, delay_ms: float, seed: int) -> dict[Link, int]:
+    """The delays in microseconds of a connected graph, both ways; `links`: at each processor, on the average."""
+    if model not in MODELS:
+        raise TocsinError(f"there is no topology '{model}'. {nearest(model, MODELS)}")
+    if processors < 1:
+        raise TocsinError("a topology has at least one processor")
+    chance = random.Random(f"{model} {processors} {links} {seed}")
+    at = [(chance.random(), chance.random()) for _ in range(processors)]
+    wanted = min(round(processors * links / 2), processors * (processors - 1) // 2)
+    edges = _waxman(at, wanted, chance) if model == "waxman" else _preferential(processors, links, chance)
+    lengths = {edge: max(math.dist(at[edge[0]], at[edge[1]]), 0.01) for edge in edges}
+    scale = delay_ms * 1000 / (sum(lengths.values()) / len(lengths)) if lengths else 0.0
+    return both_ways((str(here), str(there), round(length * scale)) for (here, there), length in lengths.items())
+
+
+def _waxman(at: list[tuple[float, float]], wanted: int, chance: random.Random) -> list[tuple[int, int]]:
+    """Each processor is joined to an earlier one, then others are until there are enough; near ones are likelier."""
+    longest = math.sqrt(2)
+    edges: dict[tuple[int, int], None] = {}
+
+    def weight(here: int, there: int) -> float:
+        return math.exp(-math.dist(at[here], at[there]) / (REACH * longest))
+
+    for new in range(1, len(at)):
+        (old,) = chance.choices(range(new), [weight(new, known) for known in range(new)])
+        edges[old, new] = None
+    rest = [(here, there) for there in range(len(at)) for here in range(there) if (here, there) not in edges]
+    keyed = sorted(rest, key=lambda edge: chance.random() ** (1 / weight(*edge)), reverse=True)
+    edges.update(dict.fromkeys(keyed[: max(0, wanted - len(edges))]))
+    return list(edges)
+
+
+def _preferential(processors: int, links: float, chance: random.Random) -> list[tuple[int, int]]:
+    each = max(1, min(processors - 1, round(links / 2 + 0.5)))
+    if processors < 2:
+        return []
+    graph = nx.barabasi_albert_graph(processors, each, seed=chance.randrange(2**31))
+    return [(min(edge), max(edge)) for edge in graph.edges]
+
+
+def both_ways(links: Iterable[tuple[str, str, int]]) -> dict[Link, int]:
+    """Links with one delay for both directions."""
+    delays: dict[Link, int] = {}
+    for here, there, delay_us in links:
+        delays[here, there] = delays[there, here] = delay_us
+    return delays
+
+
+def read(path: Path) -> dict[Link, int]:
+    """A topology from a file: on each line two processors and the delay between them in milliseconds."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TocsinError(f"{path} cannot be read: {error}") from None
+    links = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            here, there, delay = words
+            links.append((here, there, round(float(delay) * 1000)))
+        except ValueError:
+            raise TocsinError(
+                f"{path}, line {number}: expected two processors and a delay in ms, as in: a b 5"
+            ) from None
+    return connected(both_ways(links), str(path))
+
+
+def connected(delays: dict[Link, int], where: str) -> dict[Link, int]:
+    """The links, if every processor can reach every other."""
+    graph = nx.Graph(list(delays))
+    if any(delay < 0 for delay in delays.values()):
+        raise TocsinError(f"{where}: a delay cannot be negative")
+    if any(here == there for here, there in delays):
+        raise TocsinError(f"{where}: a link joins two processors")
+    if graph.number_of_nodes() and not nx.is_connected(graph):
+        parts = [sorted(part)[0] for part in nx.connected_components(graph)]
+        raise TocsinError(f"{where}: there is no way from {parts[0]} to {parts[1]}")
+    return delays
+
 
 SECOND_US = 1_000_000
+RATES = {"Produced": 1.6, "Consumed": 1.6, "Stored": 1.0, "Delivered": 1.0, "Price": 0.2, "Ratio": 0.6}
+"""Events a second at each facility."""
+BRANCHES = 3
+DELAY_US = 5_000
+EPOCH_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Factory:
+    """So many facilities, for so many seconds."""
+
+    facilities: int
+    seconds: int
+    seed: int
+
+    @cached_property
+    def parents(self) -> dict[int, int]:
+        return {number: (number - 1) // BRANCHES for number in range(1, self.facilities)}
+
+    @cached_property
+    def types(self) -> dict[str, EventType]:
+        names = [f"{kind}{number}" for number in range(self.facilities) for kind in RATES]
+        return {name: EventType(name, (("amount", Kind.DOUBLE),)) for name in names}
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        text = []
+        for number in range(self.facilities):
+            text.append(
+                f"define SituationA{number}(rate: long) from Produced{number}() and "
+                f"1 <= $n=Count(Produced{number}() within 4 s from Produced{number}) where rate = $n"
+            )
+            ships = [child for child, parent in self.parents.items() if parent == number][:1]
+            for which in (number, *ships):
+                anchor = f"SituationA{which}"
+                rest = "".join(
+                    f" and last {kind}{number}() within {window} s from {anchor}"
+                    for kind, window in (("Consumed", 4), ("Stored", 5), ("Delivered", 5), ("Price", 20), ("Ratio", 8))
+                )
+                text.append(
+                    f"define SituationB{number}by{which}(rate: long, price: double) from {anchor}(){rest} "
+                    f"where rate = {anchor}.rate, price = Price{number}.amount"
+                )
+        return tuple(rule for rule in parse(" ".join(text)).rules if isinstance(rule, Rule))
+
+    @cached_property
+    def sites(self) -> Sites:
+        links = both_ways((str(child), str(parent), DELAY_US) for child, parent in self.parents.items())
+        sources = {str(n): frozenset(f"{kind}{n}" for kind in RATES) for n in range(self.facilities)}
+        return Sites(links, sources, {"0/management": tuple(Pattern(rule.emits.name) for rule in self.rules)})
+
+    @cached_property
+    def events(self) -> tuple[pa.Table, list[str]]:
+        """All primary events, in order of time, and where they happen."""
+        chance = np.random.default_rng([self.seed, 11])
+        kinds = [(f"{kind}{n}", str(n), rate) for n in range(self.facilities) for kind, rate in RATES.items()]
+        counts = chance.poisson([rate * self.seconds for _, _, rate in kinds])
+        total = int(counts.sum())
+        which = chance.permutation(np.repeat(np.arange(len(kinds)), counts))
+        ts = np.sort(chance.choice(self.seconds * SECOND_US, total, replace=False))
+        table = pa.table(
+            {
+                "type": pa.array([kinds[at][0] for at in which], pa.string()),
+                "ts": pa.array(ts, pa.int64()),
+                "seq": pa.array(np.zeros(total, np.int64)),
+                "id": pa.array(np.arange(total)).cast(pa.string()),
+                "amount": pa.array(chance.random(total).round(3)),
+            }
+        )
+        return table, [kinds[at][1] for at in which]
+
+    @cached_property
+    def epochs(self) -> list[dict[str, Publication]]:
+        events, where = self.events
+        count = self.seconds * SECOND_US // EPOCH_US
+        return epochs(self.sites.processors, events, where, epoch_us=EPOCH_US, count=count)
+
+    @cached_property
+    def expected(self) -> dict[str, list[str]]:
+        """What the global management should get."""
+        return right(self.rules, self.types, self.sites.sinks, self.events[0], 2**60)
+
+    @cached_property
+    def setup(self) -> Setup:
+        return Setup(self.sites, STRATEGIES["MT"], self.types, self.rules)
+
+
+@lru_cache(maxsize=4)
+def factory(facilities: int, seconds: int, seed: int) -> Factory:
+    """A factory that several runs in one process share."""
+    return Factory(facilities, seconds, seed)
+
+
 CLASS = 10
 """How many rules share their types where there is locality."""
 NEAR = 3

@@ -8,7 +8,7 @@ Rows are sorted out by Catalyst (`pushdown`), packed into parcels beside the sou
 
 from __future__ import annotations
 
-from tocsin.spark.reports import dead_letters, matches, metrics
+from tocsin.spark.blocks import dead_letters, matches, metrics
 from tocsin.spark.sessions import session
 
 __all__ = ["dead_letters", "matches", "metrics", "session"]

@@ -25,9 +25,9 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQueryListener
 
 from tocsin.errors import TocsinError
-from tocsin.prometheus import metric
-from tocsin.spark.sources import Measured, measured
-from tocsin.spark.streaming import OBSERVED
+from tocsin.process import metric
+from tocsin.spark.connectors import Measured, measured
+from tocsin.spark.stream import OBSERVED
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"

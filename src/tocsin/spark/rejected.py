@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
-from tocsin.events.letters import count_reasons, rejected_text
+from tocsin.events.dead_letters import count_reasons, rejected_text
 
 QUIET_S = 0.5
 """For how long no more must have come before a line is logged."""

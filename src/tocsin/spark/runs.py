@@ -29,19 +29,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tocsin.errors import EventError, StateError, TocsinError
-from tocsin.events.batches import Columns
+from tocsin.events.dead_letters import count_reasons
 from tocsin.events.files import FORMATS, TableWriter
-from tocsin.events.letters import count_reasons
-from tocsin.spark import errors, kafka, reports, sinks, sources
-from tocsin.spark.control import SCHEMA, added, types_of
-from tocsin.spark.frames import default_slots
+from tocsin.events.reader import Columns
+from tocsin.spark import blocks, connectors, kafka, sessions, sinks
 from tocsin.spark.metrics import SEEN, Counters, Listener
 from tocsin.spark.names import col
 from tocsin.spark.sessions import session
-from tocsin.spark.streaming import ELSEWHERE
+from tocsin.spark.source import default_slots
+from tocsin.spark.stream import ELSEWHERE, SCHEMA, added, types_of
 
 if TYPE_CHECKING:
-    from tocsin.api import RuleSet
+    from tocsin.ruleset import RuleSet
 
 COLLECTED_MAX = 1_000_000
 """More matches than this go through a folder on their way into one file."""
@@ -53,7 +52,7 @@ STOP_S_MAX = 10.0
 
 def connect(master: str, slots: int | None, addresses: tuple[str | None, ...]) -> SparkSession:
     """The session for a run that reads and writes these addresses."""
-    errors.reach(master)
+    sessions.reach(master)
     settings = {}
     topics = [kafka.topic(address) for address in addresses if address and address.startswith("kafka://")]
     if topics:
@@ -62,7 +61,7 @@ def connect(master: str, slots: int | None, addresses: tuple[str | None, ...]) -
     try:
         return session(master, settings, slots)
     except TocsinError as error:
-        raise errors.no_java(str(error)) or error from None
+        raise sessions.no_java(str(error)) or error from None
 
 
 # ---- once
@@ -86,14 +85,14 @@ class Found:
 
 def once(
     ruleset: RuleSet,
-    events: sources.Events,
+    events: connectors.Events,
     columns: Columns,
     *,
     slots: int | None = None,
     matches: str | None = None,
     dead_letters: str | None = None,
     limit: int = 20,
-    locations: sources.Events | None = None,
+    locations: connectors.Events | None = None,
     history: str | None = None,
 ) -> Found:
     """Detects in what is there, and writes or shows the matches in the order of time, or by query and range."""
@@ -105,14 +104,14 @@ def once(
         named = names(columns)
         report = ruleset.report(events.frame, **named, slots=slots, locations=at, history=history).persist()
         places.callback(report.unpersist)
-        told = [json.loads(row["metrics"]) for row in reports.metrics(report).collect()]
+        told = [json.loads(row["metrics"]) for row in blocks.metrics(report).collect()]
         by_rule: Counter[str] = Counter()
         reasons = count_reasons(events.bad)
         for slot in told:
             by_rule.update(slot["by_rule"])
             reasons.update(slot.get("reasons", {}))
         dead = sum(slot["letters"] for slot in told) + events.bad.num_rows
-        found, strange = reports.matches(report), reports.dead_letters(report)
+        found, strange = blocks.matches(report), blocks.dead_letters(report)
         shown = None
         if matches_to is not None:
             _write(found, matches_to, by_rule.total())
@@ -161,10 +160,10 @@ def _place(path: str) -> Iterator[TableWriter | str]:
             yield writer
     else:
         there = Path(path)
-        if sources.is_local(path) and there.exists() and (not there.is_dir() or any(there.iterdir())):
+        if connectors.is_local(path) and there.exists() and (not there.is_dir() or any(there.iterdir())):
             message = f"there is something in {path} already: name an empty folder, or a file such as {path}.parquet"
             raise EventError(message)
-        yield sources.absolute(path)
+        yield connectors.absolute(path)
 
 
 def is_file(path: str) -> bool:
@@ -172,7 +171,7 @@ def is_file(path: str) -> bool:
     suffix = Path(path).suffix.lower()
     if suffix and suffix not in FORMATS:
         raise EventError(f"{Path(path).name} ends in '{suffix}', which is no known format")
-    return bool(suffix) and sources.is_local(path)
+    return bool(suffix) and connectors.is_local(path)
 
 
 def _write(rows: DataFrame, to: TableWriter | str, count: int, first: pa.Table | None = None) -> None:
@@ -188,7 +187,7 @@ def _write(rows: DataFrame, to: TableWriter | str, count: int, first: pa.Table |
     if count > COLLECTED_MAX:
         columns = rows.limit(0).toArrow().schema
         with tempfile.TemporaryDirectory(prefix=".tocsin-", dir=to.path.parent) as folder:
-            in_order(rows).write.mode("append").parquet(sources.absolute(f"{folder}/parts"))
+            in_order(rows).write.mode("append").parquet(connectors.absolute(f"{folder}/parts"))
             for part in sorted((Path(folder) / "parts").glob("part-*.parquet")):
                 with pq.ParquetFile(part) as file:
                     for batch in file.iter_batches():
@@ -260,15 +259,15 @@ class Followed:
         if self.slots != memo.get("slots", self.slots):
             raise StateError(ELSEWHERE.format(slots=memo["slots"], now=self.slots))
         if "shape" in memo:
-            self.shape = sources.Shape.from_data(memo["shape"])
+            self.shape = connectors.Shape.from_data(memo["shape"])
         else:
-            self.shape = sources.shape_of(self.spark, what.events, what.columns, self.ruleset.types)
-        self.places: sources.Shape | None = None
+            self.shape = connectors.shape_of(self.spark, what.events, what.columns, self.ruleset.types)
+        self.places: connectors.Shape | None = None
         if what.locations is not None:
             if "places" in memo:
-                self.places = sources.Shape.from_data(memo["places"])
+                self.places = connectors.Shape.from_data(memo["places"])
             else:
-                self.places = sources.shape_of(
+                self.places = connectors.shape_of(
                     self.spark, what.locations, what.columns, self.ruleset.types, ("type", "seq", "id")
                 )
         if what.changes is not None:
@@ -298,16 +297,16 @@ class Followed:
     def start(self) -> None:
         """Starts the query, or starts it again from its checkpoint."""
         what, changes, keep = self.what, None, None
-        events = sources.stream(self.spark, what.events, self.shape, what.columns)
-        events = events.observe(SEEN, *sources.measures(events, what.columns))
+        events = connectors.stream(self.spark, what.events, self.shape, what.columns)
+        events = events.observe(SEEN, *connectors.measures(events, what.columns))
         if what.changes is not None:
             changes, keep = (
-                self.spark.readStream.schema(SCHEMA).json(sources.absolute(str(self._taken))),
+                self.spark.readStream.schema(SCHEMA).json(connectors.absolute(str(self._taken))),
                 sorted(self.kept),
             )
         locations = None
         if what.locations is not None and self.places is not None:
-            locations = sources.stream(self.spark, what.locations, self.places, what.columns)
+            locations = connectors.stream(self.spark, what.locations, self.places, what.columns)
         report = self.ruleset.report(
             events, **names(what.columns), delay=what.delay_us, slots=self.slots, control=changes, keep=keep,
             locations=locations, history=what.history,
@@ -319,10 +318,10 @@ class Followed:
         elif what.matches.startswith("kafka://"):
             more.append(sinks.to_kafka(what.matches))
         else:
-            folder = sources.absolute(what.matches)
+            folder = connectors.absolute(what.matches)
         if what.dead_letters is not None:
-            dead_letters = sources.absolute(what.dead_letters)
-        writer = report.writeStream.queryName(NAME).option("checkpointLocation", sources.absolute(what.checkpoint))
+            dead_letters = connectors.absolute(what.dead_letters)
+        writer = report.writeStream.queryName(NAME).option("checkpointLocation", connectors.absolute(what.checkpoint))
         self.query = writer.foreachBatch(sinks.folders(folder, dead_letters, more)).start()
 
     def stop(self) -> None:
@@ -395,12 +394,12 @@ class Followed:
 
     def _print(self, report: DataFrame, batch: int) -> None:
         if self.what.printed is not None:
-            found = reports.matches(report).toArrow()
+            found = blocks.matches(report).toArrow()
             if found.num_rows:
                 self.what.printed(settled(found))
 
     def _tell_refusals(self, report: DataFrame, batch: int) -> None:
-        for row in reports.dead_letters(report).where("reason LIKE 'the rules were not changed%'").collect():
+        for row in blocks.dead_letters(report).where("reason LIKE 'the rules were not changed%'").collect():
             self.what.said(row["reason"])
 
     @property
@@ -425,16 +424,16 @@ def rekey(ruleset: RuleSet, spark: SparkSession, old: str, new: str, slots: int 
     if (Path(old) / "changes").exists():
         raise StateError(f"rules come and go in {old}: one key for all of them cannot be moved")
     columns = Columns(**memo["columns"])
-    events = sources.stream(spark, memo["events"], sources.Shape.from_data(memo["shape"]), columns)
+    events = connectors.stream(spark, memo["events"], connectors.Shape.from_data(memo["shape"]), columns)
     slots = slots or memo["slots"]
     more: dict[str, Any] = {}
     if memo.get("locations") is not None:
-        shape = sources.Shape.from_data(memo["places"])
-        more["locations"] = sources.stream(spark, memo["locations"], shape, columns)
+        shape = connectors.Shape.from_data(memo["places"])
+        more["locations"] = connectors.stream(spark, memo["locations"], shape, columns)
     if ruleset.interests:
         more["history"] = memo.get("history")
     given = {**names(columns), "delay": memo["delay_us"], "slots": slots, **more}
-    ruleset.rekey(events, sources.absolute(old), sources.absolute(new), **given)
+    ruleset.rekey(events, connectors.absolute(old), connectors.absolute(new), **given)
     _remember(new, {**memo, "slots": slots})
     return memo["slots"], slots
 
@@ -442,7 +441,7 @@ def rekey(ruleset: RuleSet, spark: SparkSession, old: str, new: str, slots: int 
 def _remembered(checkpoint: str) -> dict[str, Any]:
     """What must be the same when a run goes on."""
     path = Path(checkpoint) / "tocsin.json"
-    if not sources.is_local(checkpoint) or not path.exists():
+    if not connectors.is_local(checkpoint) or not path.exists():
         return {}
     try:
         memo: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -452,7 +451,7 @@ def _remembered(checkpoint: str) -> dict[str, Any]:
 
 
 def _remember(checkpoint: str, memo: Mapping[str, Any]) -> None:
-    if not sources.is_local(checkpoint):
+    if not connectors.is_local(checkpoint):
         return
     path = Path(checkpoint) / "tocsin.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tocsin.errors import EventError, StateError
-from tocsin.spark import kafka, reports
+from tocsin.spark import blocks, kafka
 from tocsin.spark.names import col
 
 Batch: TypeAlias = Callable[[DataFrame, int], None]
@@ -34,7 +34,7 @@ def folders(matches: str | None = None, dead_letters: str | None = None, more: S
 
     `more` are called with the report and the batch's number before that; they may be called again after a failure.
     """
-    parts = [(path, part) for path, part in ((matches, reports.matches), (dead_letters, reports.dead_letters)) if path]
+    parts = [(path, part) for path, part in ((matches, blocks.matches), (dead_letters, blocks.dead_letters)) if path]
     claimed: set[tuple[str, str]] = set()
 
     def write(report: DataFrame, batch: int) -> None:
@@ -59,7 +59,7 @@ def folders(matches: str | None = None, dead_letters: str | None = None, more: S
 def to_kafka(address: str) -> Batch:
     """Sends the matches of each batch to a topic, at least once."""
     kafka.topic(address)
-    return lambda report, batch: send(reports.matches(report), address)
+    return lambda report, batch: send(blocks.matches(report), address)
 
 
 def send(matches: DataFrame, address: str) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tocsin.events.batches import Columns
+from tocsin.events.reader import Columns
 from tocsin.events.times import NUMBER, TEXT, TS_MAX, TS_MIN, UNITS
 from tocsin.spark.names import col, quoted
 

@@ -29,12 +29,11 @@ COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e")
 
 def measure(settings: Settings) -> list[Row]:
     """One run."""
+    from tocsin.overlay.replicas.queues import Settings as Times
     from tocsin.overlay.replicas.replica import named
-    from tocsin.overlay.replicas.sending import Settings as Times
     from tocsin.simulation.faults import failing
-    from tocsin.simulation.manufacturing import EPOCH_US, factory
-    from tocsin.simulation.replicated import ReplicatedNetwork
-    from tocsin.simulation.trials import played
+    from tocsin.simulation.replicated import ReplicatedNetwork, played
+    from tocsin.simulation.workloads import EPOCH_US, factory
 
     seconds, f = int(settings["seconds"]), int(settings["f"])
     works = factory(int(settings["facilities"]), seconds, 1)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from tocsin.testing.cases import Clock, Stream, given
 
 if TYPE_CHECKING:
-    from tocsin.testing.drawing import streams
-    from tocsin.testing.verifying import equivalent, verify
+    from tocsin.testing.generate import equivalent, streams, verify
 
 __all__ = ["Clock", "Stream", "equivalent", "given", "streams", "verify"]
 
-_DRAWN = {"equivalent": "verifying", "streams": "drawing", "verify": "verifying"}
+_DRAWN = {"equivalent": "generate", "streams": "generate", "verify": "generate"}
 
 
 def __getattr__(name: str) -> object:

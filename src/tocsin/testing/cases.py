@@ -5,19 +5,203 @@
 ...     Temp@0s(value=51.5)
 ...     Smoke@90s()
 ... ''').expect("Fire@90s(temp=51.5)")
+
+Are these the matches that were expected, and if not, what differs?
+
+Expected matches are written as events are, one a line: `Fire@90s(area="A1", temp=51.5)`. Attributes that are not named
+are not looked at, nor is the id unless it is given; `from Smoke@90s Temp@60s` at the end also says of which events
+(roles or types, in any order) the match is made. Every match must be expected once, and every expected match found
+once; which is which is settled so that as many as possible fit. Doubles are equal if nine digits are.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import tocsin.api
-from tocsin.api import Duration, RuleSet, duration_us
+import networkx as nx
+import pyarrow as pa
+
+import tocsin.ruleset
 from tocsin.errors import EventError
-from tocsin.events.notation import read_events, write_event
-from tocsin.events.types import Event
-from tocsin.testing.matches import Row, clock, difference, line, read_expected, rows_of
+from tocsin.events.formats import read_event, read_events, write_event
+from tocsin.events.types import UNITS_US, Event
+from tocsin.ruleset import Duration, RuleSet, duration_us
+
+Row = dict[str, Any]
+
+_HEADER = ("rule", "type", "ts", "id", "parts")
+_DATED_US = 20 * 365 * UNITS_US["d"]
+"""Times from there on are written as dates."""
+_FROM = re.compile(r"\)([ \t]+)from[ \t]+(?=[^\W\d]\w*@)")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A match as the test wrote it. `parts`: (role or type, ts) of the events that make it, if it says so."""
+
+    event: Event
+    parts: tuple[tuple[str, int], ...] | None
+    text: str
+
+    def differences(self, row: Row) -> list[str]:
+        """What is not as expected of a match, in words; nothing if it fits."""
+        found = []
+        if row["type"] != self.event.type:
+            found.append(f"it is a {row['type']}, not a {self.event.type}")
+        if row["ts"] != self.event.ts:
+            found.append(f"it is at {clock(row['ts'])}, not at {clock(self.event.ts)}")
+        if self.event.id is not None and row["id"] != self.event.id:
+            found.append(f"its id is {row['id']}")
+        for name, value in self.event.attributes.items():
+            if name not in row:
+                found.append(f"it has no {name}")
+            elif not _same(row[name], value):
+                found.append(f"{name} is {_written(row[name])}, not {_written(value)}")
+        if self.parts is not None and not self._is_made_of(row["parts"]):
+            found.append(f"it is made of {_made_of(row)}")
+        return found
+
+    def _is_made_of(self, parts: Sequence[Row]) -> bool:
+        left = list(parts)
+        for name, ts in self.parts or ():
+            fitting = [part for part in left if part["ts"] == ts and name in (part["role"], part["type"])]
+            if not fitting:
+                return False
+            left.remove(fitting[0])
+        return not left
+
+
+def read_expected(text: str) -> list[Expected]:
+    """The matches that a text expects.
+
+    >>> [(one.event.ts, one.parts) for one in read_expected('Fire@2s(area="A1") from Smoke@2s Temp@1s')]
+    [(2000000, (('Smoke', 2000000), ('Temp', 1000000)))]
+    """
+    lines = text.split("\n")
+    plain = [_FROM.sub(lambda found: f"){found[1]}-- " + " " * (len(found[0]) - len(found[1]) - 4), line)
+             for line in lines]  # fmt: skip
+    read_events("\n".join(plain))  # a mistake is shown with its line
+    expected = []
+    for line, bare in zip(lines, plain, strict=True):
+        for event in read_events(bare):
+            if event.seq:
+                raise EventError(f"a match has no seq: {line.strip()}")
+            expected.append(Expected(event, _parts(line), line.strip()))
+    return expected
+
+
+def _parts(line: str) -> tuple[tuple[str, int], ...] | None:
+    found = _FROM.search(line)
+    if found is None:
+        return None
+    words = re.split(r"[ \t]+(?:--|#)", line[found.end() :])[0].split()
+    events = [read_event(f"{word}()") for word in words]
+    return tuple((event.type, event.ts) for event in events)
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """A table of matches as rows; times are whole numbers of microseconds."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            table = table.set_column(number, field.name, table[field.name].cast(pa.int64()))
+    rows: list[Row] = table.to_pylist()
+    return rows
+
+
+def difference(expected: Sequence[Expected], rows: Sequence[Row]) -> str:
+    """What is missing and what is too much, in a few lines; nothing if all is as expected."""
+    fitting = _pairs(expected, rows)
+    missing = [one for number, one in enumerate(expected) if number not in fitting]
+    surplus = [row for number, row in enumerate(rows) if number not in fitting.values()]
+    if not missing and not surplus:
+        return ""
+    lines = [
+        f"{_count(len(expected))} expected, {len(rows) or 'none'} found: "
+        f"{len(fitting)} as expected, {len(missing)} missing, {len(surplus)} too many"
+    ]
+    for one in missing:
+        lines.append(f"  missing   {one.text}")
+        row, differing = _nearest(one, surplus)
+        if row is not None:
+            lines += [f"    nearest {line(row)}", f"            {'; '.join(differing)}"]
+    lines += [f"  too many  {line(row)}" for row in surplus]
+    return "\n".join(lines)
+
+
+def _pairs(expected: Sequence[Expected], rows: Sequence[Row]) -> dict[int, int]:
+    """Which match is which expected one, for as many as possible."""
+    graph = nx.Graph()
+    mine = [("expected", number) for number in range(len(expected))]
+    graph.add_nodes_from(mine)
+    for number, one in enumerate(expected):
+        for other, row in enumerate(rows):
+            if not one.differences(row):
+                graph.add_edge(("expected", number), ("found", other))
+    pairs = nx.bipartite.maximum_matching(graph, top_nodes=mine)
+    return {left[1]: right[1] for left, right in pairs.items() if left[0] == "expected"}
+
+
+def _nearest(one: Expected, rows: Sequence[Row]) -> tuple[Row | None, list[str]]:
+    """The match of its type with the fewest differences."""
+    ranked = [(len(told := one.differences(row)), abs(row["ts"] - one.event.ts), number, told)
+              for number, row in enumerate(rows) if row["type"] == one.event.type]  # fmt: skip
+    if not ranked:
+        return None, []
+    *_, number, told = min(ranked)
+    return rows[number], told
+
+
+def line(row: Row) -> str:
+    """A match as one would write it, with the events that make it.
+
+    >>> part = {"role": "Smoke", "type": "Smoke", "ts": 90_000_000, "id": "x"}
+    >>> line({"rule": "R1", "type": "Fire", "ts": 90_000_000, "id": "y", "area": "A1", "parts": [part]})
+    'Fire@90s(area="A1") from Smoke@90s'
+    """
+    named = {name: value for name, value in row.items() if name not in _HEADER and value is not None}
+    attributes = ", ".join(f"{name}={_written(value)}" for name, value in named.items())
+    made = _made_of(row)
+    return f"{row['type']}@{clock(row['ts'])}({attributes})" + (f" from {made}" if made else "")
+
+
+def _made_of(row: Row) -> str:
+    return " ".join(f"{part['role']}@{clock(part['ts'])}" for part in row["parts"] or ())
+
+
+def clock(ts: int) -> str:
+    """A time as one would write it: with the largest unit that fits, or as a date.
+
+    >>> clock(90_000_000), clock(300_000_000), clock(1_782_907_200_000_000)
+    ('90s', '5min', '2026-07-01T12:00:00Z')
+    """
+    if abs(ts) >= _DATED_US:
+        date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ts)
+        return date.isoformat().replace("+00:00", "Z")
+    unit = next(unit for unit in ("h", "min", "s", "ms", "us") if ts % UNITS_US[unit] == 0)
+    return f"{ts // UNITS_US[unit]}{unit}" if ts else "0s"
+
+
+def _same(found: Any, expected: Any) -> bool:
+    if isinstance(found, float) and isinstance(expected, int | float) and not isinstance(expected, bool):
+        return math.isclose(found, expected, rel_tol=1e-9)
+    return isinstance(found, bool) is isinstance(expected, bool) and bool(found == expected)
+
+
+def _written(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _count(number: int) -> str:
+    return "no match" if not number else "1 match" if number == 1 else f"{number} matches"
+
 
 Rules = RuleSet | str | Path
 Events = str | list[Event]
@@ -145,7 +329,7 @@ class Stream:
 
 def ruleset_of(rules: Rules) -> RuleSet:
     """Rules, however they were given."""
-    return rules if isinstance(rules, RuleSet) else tocsin.api.rules(rules)
+    return rules if isinstance(rules, RuleSet) else tocsin.ruleset.rules(rules)
 
 
 def events_of(events: Events) -> list[Event]:

@@ -1,1 +1,1 @@
-"""Queries that move, over columns: `detector.MovingDetector` runs them in one process, `spark.moving` on Spark."""
+"""Queries that move, in columns: `detector.MovingDetector` runs them in one process, `spark.moving_batch` on Spark."""

@@ -1,28 +1,84 @@
 """Queries that move, at work on a stream: events and location updates in any order in, markers and matches out.
 
 What is remembered is events, as far back as some range may still look, and where each query's range is.
+
+The state of queries that move as bytes, and back.
+
+    settings and counts │ where the ranges are │ the events that are kept │ those that wait
+
+No operator has state of its own between pieces (`following`), so that this is all. The encoding is that of detectors,
+with another mark in front.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tocsin.engine.detector import LETTERS_KEPT
-from tocsin.engine.moving.following import Followed, Follower
-from tocsin.engine.moving.gathering import UPDATES, Gathered, Letter, Sieve
-from tocsin.engine.moving.matching import Matcher, attributes_of
-from tocsin.engine.moving.snapshots import Snapshot, decode, encode, renumbered, text_of
+from tocsin.engine.detector_state import MAGIC as RULES
+from tocsin.engine.detector_state import pack, unpack
+from tocsin.engine.moving.gather import UPDATES, Gathered, Letter, Sieve
+from tocsin.engine.moving.matcher import Matcher, attributes_of
+from tocsin.engine.moving.ranges import Followed, Follower
 from tocsin.errors import EventError, StateError, nearest
-from tocsin.events.arrow import concat
-from tocsin.events.batches import Columns, Data, Seen, read
-from tocsin.events.letters import describe_row, letters
-from tocsin.events.scheduler import Scheduler
+from tocsin.events.columns import concat
+from tocsin.events.dead_letters import describe_row, letters
+from tocsin.events.reader import Columns, Data, Seen, read
+from tocsin.events.reorder import Scheduler
 from tocsin.events.types import EventType
-from tocsin.language.interests import Interest
-from tocsin.plans.catalog import Catalog
+from tocsin.language.mcep.ast import Interest
+from tocsin.language.mcep.text import print_interest
+from tocsin.language.syntax.expressions import print_rule
+from tocsin.plans.typing import Catalog
+
+MAGIC = b"TOCMOV"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is written down. Types in tables are numbers that `settings["types"]` names."""
+
+    settings: Mapping[str, Any]
+    follower: str
+    """As `Follower.as_data` has it."""
+    events: pa.Table | None
+    waiting: pa.Table | None
+    """Events and location updates that came early, or before the delay was over."""
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The snapshot as bytes."""
+    tables = {name: table for name in ("events", "waiting") if (table := getattr(snapshot, name)) is not None}
+    header = {"settings": snapshot.settings, "follower": json.loads(snapshot.follower), "tables": list(tables)}
+    return pack(MAGIC, header, tables.values())
+
+
+def decode(data: bytes) -> Snapshot:
+    """The snapshot behind the bytes, or a `StateError` that says what is wrong with them."""
+    if data[: len(RULES)] == RULES:
+        raise StateError("this is a snapshot of rules, not of queries that move")
+    header, tables = unpack(MAGIC, data, "snapshot")
+    found = {name: next(tables) for name in header["tables"]}
+    return Snapshot(header["settings"], json.dumps(header["follower"]), found.get("events"), found.get("waiting"))
+
+
+def text_of(interest: Interest) -> str:
+    """A query as text, with its rules: two are the same query if this is."""
+    return "\n\n".join([*(print_rule(rule) for rule in interest.rules), print_interest(interest)])
+
+
+def renumbered(part: pa.Table, types: Sequence[str], now: Sequence[str]) -> pa.Table:
+    """Stored events, for queries that may look at other types than those that stored them."""
+    if tuple(types) == tuple(now):
+        return part
+    numbers = np.array([now.index(type) if type in now else -1 for type in types], np.int32)[part["type"].to_numpy()]
+    return part.set_column(0, "type", pa.array(numbers)).filter(pa.array(numbers >= 0))
 
 
 class MovingDetector:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tocsin.overlay import codec
 from tocsin.overlay.messages import Message
-from tocsin.overlay.timing import Array
+from tocsin.overlay.tree_parts import Array
 
 Stream = tuple[str, str]
 """The group that sends, the group that receives."""

@@ -1,0 +1,128 @@
+"""A run on Spark as a shell sees it: what is said while it follows, and how it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from tocsin.cli import console as showing
+from tocsin.cli.console import console, rate
+from tocsin.cli.run import Outcome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tocsin.spark.metrics import Counters
+    from tocsin.spark.runs import Followed
+
+LOOK_S = 0.5
+SAY_S = 5.0
+
+
+class Stopped:
+    """Whether Ctrl-C or SIGTERM has come, and which."""
+
+    def __init__(self) -> None:
+        self.by: int | None = None
+        self._event = threading.Event()
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.by = number
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._event.wait(seconds)
+
+
+@contextmanager
+def stopping() -> Iterator[Stopped]:
+    """Within, Ctrl-C and SIGTERM only say that it is time to stop."""
+    stopped = Stopped()
+    before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def follow(followed: Followed, metrics: str | None) -> tuple[Outcome, int]:
+    """Follows until it is stopped. Returns what was found, and the exit code."""
+    from tocsin.spark.metrics import published
+
+    begun = perf_counter()
+    counters = followed.counters
+    with stopping() as stopped, published(counters, metrics) as where, followed.running():
+        if where is not None and where.startswith("http"):
+            showing.say(f"metrics: {where}", err=True)
+        _watch(followed, stopped)
+    counts = {
+        "events": counters.events,
+        "late": counters.late,
+        "dead": counters.letters - counters.bad_lines,
+        "matches": counters.matches,
+        "bad_lines": counters.bad_lines,
+    }
+    seconds = perf_counter() - begun
+    outcome = Outcome(counts, counters.by_rule, None, counters.letters, [], seconds, counters.reasons, counters.span)
+    return outcome, 130 if stopped.by == signal.SIGINT else 0
+
+
+def _watch(followed: Followed, stopped: Stopped) -> None:
+    stderr = console(stderr=True)
+    said_s, said = perf_counter(), -1
+    with stderr.status("starting") as status:
+        while not stopped.wait(LOOK_S):
+            followed.look()
+            text = line(followed.counters)
+            if stderr.is_terminal:
+                status.update(text)
+            elif perf_counter() - said_s >= SAY_S and followed.counters.batches != said:
+                showing.say(text, err=True)
+                said_s, said = perf_counter(), followed.counters.batches
+
+
+def line(counters: Counters) -> str:
+    """How it is going, in one line."""
+    if not counters.batches:
+        return "waiting for the first batch"
+    parts = [
+        f"{counters.events:,} events",
+        rate(round(counters.rows_per_s), 1),
+        f"{counters.matches:,} matches",
+        f"state {_bytes(sum(counters.state_bytes.values()))}",
+        f"batch {counters.batch_ms / 1000:.1f} s",
+    ]
+    lag = counters.lag_s()
+    if lag is not None:
+        parts.insert(2, f"lag {_span(lag)}")
+    if counters.letters:
+        parts.append(f"{counters.letters:,} rejected")
+    return ", ".join(parts)
+
+
+def print_matches(found: pa.Table) -> None:
+    """Matches as JSON, one a line, on stdout."""
+    from tocsin.events.files import records
+
+    for record in records(found):
+        showing.say(showing.as_json(record))
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def _span(seconds: float) -> str:
+    for unit, worth in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(seconds) >= 2 * worth:
+            return f"{seconds / worth:.0f} {unit}"
+    return f"{seconds:.1f} s"

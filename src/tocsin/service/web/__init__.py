@@ -1,1 +1,0 @@
-"""The service over HTTP: `app.create` makes the application, `server.serve` runs it."""

@@ -1,0 +1,216 @@
+"""Where do cars drive, and what do they publish? A seeded trace on a street grid, or one that SUMO has written.
+
+Cars drive from a random junction to a random junction along the streets and choose the next when they arrive. A car
+that changes its acceleration or its steering publishes that, with its place; once in a while there is an accident, and
+for a minute cars that come near brake hard and swerve. A car's positions are events too, for the query that follows it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tocsin.errors import EventError
+from tocsin.events.types import SECOND_US, Event
+from tocsin.plans.moving import Place
+
+BLOCK_M = 100.0
+SPEED_MPS = 12.0
+NEAR_M = 40.0
+"""How near to an accident cars brake and swerve."""
+ACCIDENT_S = 60
+HARD_MPS2 = -6.0
+
+RULES = """
+event Acceleration(car: string, a: double, x: double, y: double)
+event Steering(car: string, angle: double, x: double, y: double)
+
+define    Swerve(car: string, x: double, y: double)
+from      Steering(car=$c, angle<=-15.0)
+          and each Steering(car=$c, angle>=15.0) as out within 3 s from Steering
+where     car = $c, x = Steering.x, y = Steering.y
+
+define    Brake(car: string, x: double, y: double)
+from      Acceleration(car=$c, a<=-4.0)
+          and each Acceleration(car=$c, a>=-2.0) as before within 5 s from Acceleration
+where     car = $c, x = Acceleration.x, y = Acceleration.y
+
+define    Accident(x: double, y: double)
+from      Swerve(car=$c)
+          and each Brake(car!=$c) within 10 s from Swerve
+where     x = Swerve.x, y = Swerve.y
+"""
+"""The operators of the paper's Fig. 1 (b): movement and acceleration patterns, and accidents as their sequence."""
+
+
+CALM_RULES = (
+    RULES.replace("15.0", "5.0").replace("3 s", "10 s").replace("a<=-4.0", "a<=-1.5").replace("a>=-2.0", "a>=-1.0")
+)
+"""The same for traffic that SUMO drives: there are no accidents in it, so that the rules ask for less."""
+CHANGE_MPS2, TURN_DEGREES = 1.0, 5.0
+"""Which changes a car of SUMO's publishes: then a thousand of them have about 330 events in a second."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What happened in a city: events in the order of time, and the way of each car, second by second."""
+
+    width_m: float
+    height_m: float
+    events: tuple[Event, ...]
+    ways: dict[str, list[tuple[int, Place]]]
+    """Second and place."""
+
+    def positions(self, car: str) -> list[Event]:
+        """The location updates of a car."""
+        return [
+            Event("Position", second * SECOND_US, {"car": car, "x": at[0], "y": at[1]}, id=f"p{car}.{second}")
+            for second, at in self.ways[car]
+        ]
+
+
+@dataclass
+class _Car:
+    name: str
+    at: Place
+    route: list[Place]
+    speed: float
+    acceleration: float = 0.0
+    swerving: int = 0
+
+
+def street_trace(
+    cars: int = 1000,
+    seconds: int = 1000,
+    seed: int = 0,
+    width_m: float = 1500.0,
+    height_m: float = 2000.0,
+    accident_every_s: float = 20.0,
+) -> Trace:
+    """A random-waypoint trace on a street grid; about one event a second for four cars.
+
+    >>> trace = street_trace(cars=40, seconds=10, seed=3)
+    >>> len(trace.ways), trace == street_trace(cars=40, seconds=10, seed=3)
+    (40, True)
+    """
+    chance = Random(f"streets {seed}")
+    columns, rows = int(width_m / BLOCK_M), int(height_m / BLOCK_M)
+
+    def junction() -> tuple[int, int]:
+        return chance.randint(0, columns), chance.randint(0, rows)
+
+    def route(begin: tuple[int, int]) -> list[Place]:
+        """Corners on the way to a random junction, first along the one axis, then along the other."""
+        end = junction()
+        corner = (end[0], begin[1]) if chance.random() < 0.5 else (begin[0], end[1])
+        return [(c * BLOCK_M, r * BLOCK_M) for c, r in (corner, end)]
+
+    fleet = []
+    for number in range(cars):
+        begin = junction()
+        place = (begin[0] * BLOCK_M, begin[1] * BLOCK_M)
+        fleet.append(_Car(f"c{number}", place, route(begin), chance.uniform(0.6, 1.2) * SPEED_MPS))
+    ways: dict[str, list[tuple[int, Place]]] = {car.name: [] for car in fleet}
+    events: list[Event] = []
+    accidents: list[tuple[int, Place]] = []
+
+    def publish(second: int, car: _Car, type: str, name: str, value: float) -> None:
+        # Within the second cars report one after another, so that order does not hang on ids.
+        ts = second * SECOND_US + chance.randrange(SECOND_US)
+        attributes: dict[str, str | float] = {"car": car.name, name: round(value, 2)}
+        attributes |= {"x": round(car.at[0], 1), "y": round(car.at[1], 1)}
+        events.append(Event(type, ts, attributes, id=f"{type[0]}{car.name}.{second}"))
+
+    for second in range(seconds):
+        if chance.random() < 1 / accident_every_s:
+            junction_at = junction()
+            accidents.append((second + ACCIDENT_S, (junction_at[0] * BLOCK_M, junction_at[1] * BLOCK_M)))
+        accidents = [(until, at) for until, at in accidents if until > second]
+        for car in fleet:
+            turned = _drive(car)
+            if not car.route:
+                car.route = route((round(car.at[0] / BLOCK_M), round(car.at[1] / BLOCK_M)))
+            ways[car.name].append((second, car.at))
+            alarmed = any(math.dist(car.at, at) < NEAR_M for _, at in accidents)
+            if car.swerving:
+                car.swerving -= 1
+                publish(second, car, "Steering", "angle", -25.0 + chance.uniform(-5, 5))
+            elif alarmed and car.acceleration > HARD_MPS2:
+                car.acceleration, car.swerving = HARD_MPS2, 1
+                publish(second, car, "Acceleration", "a", HARD_MPS2 + chance.uniform(-1, 1))
+                publish(second, car, "Steering", "angle", 25.0 + chance.uniform(-5, 5))
+            elif turned:
+                publish(second, car, "Steering", "angle", chance.choice([-1, 1]) * chance.uniform(10, 20))
+            elif chance.random() < 0.23:
+                car.acceleration = chance.uniform(-2.5, 2.0)
+                publish(second, car, "Acceleration", "a", car.acceleration)
+    events.sort(key=lambda event: (event.ts, event.type, event.id or ""))
+    return Trace(width_m, height_m, tuple(events), ways)
+
+
+def _drive(car: _Car) -> bool:
+    """Moves a car by a second; whether it turned."""
+    left = car.speed
+    turned = False
+    while left > 0 and car.route:
+        way = math.dist(car.at, car.route[0])
+        if way > left:
+            share = left / way
+            car.at = (
+                car.at[0] + (car.route[0][0] - car.at[0]) * share,
+                car.at[1] + (car.route[0][1] - car.at[1]) * share,
+            )
+            return turned
+        left -= way
+        turned = turned or way > 0
+        car.at = car.route.pop(0)
+    return turned
+
+
+def fcd_trace(path: Path) -> Trace:
+    """A trace from floating car data as `scripts/sumo_trace.py` writes it: second, car, x, y, speed, heading (degrees).
+
+    A car publishes changes of its acceleration and turns that are large enough.
+    """
+    try:
+        with path.open(newline="") as file:
+            trace = _from_rows(csv.DictReader(file))
+    except OSError as error:
+        raise EventError(f"cannot read the trace {path}: {error.strerror}") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise EventError(f"{path} is no trace with second, car, x, y, speed and heading: {error}") from None
+    if not trace.ways:
+        raise EventError(f"there is no car in the trace {path}")
+    return trace
+
+
+def _from_rows(rows: Iterable[dict[str, str]]) -> Trace:
+    ways: defaultdict[str, list[tuple[int, Place]]] = defaultdict(list)
+    last: dict[str, tuple[float, float, float]] = {}
+    events: list[Event] = []
+    for row in rows:
+        car, second = row["car"], int(float(row["second"]))
+        x, y, speed, heading = (float(row[name]) for name in ("x", "y", "speed", "heading"))
+        ways[car].append((second, (x, y)))
+        before = last.get(car)
+        acceleration = speed - before[0] if before else 0.0
+        turn = (heading - before[1] + 180) % 360 - 180 if before else 0.0
+        published = before[2] if before else 0.0
+        where: dict[str, str | float] = {"car": car, "x": x, "y": y}
+        # A place in the second for each car, so that order does not hang on ids.
+        ts = second * SECOND_US + (len(events) * 7919) % SECOND_US
+        if abs(acceleration - published) >= CHANGE_MPS2:
+            published = acceleration
+            events.append(Event("Acceleration", ts, {**where, "a": round(acceleration, 2)}, id=f"A{car}.{second}"))
+        if abs(turn) >= TURN_DEGREES:
+            events.append(Event("Steering", ts, {**where, "angle": round(turn, 2)}, id=f"S{car}.{second}"))
+        last[car] = (speed, heading, published)
+    places = [at for way in ways.values() for _, at in way]
+    events.sort(key=lambda event: (event.ts, event.type, event.id or ""))
+    width, height = (max((place[axis] for place in places), default=1.0) + 1 for axis in (0, 1))
+    return Trace(width, height, tuple(events), dict(ways))

@@ -1,0 +1,33 @@
+"""Matches of many rules in the order of time: the kernel against NumPy's sort."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin import kernels
+
+EVENTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=12)
+MATCHES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 4)), min_size=1, max_size=30)
+
+
+@given(events=EVENTS, matches=MATCHES, before=st.integers(0, 3))
+def test_matches_are_sorted_by_instant_and_rank_and_equals_stay(
+    events: list[tuple[int, int]], matches: list[tuple[int, int]], before: int
+) -> None:
+    instants = np.array([(9, 9)] * before + sorted(events), np.int64)  # what stands before them is not looked at
+    ts, seq = np.ascontiguousarray(instants[:, 0]), np.ascontiguousarray(instants[:, 1])
+    rows, ranks = np.array([(before + row % len(events), rank) for row, rank in matches], np.int64).T.copy()
+    order = np.empty(len(rows), np.int64)
+    assert kernels.ordering.order_matches(rows, ranks, 5, ts, seq, order)
+    assert order.tolist() == np.lexsort((ranks, seq[rows], ts[rows])).tolist()
+
+
+@given(events=EVENTS)
+def test_rows_that_are_not_in_order_of_time_are_left_to_others(events: list[tuple[int, int]]) -> None:
+    instants = np.array(events, np.int64)
+    ts, seq = np.ascontiguousarray(instants[:, 0]), np.ascontiguousarray(instants[:, 1])
+    rows = np.arange(len(events))
+    told = kernels.ordering.order_matches(rows, np.zeros_like(rows), 1, ts, seq, np.empty_like(rows))
+    assert told == (events == sorted(events))
