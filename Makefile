@@ -1,5 +1,5 @@
-# Each target does all the set-up it needs: a virtual environment in .venv, made again when pyproject.toml changes; what
-# only tests, documentation and benchmarks need is added when they are asked for.
+# Each target does the set-up it needs: a virtual environment in .venv, updated when pyproject.toml changes. Dependencies
+# of tests, documentation and benchmarks are installed on first use.
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -25,10 +25,10 @@ help:
 	@echo '             test) ONLY="tests/conformance/test_eps.py -k contexts" (what pytest takes; default tests/conformance)'
 	@echo 'make sweeps-spark  the same on Spark; EXAMPLES=60 is the number of queries, each of up to 60 cases'
 	@echo 'make bench   the benchmarks, on one core and then on Spark (make bench-spark: these alone)'
-	@echo 'make bench-peers   beside Flink CEP, Esper, Siddhi, polars, DuckDB (PEERS="--quick --only Esper" for less)'
+	@echo 'make bench-peers   compared with Flink CEP, Esper, Siddhi, polars, DuckDB (PEERS="--quick --only Esper" for less)'
 	@echo 'make docs    the documentation as a site, in build/site'
 	@echo 'make wheel   a source archive and a wheel, in dist'
-	@echo 'make clean   remove what the others made'
+	@echo 'make clean   remove all generated files'
 
 demo: $(READY)
 	@JAVA_HOME=$$(scripts/java.sh) && export JAVA_HOME && $(BIN)/tocsin demo

@@ -1,4 +1,4 @@
-"""How fast is it, and against what? `make bench`: every workload on one core, beside its scan floor in the same run.
+"""Benchmark the engine on one core (`make bench`): each workload beside its scan floor in the same run.
 
 Each measurement runs in a process of its own, so that its peak memory is its own. Events/s are the median of nine warm
 runs of `RuleSet.detect` on a table in memory; runs of the floor alternate with them, so that both see the same machine.
@@ -29,7 +29,7 @@ Report = dict[str, Any]
 
 
 def _one_core() -> None:
-    """Keeps this process on one core. Libraries read the numbers of threads from the environment when imported."""
+    """Pin this process to one core. Libraries read the numbers of threads from the environment when imported."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import pyarrow as pa
@@ -51,7 +51,7 @@ def _peak_mb() -> float:
 
 
 def measure_workload(name: str) -> Report:
-    """One workload: the rate, the floor, their ratio, the matches and the peak."""
+    """Measure one workload: rate, floor, ratio, matches and peak memory."""
     from statistics import median
 
     import tocsin
@@ -86,7 +86,7 @@ def measure_workload(name: str) -> Report:
 
 
 def measure_stream(events: str) -> Report:
-    """The peak of a run in chunks: the three fire rules over so many events, of which no more than a chunk is held."""
+    """Measure the peak memory of the three fire rules over this many events, pushed in chunks."""
     import tocsin
     from workloads import FIRE_RULES, fire_chunks
 
@@ -107,7 +107,7 @@ def measure_stream(events: str) -> Report:
 
 
 def measure_load(count: str) -> Report:
-    """How long many rules take from text to a detector that has seen its first events, and one more rule after that."""
+    """Measure the time from many rules as text to a detector after its first events, and of adding one more rule."""
     from statistics import median
 
     import tocsin
@@ -143,7 +143,7 @@ MEASURES = {"workload": measure_workload, "stream": measure_stream, "load": meas
 
 
 def _apart(measure: str, argument: object) -> Report:
-    """A measurement in a fresh process; what it says goes to stderr, what it found comes back."""
+    """Run a measurement in a new process; its output goes to stderr, its result is returned."""
     command = [sys.executable, __file__, "--measure", measure, str(argument)]
     done = subprocess.run(command, env=os.environ | ONE_THREAD, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -167,12 +167,12 @@ def _print_workload(report: Report) -> None:
         f" bound {report['bound']:g}: {_word(report['ratio'] <= report['bound'])}"
     )
     if report["matches"] != report["matches_expected"]:
-        print(f"  WRONG: {report['matches_expected']:,} matches are right")
+        print(f"  WRONG: {report['matches_expected']:,} matches expected")
     print(flush=True)
 
 
 def main() -> None:
-    """Runs the benchmarks and prints them as a report or as JSON. Ends with 1 if a bound is not held."""
+    """Run the benchmarks and print a report or JSON. Exit with 1 if a bound does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="workloads, such as 'W1 last'; stream; load; all by default")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

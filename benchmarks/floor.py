@@ -1,4 +1,4 @@
-"""What must any engine do at least? The scan floor: look at each event once, and nothing else.
+"""The scan floor, a lower bound of the work of any engine: read each event once, and nothing else.
 
 It decodes the Arrow columns that the rules need, codes types, keys and texts as numbers, finds the rows of each type,
 and evaluates each distinct filter with NumPy. It keeps no history, joins nothing and writes no match: about the least
@@ -20,14 +20,14 @@ Condition = tuple[str, str, str | float]
 
 COMPARE = {"<": operator.lt, ">": operator.gt, "=": operator.eq}
 LARGE = 0.25
-"""From this share of all rows on, comparing whole columns is faster than gathering a type's rows first."""
+"""Above this share of all rows, comparing whole columns is faster than gathering a type's rows first."""
 FEW = 8
-"""Up to so many types, their rows are found by comparing; more are sorted."""
+"""Rows of up to this many types are found by comparing; of more types by sorting."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Events of a type that meet all conditions."""
+    """Return the events of a type that meet all conditions."""
 
     type: str
     conditions: tuple[Condition, ...]
@@ -35,14 +35,14 @@ class Filter:
 
 @dataclass(frozen=True)
 class Scan:
-    """What rules look at: their distinct filters, and the columns by which they join events."""
+    """The input of rules: their distinct filters, and the columns that join events."""
 
     filters: tuple[Filter, ...]
     keys: tuple[str, ...] = ()
 
 
 def scan(table: pa.Table, what: Scan) -> int:
-    """One pass of the floor; how many (event, filter) pairs hold."""
+    """Run one pass of the floor and return the number of (event, filter) pairs that hold."""
     types, names = _codes(table, "type")
     columns: dict[str, Array] = {"ts": _numbers(table, "ts")}
     texts: dict[str, list[str]] = {}
@@ -84,13 +84,13 @@ def _count(
 
 
 def _codes(table: pa.Table, name: str) -> tuple[Array, list[str]]:
-    """A column of texts as numbers, and which text each number stands for."""
+    """Encode a column of strings as numbers, with their dictionary."""
     encoded = _array(table, name).dictionary_encode()
     return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
 def _numbers(table: pa.Table, name: str) -> Array:
-    """A column of numbers or times; a null is NaN, so that every comparison with it fails."""
+    """Return a column of numbers or times, with nulls as NaN, so that each comparison with them fails."""
     array = _array(table, name)
     if pa.types.is_timestamp(array.type):
         array = array.view(pa.int64())

@@ -1,4 +1,4 @@
-"""How much faster than simulated time does the simulator run? The T-Rex default scenario, under each push strategy.
+"""Compare simulated time with the processor time of the simulator: the T-Rex default scenario, each push strategy.
 
 `python benchmarks/overlay_bench.py` prints, for an hour of events after a warm-up as long as two windows, the processor
 time of a run, from empty processors over the deployment of the rules to the last notice, and simulated time divided by
@@ -14,7 +14,7 @@ from time import process_time
 
 from tocsin.overlay.strategies import strategy
 from tocsin.simulation.runs import run
-from tocsin.simulation.workloads import Workload, drawn, events
+from tocsin.simulation.workloads import Workload, events, generate
 
 FASTER = 1_000
 PUSHING = ("Centr", "ST", "MT")
@@ -22,13 +22,13 @@ WARM_S = 120.0
 
 
 def main() -> int:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3600.0, help="simulated, after the warm-up")
     parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    world = drawn(Workload(seed=options.seed))
+    world = generate(Workload(seed=options.seed))
     end_s = WARM_S + options.seconds
     happening, where = events(world, end_s, options.seed)
     print(f"{happening.num_rows:,} events in {end_s:,.0f} s, seed {options.seed}")

@@ -1,4 +1,4 @@
-"""How fast is it beside other engines? `make bench-peers`: the workloads on this project and on its peers, in one run.
+"""Compare this project with other engines (`make bench-peers`): all workloads in one run.
 
 Peers are installed from package registries into build/peers. Each engine is a process of its own that reads the same
 file of events into memory before anything is timed. Engines take turns: first turns that are not counted, then turns
@@ -29,23 +29,23 @@ EVENTS = {"W1": 2_000_000, "W2": 1_000_000, "W3": 1_000_000}
 PROBE_EVENTS = 10_000
 PACE_S = 10.0
 GROWTHS = 8
-"""How often a turn that is not counted may be followed by a larger one. Of a small turn most is what a turn costs
-whatever is in it, so an engine with a high price of that kind grows step by step to what it can do in a turn's time."""
+"""How often a warm-up turn may be followed by a larger one. A small turn mostly costs the fixed price of a turn, so an
+engine with a high fixed price grows step by step to the number of events that fit into a turn."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is run."""
+    """The size of a run."""
 
     events: dict[str, int]
     turns: int
     turn_s_max: float
     pace: float
-    """Events/s at which latency is measured."""
+    """The rate in events/s at which latency is measured."""
 
 
 def machine() -> str:
-    """What ran this, and how busy it was."""
+    """Describe this machine and its load."""
     kb = next((int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()), 0)
     load = os.getloadavg()[0]
     return (
@@ -55,7 +55,7 @@ def machine() -> str:
 
 
 def events_file(workload: str, count: int, folder: Path) -> Path:
-    """The file of a workload's first events; rules of W1 share theirs."""
+    """Return the file of a workload's first events; the rules of W1 share a file."""
     family = workload.split()[0]
     path = folder / f"{family}-{count}.events"
     if not path.exists():
@@ -64,7 +64,7 @@ def events_file(workload: str, count: int, folder: Path) -> Path:
 
 
 class Contest:
-    """All engines on one workload."""
+    """Run all engines on one workload."""
 
     def __init__(self, workload: str, engines: list[Engine], extent: Extent, folder: Path, report: Report) -> None:
         self._workload, self._extent, self._folder, self._report = workload, extent, folder, report
@@ -77,7 +77,7 @@ class Contest:
             self._try(engine, lambda engine=engine: self._start(engine))
 
     def run(self) -> None:
-        """Rates, then latencies."""
+        """Measure rates, then latencies."""
         counts: dict[Engine, int] = {}
         for engine in list(self._running):
             self._try(engine, lambda engine=engine: counts.update({engine: self._warm(engine)}))
@@ -100,7 +100,7 @@ class Contest:
         self._running[engine] = Process(engine, self._path, self._workload, self._folder)
 
     def _try(self, engine: Engine, act) -> None:  # type: ignore[no-untyped-def]
-        """An engine that ends early is out, and the reason is told."""
+        """Drop an engine that ends early, and print the reason."""
         try:
             act()
         except (EngineEnded, BrokenPipeError) as error:
@@ -109,7 +109,7 @@ class Contest:
             print(f"  {self._report.missing[-1]}", flush=True)
 
     def _warm(self, engine: Engine) -> int:
-        """Turns that are not counted; how many events fit into one that is."""
+        """Run warm-up turns and return the number of events that fit into a counted turn."""
         process, count = self._running[engine], min(PROBE_EVENTS, self._count)
         process.run(count)
         for _ in range(GROWTHS):
@@ -138,25 +138,25 @@ class Contest:
 
     def _expected(self, count: int) -> tuple[int, int]:
         if count not in self._right:
-            told = self._judge.run(count)
-            self._right[count] = int(told["matches"]), int(told["sum"])
+            result = self._judge.run(count)
+            self._right[count] = int(result["matches"]), int(result["sum"])
             counted = WORKLOADS[self._workload].matches
-            if count == EVENTS[self._workload.split()[0]] and told["matches"] != counted:
-                raise SystemExit(f"{self._workload}: {told['matches']} matches, counted without an engine: {counted}")
+            if count == EVENTS[self._workload.split()[0]] and result["matches"] != counted:
+                raise SystemExit(f"{self._workload}: {result['matches']} matches, counted without an engine: {counted}")
         return self._right[count]
 
     def _pace(self, engine: Engine) -> None:
         count = min(self._count, int(self._extent.pace * PACE_S))
         process = self._running[engine]
         process.pace(min(count, PROBE_EVENTS), self._extent.pace)
-        told = process.pace(count, self._extent.pace)
-        pace = Pace(engine.name, self._extent.pace, told["p50_us"], told["p99_us"], int(told["matches"]))
+        result = process.pace(count, self._extent.pace)
+        pace = Pace(engine.name, self._extent.pace, result["p50_us"], result["p99_us"], int(result["matches"]))
         self._report.paces.append(pace)
         print(f"  {engine.name:42} p50 {pace.p50_us / 1e3:.2f} ms, p99 {pace.p99_us / 1e3:.2f} ms", flush=True)
 
 
 def write(report: Report, out: Path) -> None:
-    """The table, the plot and the figures."""
+    """Write the table, the plot and the figures."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "peers.md").write_text(markdown(report))
     (out / "peers.json").write_text(json.dumps(dataclasses.asdict(report), indent=2))
@@ -166,7 +166,7 @@ def write(report: Report, out: Path) -> None:
 
 
 def main() -> int:
-    """Runs the comparison. Ends with 1 if a bound is not held or something of ours is wrong."""
+    """Run the comparison. Exit with 1 if a bound does not hold or a result of this project is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer events and turns")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""How long does placing take? 10,000 generated queries on 40 nodes, by each placer, one by one and all at once.
+"""Time the placers: 10,000 generated queries on 40 nodes, one by one and all at once.
 
 `python benchmarks/placing_bench.py` prints seconds, copies of an event and the variance of the nodes' cost, and ends
 with an error code if a placer takes more than five seconds.
@@ -19,7 +19,7 @@ DRIFT = 10.0
 
 
 def main() -> int:
-    """Prints the table."""
+    """Print the table."""
     _, units = workload(QUERIES, "mixed", 1)
     slowest = 0.0
     print(f"{QUERIES:,} queries on {NODES} nodes")
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def changes() -> list[tuple[str, list[object], float]]:
-    """Costs that drift, a node that comes, one that goes."""
+    """Measure rebalancing after drifting costs, an added node and a removed node."""
     _, units = workload(QUERIES, "mixed", 1)
     placer, _ = placers(1)["even, all at once"]
     placement = Placement(NODES)

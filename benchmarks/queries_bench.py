@@ -1,4 +1,4 @@
-"""How fast are queries of SiddhiQL? Prints three tables.
+"""Benchmark SiddhiQL queries; print three tables.
 
 The first: time for an event in a sliding window of 10 events and in one of 100,000, for each aggregate. The second: the
 same for a join and a pattern by a key, where an event finds one partner among so many. The third: how long the queries
@@ -26,17 +26,17 @@ ROUNDS = 3
 
 
 def window_ns(function: str, kind: str, size: int, events: int) -> float:
-    """Nanoseconds for an event in a full window."""
+    """Return nanoseconds per event in a full window."""
     text = f"define stream S (x {kind}); from S#window.length({size}) select {function}(x) as v insert into O;"
     program = parse(text, "siddhi")
     detector = Detector(program.rules, {type.name: type for type in program.types})
     detector.select = ("ts", "v")
-    detector.nameless = True
-    chance = np.random.default_rng(1)
+    detector.without_ids = True
+    rng = np.random.default_rng(1)
 
     def table(first: int, count: int) -> pa.Table:
-        drawn = chance.random(count) * 1000 if kind == "double" else chance.integers(0, 1000, count)
-        return pa.table({"type": ["S"] * count, "ts": np.arange(first, first + count), "x": drawn})
+        values = rng.random(count) * 1000 if kind == "double" else rng.integers(0, 1000, count)
+        return pa.table({"type": ["S"] * count, "ts": np.arange(first, first + count), "x": values})
 
     detector.push(table(0, LARGE + events))
     best, at = float("inf"), LARGE + events
@@ -58,16 +58,16 @@ BY_KEY = {
 
 
 def by_key_ns(text: str, size: int, events: int) -> float:
-    """Nanoseconds for an event that finds one of so many that are held."""
+    """Return nanoseconds per event that matches one of this many retained events."""
     streams = "define stream A (x int, k int); define stream B (x int, k int);"
     program = parse(streams + text.format(size, 2 * size), "siddhi")
     detector = Detector(program.rules, {type.name: type for type in program.types})
     detector.select = ("ts", "v")
-    detector.nameless = True
-    chance = np.random.default_rng(1)
+    detector.without_ids = True
+    rng = np.random.default_rng(1)
 
     def table(first: int, count: int) -> pa.Table:
-        values = {name: chance.integers(0, size, count, np.int32) for name in ("x", "k")}
+        values = {name: rng.integers(0, size, count, np.int32) for name in ("x", "k")}
         return pa.table({"type": ["A", "B"] * (count // 2), "ts": np.arange(first, first + count), **values})
 
     detector.push(table(0, 2 * LARGE + events))
@@ -81,14 +81,14 @@ def by_key_ns(text: str, size: int, events: int) -> float:
 
 
 def many(queries: int, inputs: int, events: int) -> tuple[float, float, float]:
-    """Seconds to load that many queries, events a second with all of them, and rows for an event."""
+    """Return the seconds to load this many queries, events per second with all of them, and rows per event."""
     rules = generated(queries, "mixed", inputs=inputs)
     types = {type.name: type for type in stream_types(inputs)}
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
 
     def table(first: int, count: int) -> pa.Table:
-        names = pa.array([*types]).take(pa.array(chance.integers(0, inputs, count)))
-        values = {name: chance.random(count) * VALUE_MAX for name in ATTRIBUTES}
+        names = pa.array([*types]).take(pa.array(rng.integers(0, inputs, count)))
+        values = {name: rng.random(count) * VALUE_MAX for name in ATTRIBUTES}
         return pa.table({"type": names, "ts": np.arange(first, first + count), **values})
 
     begin = time.perf_counter()

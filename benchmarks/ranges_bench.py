@@ -1,4 +1,4 @@
-"""How much do queries that move cost? A city's trace, and queries that follow its cars; prints a table and plots it.
+"""Measure the cost of moving queries that follow the cars of a city's trace; print a table and plot it.
 
 1,000 cars drive for 1,000 s and publish about 250 events/s; each query asks for accidents in a rectangle of 300 m
 around its car, of the last 30 s, and moves every 10 s. *Own*: each query follows a car of its own. *Shared*: all follow
@@ -41,19 +41,19 @@ FASTER = 20
 PARTS = 8
 """Files of events, and micro-batches of the stream."""
 COLUMNS = ("query", "range", "rule", "ts", "x", "y")
-"""What a consumer shows on a map: the accidents, without the events that they were found from."""
+"""The columns that a map needs: accidents, without the events of each match."""
 POSITION = "event Position(car: string, x: double, y: double)\n"
 MORE = f"range rectangle 300 m by 300 m lifetime 30 s update every {EVERY_S} s"
 
 
 def queries(count: int, objects: int) -> tocsin.RuleSet:
-    """That many queries, which follow that many cars."""
+    """Return this many queries, which follow this many cars."""
     lines = [f'interest Near_{n} of Accident around Position(car="c{n % objects}") {MORE}\n' for n in range(count)]
     return tocsin.rules(POSITION + RULES + "".join(lines))
 
 
 def write(trace: Trace, folder: Path, seconds: int) -> None:
-    """The trace as Parquet: events and location updates, in files of as many seconds each."""
+    """Write the trace as Parquet: events and location updates, in files of equally many seconds."""
     events = trace.events
     table = pa.table(
         {
@@ -87,7 +87,7 @@ def write(trace: Trace, folder: Path, seconds: int) -> None:
 
 @dataclass
 class Took:
-    """What a run took, and what came out."""
+    """The times of a run, and the size of its result."""
 
     clock_s: float
     processors_s: float
@@ -100,7 +100,7 @@ class Took:
 
 
 def processors_s() -> float:
-    """The time that processors spent so far on this process and all that it started."""
+    """Return the CPU time so far of this process and its children."""
     used: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -118,7 +118,7 @@ def processors_s() -> float:
 def table_took(
     spark: SparkSession, ruleset: tocsin.RuleSet, folder: Path, select: Sequence[str] | None = COLUMNS
 ) -> Took:
-    """All of it as a table; `select`: the columns of its rows, or all."""
+    """Run the trace as a table; `select`: the columns of the result, or all."""
     begin, before = time.perf_counter(), processors_s()
     events, locations = (spark.read.parquet(str(folder / name)) for name in ("events", "locations"))
     rows = ruleset.detect(events, locations=locations, slots=2, select=select)
@@ -129,7 +129,7 @@ def table_took(
 
 
 def stream_took(spark: SparkSession, ruleset: tocsin.RuleSet, folder: Path) -> Took:
-    """All of it as a stream."""
+    """Run the trace as a stream."""
     begin, before = time.perf_counter(), processors_s()
     reader = spark.readStream.option("maxFilesPerTrigger", 1)
     frames = [
@@ -182,11 +182,11 @@ def main() -> int:
             found = stream_took(spark, queries(options.queries, options.cars), folder)
             print(found.line("stream", options.queries, options.seconds), flush=True)
     spark.stop()
-    return told(took, steps, options)
+    return report(took, steps, options)
 
 
-def told(took: dict[str, list[Took]], steps: list[int], options: argparse.Namespace) -> int:
-    """Says what holds; 1 if something does not."""
+def report(took: dict[str, list[Took]], steps: list[int], options: argparse.Namespace) -> int:
+    """Print which bounds hold; return 1 if one does not."""
     failed = False
     if "own" in took:
         last = took["own"][-1]

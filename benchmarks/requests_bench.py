@@ -1,10 +1,10 @@
-"""Do requests for notification cost what they should? Two ratios, each within one run.
+"""Check the cost of requests for notification by two ratios, each within one run.
 
     instances   one expression of 12 leaves: an arrival with 10,000 stored instances against one with 100
     requests    1,000 requests over 50 common sub-expressions: one detector for all against one for each
 
-An arrival is timed inside a batch of many, so that what it costs to take a batch is not counted for each. The paper's
-four phases (`engine.trees`) are grown beside it until an arrival takes longer than a limit.
+An arrival is timed inside a batch of many, which excludes the fixed cost of a batch. The paper's four phases
+(`tocsin.studies.eps_tree`) run beside it until an arrival takes longer than a limit.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ VARIANTS = {
 }
 """The operator, and which leaves are equal: in a chain by another attribute for each pair, so that it is no class."""
 TESTED = 90
-"""A test on one leaf lets so many of a hundred pass."""
+"""The percentage of events that a test on one leaf selects."""
 TIMED_S_MAX = 6.0
-"""Repeats end when they took so long together."""
+"""The total time of repeats."""
 SHARED_MAX = 0.1
 
 Rows = list[tuple[str, int, dict[str, int]]]
@@ -65,7 +65,7 @@ def expression(variant: str, window_us: int) -> str:
 
 
 def instances(count: int, start: int, values: int, seed: int) -> Rows:
-    """Instances of all leaves; an attribute has `values` values, so a leaf has few of each."""
+    """Return instances of all leaves; an attribute has `values` values."""
     draw = random.Random(seed)
     names = ("k", *(f"x{n}" for n in range(11)))
     return [
@@ -75,21 +75,21 @@ def instances(count: int, start: int, values: int, seed: int) -> Rows:
 
 
 def table(rows: Rows) -> pa.Table:
-    """Instances as a detector takes them."""
+    """Convert instances to a table."""
     names = rows[0][2]
     columns: dict[str, Any] = {"type": [row[0] for row in rows], "ts": pa.array([row[1] for row in rows], pa.int64())}
     return pa.table({**columns, **{name: [row[2][name] for row in rows] for name in names}})
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Processor time, so that others on the machine do not count."""
+    """Return processor time, which excludes other processes."""
     start = process_time()
     call()
     return process_time() - start
 
 
 def arrival_us(variant: str, count: int, arrivals: int, values: int, seed: int) -> float:
-    """What an arrival costs with so many instances stored: the difference of two batches that differ in length."""
+    """Return the cost of an arrival with this many stored instances, from two batches of different length."""
     rules = tocsin.rules(expression(variant, count), "eps")
     took: dict[int, list[float]] = {arrivals: [], 2 * arrivals: []}
     detector = rules.detector(ordered=True)
@@ -106,7 +106,7 @@ def arrival_us(variant: str, count: int, arrivals: int, values: int, seed: int) 
 
 
 def measure_instances(options: argparse.Namespace) -> None:
-    """The ratio of each variant."""
+    """Print the ratio of each variant."""
     few, many = options.instances
     print(f"12 leaves, a test on each; an arrival with {few:,} and with {many:,} stored instances")
     for variant in VARIANTS:
@@ -124,7 +124,7 @@ def measure_instances(options: argparse.Namespace) -> None:
 
 
 def given_up(variant: str, limit_s: float, seed: int) -> str:
-    """Where the paper's four phases end."""
+    """Return where the paper's four phases exceed the limit."""
     grown = Tree(parse(expression(variant, 1_000_000)).rules)
     rows = instances(10_000, 0, 2, seed)
     begun = process_time()
@@ -139,7 +139,7 @@ def given_up(variant: str, limit_s: float, seed: int) -> str:
 
 
 def requests(count: int, parts: int) -> Iterator[str]:
-    """Requests over common sub-expressions, with conditions of their own."""
+    """Return requests over common subexpressions with different conditions."""
     for n in range(count):
         part = n % parts
         first, second, third = f"a{part}", f"b{part}", f"c{n // parts % 5}"
@@ -150,7 +150,7 @@ def requests(count: int, parts: int) -> Iterator[str]:
 
 
 def of_parts(count: int, parts: int, seed: int) -> pa.Table:
-    """Events of all the types of those requests, 100,000 to a second."""
+    """Return events of all types of the requests, 100,000 per second."""
     draw = random.Random(seed)
     names = [f"{letter}{n}" for n in range(parts) for letter in "ab"] + [f"c{n}" for n in range(5)] * (parts // 5)
     columns = {"k": [draw.randrange(100) for _ in range(count)], "v": [draw.randrange(100) for _ in range(count)]}
@@ -159,7 +159,7 @@ def of_parts(count: int, parts: int, seed: int) -> pa.Table:
 
 
 def run(text: str, events: pa.Table, batch: int) -> tuple[float, int, int]:
-    """Seconds, bytes of state and notifications of one detector."""
+    """Return seconds, bytes of state and notifications of one detector."""
     detector = tocsin.rules(text, "eps").detector(ordered=True)
     detector.push(events.slice(0, batch))
     batches = [events.slice(start, batch) for start in range(batch, events.num_rows, batch)]
@@ -168,7 +168,7 @@ def run(text: str, events: pa.Table, batch: int) -> tuple[float, int, int]:
 
 
 def measure_requests(options: argparse.Namespace) -> bool:
-    """One detector for all requests against one for each."""
+    """Compare one detector for all requests with one for each."""
     count, parts = options.requests, options.parts
     every = list(requests(count, parts))
     names = [f"{letter}{n}" for letter, most in (("a", parts), ("b", parts), ("c", 5)) for n in range(most)]
@@ -194,7 +194,7 @@ def measure_requests(options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """The command."""
+    """Parse the options and run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("instances", "requests", "all"), default="all")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,8 +1,8 @@
-"""Does an arrival cost more, the more is stored? Requests of 12 events: 100 and 10,000 instances stored, side by side.
+"""Measure the search per arrival with few and many stored instances: requests of 12 events, 100 and 10,000 instances.
 
 For each shape of equalities and each operator two kinds of arrivals are timed. *nothing*: the values of the first link
-never meet, so that there is no combination whatever arrives. *found*: beside such a stock stand a few combinations that
-lack nothing but their last event, and these events arrive, the only ones of their type. Time is that of the search
+never match, so that no arrival completes a combination. *found*: beside such instances, a few combinations lack only
+their last event, and these events arrive, the only ones of their type. Time is that of the search
 alone (`kernels.notify`), in microseconds for each arrival, the median over runs; what reading and storing an event
 costs is left out.
 """
@@ -43,11 +43,11 @@ EXPRESSIONS = {
     "& in ;": " ; ".join(f"({x.upper()} as {x} & {y.upper()} as {y})" for x, y in PAIRS),
 }
 KEYS = {"few share a value": 0.5, "more share a value": 2.0, "50 values": 0.0}
-"""How many instances of a type share a value, on average; 0: there are always 50 values."""
+"""The average number of instances of a type per value; 0: there are always 50 values."""
 
 
 def request(shape: str, operator: str) -> str:
-    """The request's text."""
+    """Return the request's text."""
     tests = " and ".join(f"{x}.{m} = {y}.{n}" for (x, m), (y, n) in SHAPES[shape])
     return f"request R on {EXPRESSIONS[operator]} if {tests} {WINDOW}"
 
@@ -56,8 +56,8 @@ class Stream:
     """Stored events and arrivals of one run."""
 
     def __init__(self, shape: str, keys: str, stored: int, arrivals: int, *, found: bool, seed: int) -> None:
-        chance = random.Random(seed)
-        self.shape, self.chance = shape, chance
+        rng = random.Random(seed)
+        self.shape, self.rng = shape, rng
         each = stored / len(LEAVES)
         self.values = max(2, int(each / KEYS[keys])) if KEYS[keys] else 50
         whole = [self._whole(n) for n in range(arrivals)] if found else []
@@ -65,9 +65,9 @@ class Stream:
         parts = [part for one in whole for part in one if part[0] != missing]
         kept = LEAVES[:-1] if found else LEAVES
         stock = [self._single(kept[n % len(kept)]) for n in range(stored - len(parts))]
-        chance.shuffle(stock)
+        rng.shuffle(stock)
         # Parts of one combination keep their order, which is that of the leaves.
-        places = sorted(chance.sample(range(stored), len(parts)))
+        places = sorted(rng.sample(range(stored), len(parts)))
         rows: list[Any] = [None] * stored
         for place, part in zip(places, parts, strict=True):
             rows[place] = part
@@ -76,15 +76,15 @@ class Stream:
         last = [part for one in whole for part in one if part[0] == missing]
         self.stored = [self._event(row, ts) for ts, row in enumerate(rows)]
         if not found:
-            last = [self._single(chance.choice(LEAVES)) for _ in range(arrivals)]
+            last = [self._single(rng.choice(LEAVES)) for _ in range(arrivals)]
         self.arrivals = [self._event(row, stored + n) for n, row in enumerate(last)]
 
     def _event(self, row: tuple[str, dict[str, int]], ts: int) -> Event:
         return Event(row[0].upper(), ts, row[1])
 
     def _single(self, leaf: str) -> tuple[str, dict[str, int]]:
-        """An event that never meets one of the other end of the first link."""
-        content = {f"k{n}": self.chance.randrange(self.values) for n in range(11)}
+        """Return an event that never matches the other end of the first link."""
+        content = {f"k{n}": self.rng.randrange(self.values) for n in range(11)}
         for here, there in SHAPES[self.shape][:1]:
             for name, attribute in (here, there):
                 if name == leaf:
@@ -96,7 +96,7 @@ class Stream:
 
 
 def measure(shape: str, operator: str, keys: str, stored: int, *, found: bool, runs: int) -> float | None:
-    """Microseconds of search for each arrival; None if the limit of looks is passed."""
+    """Return microseconds of search per arrival; None if the search limit is exceeded."""
     times = []
     timed = Timed()
     try:
@@ -106,7 +106,7 @@ def measure(shape: str, operator: str, keys: str, stored: int, *, found: bool, r
             if operator in (";", "& in ;") and not found:
                 ends = LEAVES[-1:] if operator == ";" else LEAVES[-2:]
                 stream.arrivals = [
-                    stream._event(stream._single(stream.chance.choice(ends)), stored + n) for n in range(arrivals)
+                    stream._event(stream._single(stream.rng.choice(ends)), stored + n) for n in range(arrivals)
                 ]
             detector = tocsin.rules(request(shape, operator)).detector(ordered=True)
             rows = detector.push(stream.stored).num_rows
@@ -124,7 +124,7 @@ def measure(shape: str, operator: str, keys: str, stored: int, *, found: bool, r
 
 
 class Timed:
-    """Sums up what the search takes."""
+    """Measure the total time of the search."""
 
     def __init__(self) -> None:
         self.spent = 0.0
@@ -138,12 +138,12 @@ class Timed:
         return found
 
     def end(self) -> None:
-        """Puts the kernel back."""
+        """Restore the kernel."""
         kernels.notify = self._inner
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--few", type=int, default=100)

@@ -1,4 +1,4 @@
-"""How much does the service take, and how soon does it tell? Over loopback, with one publisher and one subscriber.
+"""Measure throughput and latency of the service over loopback, with one publisher and one subscriber.
 
     python benchmarks/service_bench.py [--seconds 10] [--engine spark]
 
@@ -53,7 +53,7 @@ def ndjson_body(table: pa.Table) -> bytes:
 
 
 class Service:
-    """The service as a process of its own."""
+    """The service as a separate process."""
 
     def __init__(self, folder: Path, engine: str) -> None:
         with socket.socket() as probe:
@@ -68,7 +68,7 @@ class Service:
         self.client.rules()
 
     def cpu_s(self) -> float:
-        """Of the process, of those that it started, and of what those have ended."""
+        """The CPU time of the process and its children, including ended ones."""
         parents: dict[int, int] = {}
         ticks: dict[int, int] = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -92,14 +92,14 @@ class Service:
 
 
 def flood(service: Service, bodies: list[tuple[bytes, int]], format: str, seconds: float) -> tuple[float, float]:
-    """Events accepted and detected in, a second of the clock and a second of the service's CPU."""
+    """Return events accepted and detected in per second, and per CPU second of the service."""
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": format}
     accepted = 0
     with httpx.Client(base_url=service.url, headers=headers, timeout=60) as http:
         cpu, begun = service.cpu_s(), time.perf_counter()
         for body, events in bodies:
-            told = http.post("/events", content=body).json()
-            assert told["accepted"] == events, told["reasons"][:2]
+            result = http.post("/events", content=body).json()
+            assert result["accepted"] == events, result["reasons"][:2]
             accepted += events
             if time.perf_counter() - begun > seconds:
                 break
@@ -109,7 +109,7 @@ def flood(service: Service, bodies: list[tuple[bytes, int]], format: str, second
 
 
 def paced(service: Service, table: pa.Table, rate: int, seconds: float) -> dict[str, float]:
-    """Batches of 20 ms at a rate; how long from their answer to the matches in them."""
+    """Send batches of 20 ms at a rate and measure the time from their answer to their matches."""
     size = rate // 50
     answered: dict[int, float] = {}
     sent: dict[int, float] = {}
@@ -181,10 +181,10 @@ def main() -> int:
             service.detected()
             # Half the rate first: a stream that was flooded ends far ahead in the table.
             first = table.slice(0, paced_events)
-            told = paced(service, first, TARGETS["arrow"] // 2, seconds - 1)
+            result = paced(service, first, TARGETS["arrow"] // 2, seconds - 1)
             if wanted.only:
-                print(json.dumps(told))
-                return 0 if told["accepted_to_notified_p99_ms"] < TARGETS["p99_ms"] else 1
+                print(json.dumps(result))
+                return 0 if result["accepted_to_notified_p99_ms"] < TARGETS["p99_ms"] else 1
             rest = table.slice(paced_events)
             pieces = [rest.slice(start, 5_000) for start in range(0, arrow_events - 25_000, 5_000)]
             arrow = flood(service, [(arrow_body(piece), piece.num_rows) for piece in pieces], ARROW, seconds)
@@ -198,7 +198,7 @@ def main() -> int:
         "engine": wanted.engine,
         "arrow_per_s": round(arrow[0]), "arrow_per_cpu_s": round(arrow[1]),
         "ndjson_per_s": round(ndjson[0]), "ndjson_per_cpu_s": round(ndjson[1]),
-        "half_load": told, "events": status["events"], "dead_letters": status["dead_letters"],
+        "half_load": result, "events": status["events"], "dead_letters": status["dead_letters"],
     }  # fmt: skip
     if wanted.json:
         print(json.dumps(report))
@@ -207,11 +207,11 @@ def main() -> int:
             print(
                 f"{name:7}{per_s:>10,.0f} events/s accepted and detected in, {per_cpu_s:,.0f} a CPU second of its own"
             )
-        print(f"at half the load: {told}")
+        print(f"at half the load: {result}")
     good = (
         arrow[0] >= TARGETS["arrow"]
         and ndjson[0] >= TARGETS["ndjson"]
-        and told["accepted_to_notified_p99_ms"] < TARGETS["p99_ms"]
+        and result["accepted_to_notified_p99_ms"] < TARGETS["p99_ms"]
     )
     return 0 if good else 1
 

@@ -1,11 +1,11 @@
-"""How fast are thousands of queries beside Siddhi itself? VISIRI's generated queries, in one run.
+"""Compare thousands of queries with Siddhi itself: VISIRI's generated queries, in one run.
 
 Siddhi (5.1.30, through Maven; a JDK is needed) has one runtime for each query, as in VISIRI's paper, behind a table of
 who reads a stream, and only counts its rows. Ours are embedded, and on Spark with two cores, reading Parquet; they make
 tables of what Siddhi's callbacks get: time and values. All get the same events, in turn, and the rows of each query
 are compared. Siddhi is handed objects that are made before, with the number of their stream; ours an Arrow table, with
 the names of streams as a dictionary. Siddhi keeps its windows from one turn to the next, as our detector does; Spark
-begins anew each time, and its time has the start of two stages in it, some 0.3 s.
+starts fresh each time, and its time has the start of two stages in it, some 0.3 s.
 
     python benchmarks/siddhi_bench.py [--queries 1000] [--streams 1000] [--events 8000000] [--no-spark]
     python benchmarks/siddhi_bench.py --load           # 10,000 queries over 1,000 streams, on Spark alone
@@ -46,7 +46,7 @@ SELECT = ("rule", "ts", *ATTRIBUTES[:3])
 
 
 class Siddhi:
-    """Siddhi in a process of its own, with one runtime for each query."""
+    """Siddhi in a separate process, with one runtime for each query."""
 
     def __init__(self, queries: list[Query], events: pa.Table, streams: int, folder: Path) -> None:
         definitions = {stream.name: print_definition(stream) for stream in stream_types(streams)}
@@ -74,7 +74,7 @@ class Siddhi:
         self.loaded = float(self._answer()[1])
 
     def send(self, threads: int) -> tuple[float, Counter[str]]:
-        """Sends all events; seconds, and the rows of each query."""
+        """Send all events and return the seconds, and the rows of each query."""
         orders: IO[str] | None = self._process.stdin
         assert orders is not None
         print(threads, file=orders, flush=True)
@@ -82,7 +82,7 @@ class Siddhi:
         return float(seconds), Counter({name: int(n) for name, n in zip(self._names, rows, strict=True) if int(n)})
 
     def stop(self) -> None:
-        """Lets the process end."""
+        """End the process."""
         self._process.communicate()
 
     def _answer(self) -> list[str]:
@@ -94,12 +94,12 @@ class Siddhi:
 
 
 class Embedded:
-    """Our detector in this process; each turn its events come a whole span later."""
+    """The detector in this process; each turn shifts the events by a whole span."""
 
     def __init__(self, queries: list[Query], events: pa.Table, streams: int) -> None:
         start = perf_counter()
         self._detector = tocsin.rules(as_text(queries, inputs=streams), language="siddhi").detector()
-        self._detector.select, self._detector.nameless = SELECT, True
+        self._detector.select, self._detector.without_ids = SELECT, True
         self._detector.push(events.slice(0, 0))
         self.loaded = perf_counter() - start
         self._events = events.set_column(0, "type", events["type"].dictionary_encode())
@@ -162,7 +162,7 @@ def _output(*command: object) -> str:
 
 
 def compare(queries: int, streams: int, count: int, folder: Path, *, spark: bool) -> bool:
-    """Prints the table; whether the bounds hold and the rows are the same."""
+    """Print the table and return whether the bounds hold and the rows are equal."""
     some, events = generated(queries, "mixed", inputs=streams), stream_events(count, streams=streams)
     siddhi, embedded = Siddhi(some, events, streams, folder), Embedded(some, events, streams)
     ours = OnSpark(some, events, streams, folder) if spark else None
@@ -218,7 +218,7 @@ def _same(name: str, found: Counter[str], expected: Counter[str], other: str = "
 
 
 def load(queries: int, streams: int, count: int, folder: Path) -> bool:
-    """Loads all queries on Spark and runs them."""
+    """Load all queries on Spark and run them."""
     some, events = generated(queries, "mixed", inputs=streams), stream_events(count, streams=streams)
     ours = OnSpark(some, events, streams, folder)
     first, second = ours.send(), ours.send()

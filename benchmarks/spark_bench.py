@@ -1,4 +1,4 @@
-"""How fast is it on Spark? `make bench-spark`: on two cores, each figure beside what it is held against.
+"""Benchmark Tocsin on Spark on two cores (`make bench-spark`), each figure beside its reference.
 
 All of it runs in one session, and what is compared runs in turn, so that ratios mean something on a machine that does
 not: each time is the median of three warm runs. Ratios have bounds, times have none.
@@ -30,18 +30,18 @@ SECTIONS = {
 EVENTS = 20_000_000
 EVENTS_MIN = 4_000
 SETTINGS = {"spark.driver.memory": "4g"}
-"""A state of 50 MB that is passed around whole does not fit into Spark's default of one gigabyte."""
+"""A state of 50 MB that is passed as a whole does not fit into Spark's default of one gigabyte."""
 HERE = Path(__file__).resolve().parent
 
 
 def _workers_find(folder: Path) -> None:
-    """Lets Python workers import the modules of the benchmarks."""
+    """Let Python workers import the modules of the benchmarks."""
     known = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{known}" if known else str(folder)
 
 
 def main() -> None:
-    """Runs the benchmarks and prints them as a report or as JSON. Ends with 1 if a bound or a count is not held."""
+    """Run the benchmarks and print a report or JSON. Exit with 1 if a bound or a count does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=EVENTS, help=f"how many events of W1 (default: {EVENTS:,})")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))

@@ -1,4 +1,4 @@
-"""Which rules over which events are timed? Three workloads, each made again by its seed, and what is fixed about them.
+"""The rules and events of the benchmarks: three workloads, each generated from a seed.
 
 W1, fire: 2 million events of 1,000 areas at 1,000 events/s (each area about once a second), Poisson arrivals: 33
 minutes, so that the window of five minutes fills and slides. 90 % Temp, 5 % Smoke, 5 % Rain; 5 % of the temperatures
@@ -31,7 +31,7 @@ START_US = 1_782_907_200_000_000
 
 @dataclass(frozen=True)
 class Workload:
-    """Rules, the events they run on, what a mere scan must look at, and how many times its floor a run may take."""
+    """Rules, their events, the input of the scan floor, and the largest ratio of a run to its floor."""
 
     name: str
     rules: str
@@ -39,13 +39,13 @@ class Workload:
     scan: Scan
     bound: float
     matches: int
-    """How many there are, as counted without an engine."""
+    """The number of matches, as counted without an engine."""
     facts: str
     """Type mix, rate and selectivity, for the report."""
 
 
 def _times(random: np.random.Generator, events: int, rate: float, start_us: int = START_US) -> pa.Array[Any]:
-    """Strictly increasing times of a Poisson process."""
+    """Return strictly increasing times of a Poisson process."""
     gaps = np.maximum(1, random.exponential(1e6 / rate, events).astype(np.int64))
     return pa.array(start_us + np.cumsum(gaps), pa.int64()).cast(pa.timestamp("us", "UTC"))
 
@@ -81,7 +81,7 @@ FIRE_RULES = {
 
 
 def fire_events(events: int = 2_000_000, seed: int = 1, start_us: int = START_US) -> pa.Table:
-    """The events of W1."""
+    """Generate the events of W1."""
     random = np.random.default_rng(seed)
     kind = np.searchsorted(np.cumsum(list(FIRE_MIX.values()))[:-1], random.random(events), side="right")
     hot = random.random(events) < FIRE_HOT
@@ -98,7 +98,7 @@ def fire_events(events: int = 2_000_000, seed: int = 1, start_us: int = START_US
 
 
 def fire_chunks(events: int, rows: int = 100_000, seed: int = 1) -> Iterator[pa.Table]:
-    """The stream of W1 chunk by chunk, none of it in memory before its turn."""
+    """Generate the stream of W1 chunk by chunk."""
     start_us = START_US
     for number in range(events // rows):
         chunk = fire_events(rows, seed * 1_000_003 + number, start_us)
@@ -116,11 +116,11 @@ SEQUENCE_FACTS = (
 
 
 Step = tuple[str, int]
-"""A type, and what its value must exceed."""
+"""A type, and the threshold of its value."""
 
 
 def sequences(seed: int = 2) -> list[tuple[Step, Step, Step]]:
-    """The sequences of W2, each from its anchor, the last event, backwards."""
+    """Generate the sequences of W2, each backwards from its anchor, the last event."""
     random = np.random.default_rng(seed)
     found = []
     for _ in range(SEQUENCE_RULES):
@@ -146,7 +146,7 @@ def _sequence_rules() -> tuple[str, Scan]:
 
 
 def sequence_events(events: int = 1_000_000, seed: int = 2) -> pa.Table:
-    """The events of W2."""
+    """Generate the events of W2."""
     random = np.random.default_rng(seed)
     rates = np.exp(random.uniform(np.log(0.001), np.log(10), SEQUENCE_TYPES))
     names = pa.array([f"T{type}" for type in range(SEQUENCE_TYPES)])
@@ -167,7 +167,7 @@ FILTER_FACTS = "50 types equally often, 20 rules a type, each of two conditions 
 
 
 def filters(seed: int = 3) -> list[Filter]:
-    """The filters of W3."""
+    """Generate the filters of W3."""
     random = np.random.default_rng(seed)
     found = []
     for number in range(FILTER_TYPES * FILTER_RULES_PER_TYPE):
@@ -202,7 +202,7 @@ def _constant(value: str | float) -> str:
 
 
 def filter_events(events: int = 1_000_000, seed: int = 3) -> pa.Table:
-    """The events of W3."""
+    """Generate the events of W3."""
     random = np.random.default_rng(seed)
     types = pa.array([f"T{type}" for type in range(FILTER_TYPES)])
     sites = pa.array([f"S{site}" for site in range(FILTER_SITES)])
@@ -218,7 +218,7 @@ def filter_events(events: int = 1_000_000, seed: int = 3) -> pa.Table:
 
 
 def many_rules(count: int = 10_000, seed: int = 4) -> str:
-    """Rules for the time that it takes to load them: half filters, half keyed sequences of two, over 500 types."""
+    """Generate rules to measure their load time: half filters, half keyed sequences of two, over 500 types."""
     random = np.random.default_rng(seed)
     rules = []
     for number in range(count):

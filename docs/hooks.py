@@ -1,6 +1,7 @@
-"""What the site has besides what mkdocs.yml lists: the examples, which stay in their folders, and all other pages.
+"""MkDocs hooks: add the design pages to the navigation, and the examples to the site.
 
-A page in this folder that is not listed goes under *Running it*; those of `design` are a section of their own.
+The examples stay in their own folders. A page of `docs` that mkdocs.yml does not list goes under *Contributing*, before
+the design pages.
 """
 
 from pathlib import Path
@@ -11,20 +12,22 @@ from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
+SECTION = "Contributing"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Completes the navigation."""
+    """Add the unlisted pages and the design pages to the section *Contributing*."""
     nav: list[Any] = config["nav"]
     listed = set(_pages(nav))
-    running = next(entry["Running it"] for entry in nav if "Running it" in entry)
-    running += [path.name for path in sorted(DOCS.glob("*.md")) if path.name not in listed]
-    nav.append({"Design": [f"design/{path.name}" for path in sorted((DOCS / "design").glob("*.md"))]})
+    section = next(entry[SECTION] for entry in nav if SECTION in entry)
+    paths = [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("design/*.md"))]
+    names = [path.relative_to(DOCS).as_posix() for path in paths]
+    section += [name for name in names if name not in listed]
     return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds every example that has a README, with what that links to."""
+    """Add each example that has a README, with the files of its folder."""
     for readme in sorted(EXAMPLES.glob("*/README.md")):
         for path in sorted(readme.parent.iterdir()):
             if path.is_file():
@@ -34,7 +37,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _pages(entry: Any) -> list[str]:
-    """The files that a part of the navigation names."""
+    """Return the pages of a part of the navigation."""
     if isinstance(entry, str):
         return [entry]
     return [page for one in (entry.values() if isinstance(entry, dict) else entry) for page in _pages(one)]

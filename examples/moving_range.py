@@ -1,10 +1,11 @@
-"""A car asks for accidents around it while it drives, and the range moves with it.
+"""Simulate a car that requests the accidents around it while it drives.
 
     python examples/moving_range.py [picture.png] [--sumo]
 
-The town is simulated, 160 cars on streets of 600 m × 600 m, or the sample that SUMO drove (examples/data). The query
-asks for accidents (the paper's Fig. 1 (b)) within 150 m to each side, up to a minute old, and moves every 5 s. The
-picture shows the car's way, every third range, and the accidents that were delivered, in the colour of their range.
+The town has 160 simulated cars on streets of 600 m × 600 m; with --sumo, the cars are a sample by SUMO (examples/data).
+The query requests accidents (Fig. 1 (b) of the paper) within 150 m to each side, up to a minute old, and moves every
+5 s. The picture shows the route of the car, every third range, and the delivered accidents in the colour of their
+range.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> None:
 
 
 def draw(trace: Trace, car: str, shape: object, delivered: list[Delivery], path: Path) -> None:
-    """The picture."""
+    """Draw the picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Finds Java 17 or newer and prints its home. If there is none, installs one where it may, or says how to.
+# Find Java 17 or newer and print its home. If there is none, install one if permitted, or print how to.
 set -u
 least=17
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts and stops a real Kafka broker, one process that is broker and controller (KRaft), on this machine only.
+# Start and stop a Kafka broker on this machine: one process as broker and controller (KRaft).
 set -euo pipefail
 scripts=$(cd "$(dirname "$0")" && pwd)
 pom=$scripts/kafka/pom.xml
@@ -47,7 +47,7 @@ jars() { # the folder with the broker's jars; downloads them if they are not the
     command -v mvn >/dev/null || fail 3 "the broker comes through Maven, and there is no mvn (sudo apt-get install maven)"
     mkdir -p "$cache"
     fresh=$(mktemp -d "$cache/kafka.XXXXXX")
-    # -U: what could not be found once is looked for again.
+    # -U: retry artifacts that were missing before.
     if ! mvn -B -ntp -q -U -f "$pom" -Daether.connector.connectTimeout=20000 -Daether.connector.requestTimeout=60000 \
       dependency:copy-dependencies -DoutputDirectory="$fresh" >"$fresh/maven.log" 2>&1; then
       sed -n '/ERROR/{s/.*\[ERROR\] *//;p;q;}' "$fresh/maven.log" >&2
@@ -55,7 +55,7 @@ jars() { # the folder with the broker's jars; downloads them if they are not the
       fail 3 "Maven cannot get the broker from its repositories; its own words are above"
     fi
     rm "$fresh/maven.log"
-    # Another start may have been quicker: then its folder stays, and this one goes.
+    # If another start was quicker, keep its folder and remove this one.
     mv "$fresh" "$folder" 2>/dev/null || true
     rm -rf "$fresh" "${folder:?}/$(basename "$fresh")"
   fi
@@ -65,7 +65,7 @@ jars() { # the folder with the broker's jars; downloads them if they are not the
 process() { # the id of the broker of $dir; fails if it does not run
   local pid
   pid=$(cat "$dir/kafka.pid" 2>/dev/null) || return 1
-  # The number may belong to another process by now; ours has its folder in its command.
+  # The process id may be reused by now; the broker has its folder in its command line.
   ps -ww -p "$pid" -o args= 2>/dev/null | grep -qF -- "-Dtocsin.kafka=$dir " || return 1
   echo "$pid"
 }
@@ -89,7 +89,7 @@ answers() { # whether Kafka answers at $1: an ApiVersions request, version 0, wh
   local reply
   {
     printf '\0\0\0\012\0\022\0\0Tocs\377\377' >&3
-    # Bash leaves out the zero bytes that it reads.
+    # Bash drops zero bytes.
     LC_ALL=C IFS='' read -r -t 2 -d $'\377' -n 8 -u 3 reply
   } 2>/dev/null 3<>"/dev/tcp/${1%:*}/${1##*:}" && [[ $reply == *Tocs* ]]
 }
@@ -115,7 +115,7 @@ group.initial.rebalance.delay.ms=0
 num.network.threads=1
 num.io.threads=2
 log.cleaner.dedupe.buffer.size=4194304
-# After a crash the controller lets the broker in again only when its old session has ended.
+# After a crash the controller accepts the broker again only after its old session has expired.
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
 END

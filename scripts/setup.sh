@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the virtual environment that is named as the argument, with Tocsin in it; behind it, `dev`: and with what its
-# tests need, a browser for those of the console among it.
-# PYTHON names the Python to use; without it, the first of python3, python3.14 … python3.11 that is new enough.
+# Make the virtual environment named by the first argument and install Tocsin in it; with `dev` as the second argument,
+# also install what its tests need, including a browser for the console tests.
+# PYTHON sets the Python to use; the default is the first of python3, python3.14 … python3.11 that is new enough.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:?which folder}
@@ -19,13 +19,13 @@ if [ -z "$python" ]; then
   cat >&2 <<END
 setup.sh: Tocsin needs Python 3.11 or newer, and ${PYTHON:-python3} is $("${PYTHON:-python3}" --version 2>/dev/null || echo missing).
   Debian 12, Ubuntu 24.04 and newer:  sudo apt-get install python3 python3-venv
-Or say which one to use:  make PYTHON=/path/to/python3.11 …
+Or set the Python to use:  make PYTHON=/path/to/python3.11 …
 END
   exit 1
 fi
 
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-  # Debian and Ubuntu keep this part of Python in a package of its own.
+  # Debian and Ubuntu have this part of Python in a separate package.
   package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
   root=()
   [ "$(id -u)" -eq 0 ] || root=(sudo -n)

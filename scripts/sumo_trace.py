@@ -1,4 +1,4 @@
-"""Writes floating car data of a street grid, driven by SUMO, as `tocsin.simulation.car_traces.fcd_trace` reads it.
+"""Write floating car data of a street grid, simulated by SUMO, for `tocsin.simulation.car_traces.fcd_trace`.
 
     pip install eclipse-sumo
     python scripts/sumo_trace.py out.csv --cars 1000 --seconds 1000 --width 1500 --height 2000 --seed 1
@@ -20,7 +20,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 WARM_S = 60
-"""How long cars drive before anything is written."""
+"""The warm-up time before data is written."""
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def drive(options: argparse.Namespace, programs: Path, folder: Path) -> list[tuple[str, ...]]:
-    """Second, car, x, y, speed (m/s) and heading (degrees) of every car in every second."""
+    """Yield second, car, x, y, speed (m/s) and heading (degrees) of each car in each second."""
     net, trips, fcd = folder / "net.xml", folder / "trips.xml", folder / "fcd.xml"
     columns, rows = options.width // options.block + 1, options.height // options.block + 1
     grid = ["--grid", "--grid.x-number", columns, "--grid.y-number", rows, "--grid.length", options.block]
@@ -65,7 +65,7 @@ def drive(options: argparse.Namespace, programs: Path, folder: Path) -> list[tup
 
 
 def write_trips(net: Path, trips: Path, options: argparse.Namespace) -> None:
-    """Trips over so many streets that cars are on the road all the time."""
+    """Generate trips long enough that cars are always on the road."""
     edges = [edge.get("id", "") for edge in xml.parse(net).getroot().iter("edge") if edge.get("function") is None]
     chance = random.Random(options.seed)
     departures = sorted(chance.uniform(0, WARM_S / 2) for _ in range(options.cars))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes src/tocsin/service/static/vendor: the libraries of the console and of /docs, from the npm registry, each with its
-# licence. Needs node and npm; run it to bring them up to date, and commit what it makes.
+# Build src/tocsin/service/static/vendor: the libraries of the console and of /docs, from the npm registry, with their
+# licences. Needs node and npm; run it to update them, and commit the result.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/src/tocsin/service/static/vendor

@@ -1,9 +1,9 @@
-"""What do the pages say that can be run? The blocks of a Markdown file, with language and, if it is a file, its name.
+"""Read and run the code blocks of Markdown pages.
 
-```python                      runs, after those before it on the page
-```sh                          lines that begin with `tocsin ` or `sed ` run
-```tesla title="fire.tesla"    is a file of that name in the folder where the page is tried
-```console, ```text            are looked at only
+```python                      runs, after the earlier blocks of the page
+```sh                          runs the lines that begin with `tocsin ` or `sed `
+```tesla title="fire.tesla"    is written to a file of that name in the working directory
+```console, ```text            does not run
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    return [Block(*found) for found in _BLOCK.findall(page.read_text(encoding="utf-8"))]
+    return [Block(*groups) for groups in _BLOCK.findall(page.read_text(encoding="utf-8"))]
 
 
 def helped() -> str:
-    """What `--help` of every command says."""
+    """Return the `--help` texts of all commands."""
     texts = []
     waiting: list[tuple[list[str], Any]] = [([], get_command(app))]
     while waiting:
@@ -45,7 +45,7 @@ def helped() -> str:
 
 
 def run(page: Path, folder: Path) -> dict[str, Any]:
-    """Does what a page says from top to bottom, in a folder that is the current one. Returns what its Python named."""
+    """Run the blocks of a page in `folder`, the working directory, and return the namespace of its Python code."""
     names: dict[str, Any] = {}
     for block in blocks(page):
         if block.title:

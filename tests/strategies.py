@@ -1,4 +1,4 @@
-"""Hypothesis strategies for whole cases: a few rules, valid by construction, and a stream of events to run them on.
+"""Generate cases with Hypothesis: a few rules, valid by construction, and a stream of events for them.
 
 The world is small, so that things meet: five types of events with the same attributes, one of each kind, and three
 composite types, P, Q over P, R over both. Times are a few dozen microseconds and windows about as long, so that ties
@@ -57,7 +57,7 @@ TYPES = tuple(EventType(name, tuple(KINDS.items())) for name in "ABCDE")
 LEVELS = ("P", "Q", "R")
 LAST_TS = 30
 MATCHES_MAX = 1000
-"""No case can have more matches than this."""
+"""The largest possible number of matches of a case."""
 
 VALUES: dict[str, list[Value]] = {
     "k": [None, "x", "x", "x", "y", "y", "", "Z", "é"],
@@ -79,14 +79,14 @@ COMPARISONS = ["=", "!=", "<", "<=", ">", ">="]
 
 @dataclass(frozen=True, repr=False)
 class Case:
-    """Rules, the types that they are written for, and events in no order."""
+    """Rules, the types of events, and unordered events."""
 
     rules: tuple[Rule, ...]
     events: tuple[Event, ...]
     types: tuple[EventType, ...] = TYPES
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What Hypothesis prints of a failing case: rules and events as one would write them."""
+        """Print rules and events of a failing case as text."""
         printer.text(repr(self))
 
     def __repr__(self) -> str:
@@ -97,9 +97,9 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, events_max: int = 40, *, ids_shared: bool | None = None) -> Case:
-    """A rule set over all clauses and a stream for it."""
+    """Generate rules with all clauses and a stream for them."""
     alphabet = pick(draw, ["AB", "A", "ABC", "ABC", "ABCDE"])
-    # What is drawn last comes out smallest, and a long stream matters more than many rules.
+    # Generate events first, as the last part is generated smallest, and a long stream matters more than many rules.
     stream = draw(streams(alphabet, events_max, ids_shared=ids_shared))
     rules = draw(rule_sets(alphabet))
     while stream and matches_max(rules, stream) > MATCHES_MAX:
@@ -135,14 +135,14 @@ def streams(
 
 
 _LETTERS = "aZ！𝄞"
-"""How ids begin: their order by code point is not that of UTF-16."""
+"""Prefixes of ids, whose order by code point differs from that in UTF-16."""
 _CONTENTS = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()}).map(
     lambda values: {name: value for name, value in values.items() if value is not None}
 )
 
 
 def pick(draw: st.DrawFn, choices: Sequence[T]) -> T:
-    """One of the choices; shrinks towards the first."""
+    """Pick one of the choices; shrinks towards the first."""
     return choices[draw(_integers(len(choices) - 1))]
 
 
@@ -178,7 +178,7 @@ Leaf = tuple[Expression, Kind]
 
 @dataclass
 class _Draft:
-    """A rule as it is drawn, clause by clause: what can be mentioned so far."""
+    """A rule that is generated clause by clause, and the roles and parameters it can refer to so far."""
 
     draw: st.DrawFn
     types: dict[str, EventType]
@@ -196,7 +196,7 @@ class _Draft:
         selected = list(self.roles)[1:]
         consuming: list[str] = []
         if selected and self.one_in(3):
-            # The anchor may be consumed too, to no effect.
+            # The anchor may be consumed too, without effect.
             consuming = self.draw(st.lists(st.sampled_from([*selected, anchor.role]), unique=True, min_size=1))
         return Rule(name, emits, anchor, clauses, where, tuple(consuming))
 
@@ -204,11 +204,11 @@ class _Draft:
         return pick(self.draw, choices)
 
     def one_in(self, number: int) -> bool:
-        """True once in that number of times; shrinks towards False."""
+        """True once in this many times; shrinks towards False."""
         return self.one_of(range(number)) == number - 1
 
     def enter(self, pattern: Pattern, before: set[str], after: set[str]) -> None:
-        """Makes the pattern a role that comes before some roles, and after some."""
+        """Add the pattern as a role that precedes some roles and follows others."""
         role = pattern.role
         self.roles[role] = self.types[pattern.type]
         self.earlier[role] = after.union(*(self.earlier[other] for other in after))
@@ -334,7 +334,7 @@ class _Draft:
         return Or((*_unnested(left), *_unnested(operand())))
 
     def expression(self, kind: Kind, leaves: list[Leaf], depth: int) -> Expression:
-        """Something of that kind, or an integer where a number is needed."""
+        """Generate an operand of a kind, or an integer where a number is needed."""
         if depth and self.one_in(3):
             computed = self.arithmetic(kind, leaves, depth - 1)
             if computed is not None:
@@ -368,7 +368,7 @@ class _Draft:
         return self.one_of([*preferred, *(COMPARISONS[:2] if kind == Kind.BOOL else COMPARISONS)])
 
     def turned(self, operator: str, left: Expression, right: Expression) -> Expression:
-        """The comparison, or the same the other way round."""
+        """Return the comparison, or the same with swapped sides."""
         if self.one_in(4):
             return Comparison({"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator), right, left)
         return Comparison(operator, left, right)
@@ -380,7 +380,7 @@ class _Draft:
         return [(Parameter(name), kind) for name, kind in self.parameters.items()]
 
     def output(self, kind: Kind) -> Expression:
-        """What `where` gives to an attribute of that kind."""
+        """Generate the `where` value of an attribute of a kind."""
         leaves = self.bound()
         if self.one_in(2):
             leaves += [
@@ -397,12 +397,12 @@ class _Draft:
 
 
 def _unnested(operand: Expression) -> tuple[Expression, ...]:
-    """What an operand of `or` adds to it: `or` in `or` is flat, as the parser has it."""
+    """Flatten an operand of `or`, as the parser does."""
     return operand.operands if isinstance(operand, Or) else (operand,)
 
 
 def matches_max(rules: Sequence[Rule], events: Sequence[Event]) -> int:
-    """No more matches than this are possible, by the numbers of events at each time."""
+    """Return an upper bound for the number of matches, from the numbers of events at each time."""
     counts: dict[str, Counter[int]] = {}
     for event in events:
         counts.setdefault(event.type, Counter())[event.ts] += 1

@@ -1,4 +1,4 @@
-"""Definitions, queries and events of SiddhiQL for Hypothesis: small ones, of every construct, as text."""
+"""Generate small SiddhiQL definitions, queries and events of all constructs with Hypothesis, as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tocsin.events.types import Event
 
 STREAMS = {"A": ("x", "int"), "B": ("y", "long"), "C": ("z", "double")}
-"""Each has a number and a key `k`."""
+"""Each type has a number and a key `k`."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A text of one query that fills O, and events in canonical order."""
+    """Generate a text with one query into O, and events in canonical order."""
 
     definitions: str
     asked: str
@@ -26,7 +26,7 @@ class Case:
         return self.definitions + self.asked
 
     def inserting(self, which: str) -> str:
-        """The text of a query that puts out `all`, `current` or `expired` events."""
+        """Return the text of a query that emits `all`, `current` or `expired` events."""
         return self.definitions + re.sub(r"insert .*into O", f"insert {which} events into O", self.asked)
 
 
@@ -36,7 +36,7 @@ def definitions() -> str:
 
 @st.composite
 def conditions(draw: st.DrawFn, number: str, others: tuple[str, ...] = ()) -> str:
-    """A test about a number, `k`, and perhaps values of other events."""
+    """Generate a test of a number, `k`, and perhaps values of other events."""
     value = draw(st.sampled_from(["1", "2", "3", "2L", "1.5", *others]))
     sign = draw(st.sampled_from(["==", "!=", "<", "<=", ">", ">="]))
     simple = draw(
@@ -112,7 +112,7 @@ def joins(draw: st.DrawFn) -> str:
 
 @st.composite
 def steps(draw: st.DrawFn, number: int, before: tuple[str, ...]) -> tuple[str, str]:
-    """`e1=A[…]` and the attribute by which later ones speak of it."""
+    """Generate `e1=A[…]`, and the attribute that later states refer to."""
     name = draw(st.sampled_from(sorted(STREAMS)))
     attribute = STREAMS[name][0]
     return f"e{number}={name}{draw(filters(attribute, before))}", f"e{number}.{attribute}"
@@ -120,7 +120,7 @@ def steps(draw: st.DrawFn, number: int, before: tuple[str, ...]) -> tuple[str, s
 
 @st.composite
 def chains(draw: st.DrawFn) -> str:
-    """A pattern or a sequence of up to three states, with counts, pairs and absences."""
+    """Generate a pattern or a sequence of up to three states, with counts, pairs and absences."""
     sequence = draw(st.booleans())
     length = draw(st.integers(2 if sequence else 1, 3))
     states: list[str] = []
@@ -166,7 +166,7 @@ def chains(draw: st.DrawFn) -> str:
 
 
 def _repeated(draw: st.DrawFn, states: list[str], *, sequence: bool) -> str:
-    """The states joined, with `every` somewhere, everywhere or nowhere."""
+    """Join the states, with `every` before some, all or none."""
     where = draw(st.sampled_from(["first", "first", "all", "none"]))
     joined = list(states)
     if where == "first" or (where == "all" and sequence):
@@ -183,7 +183,7 @@ def queries() -> st.SearchStrategy[str]:
 
 @st.composite
 def events(draw: st.DrawFn) -> tuple[Event, ...]:
-    """Up to ten events, in canonical order, some of them at one moment."""
+    """Generate up to ten events in canonical order, some at the same time."""
     count = draw(st.integers(1, 10))
     ts, made = 0, []
     for seq in range(count):

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for requests for notification, over the small world of `strategies`."""
+"""Generate requests for notification with Hypothesis, over the types of `strategies`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEAVES_MAX = 4
 def request_cases(
     draw: st.DrawFn, modes: tuple[Mode, ...] = (Mode.GENERIC,), events_max: int = 10, timers: bool = False
 ) -> Case:
-    """Some requests and a stream for them. Few events: the reference tries all combinations."""
+    """Generate requests and a stream for them. Few events, as the reference tries all combinations."""
     alphabet = pick(draw, ["AB", "A", "ABC"])
     events = draw(streams(alphabet, events_max))
     count = draw(st.integers(1, 3))
@@ -46,7 +46,7 @@ def requests(
     modes: tuple[Mode, ...] = (Mode.GENERIC,),
     timers: bool = False,
 ) -> Request:
-    """A request whose events have names of their own."""
+    """Generate a request whose events have unique names."""
     expression = draw(expressions(alphabet, LEAVES_MAX, timers))
     expression = _named(expression, iter("abcdefghijklmnopqrstuvwxyz"))
     if not Request(name, expression).uses:
@@ -67,7 +67,7 @@ def requests(
 
 @st.composite
 def crowded_cases(draw: st.DrawFn, leaves_max: int = 6) -> Case:
-    """Requests with many events of one or two types, and events at few times: an event often fits several leaves."""
+    """Generate requests with many events of one or two types, and few times, as an event then fits several leaves."""
     alphabet = pick(draw, ["A", "AB"])
     row = st.tuples(st.sampled_from(alphabet), st.integers(0, 4), st.sampled_from([0, 0, 0, 1]), st.integers(0, 2))
     events = [Event(type, ts, {"n": n}, seq) for type, ts, seq, n in draw(st.lists(row, max_size=14))]
@@ -80,7 +80,7 @@ def crowded_cases(draw: st.DrawFn, leaves_max: int = 6) -> Case:
 
 @st.composite
 def linked_cases(draw: st.DrawFn, leaves_max: int = 5) -> Case:
-    """A request whose events are joined in pairs, chains or stars, often several of one type, and events for it."""
+    """Generate a request whose events are joined in pairs, chains or stars, often several of one type, with events."""
     alphabet = pick(draw, ["ABCDE", "AB", "ABC"])
     count = draw(st.integers(3, leaves_max))
     types = [draw(st.sampled_from(alphabet)) for _ in range(count)]
@@ -113,7 +113,7 @@ def linked_cases(draw: st.DrawFn, leaves_max: int = 5) -> Case:
 def expressions(
     alphabet: str, leaves_max: int, timers: bool = False, constrained: bool = True
 ) -> st.SearchStrategy[EventExpression]:
-    """Event expressions of so many events at most."""
+    """Generate event expressions of at most this many events."""
     leaf = _occurrences(alphabet) if constrained else st.builds(Occurs, st.builds(Pattern, st.sampled_from(alphabet)))
     if timers:
         leaf = leaf | leaf | leaf | _timers(alphabet, leaves_max)

@@ -78,7 +78,7 @@ def expected(rules: Sequence[Any], events: list[Event]) -> list[dict[str, Any]]:
     ]
 
 
-def told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in row.items() if value is not None and name not in ("type", "parts", "expired")}
         for row in rows
@@ -97,7 +97,7 @@ def test_an_attribute_may_be_called_anything(name: str, language: str) -> None:
     assert {row["rule"] for row in right} == {rule.name for rule in ruleset}
     table = ruleset.detect(events)
     assert len({column.lower() for column in table.column_names}) == len(table.column_names)
-    assert in_order(told(table.to_pylist())) == right
+    assert in_order(shown(table.to_pylist())) == right
     assert parse(print_program(ruleset.program), language).rules == ruleset.rules
 
 
@@ -225,10 +225,10 @@ def test_matches_of_the_service_have_attributes_in_an_object_of_their_own(tmp_pa
     ("text", "message"),
     [
         ("define O() from `A", "this name does not end"),
-        ("define O() from ``()", "a name has at least one character"),
+        ("define O() from ``()", "a name cannot be blank"),
         ("define O() from A(`" + "x" * 300 + "` = 1)", "a name has at most 200 characters"),
         ("rule `a b` define O() from A()", "unexpected"),
-        ("define O() from A(`a\tb` = 1)", "characters that can be printed"),
+        ("define O() from A(`a\tb` = 1)", "printable characters only"),
     ],
 )
 def test_a_quoted_name_that_is_none(text: str, message: str) -> None:
@@ -238,11 +238,11 @@ def test_a_quoted_name_that_is_none(text: str, message: str) -> None:
 
 
 def test_between_sites_no_attribute_is_called_as_a_column_of_events() -> None:
-    from tocsin.overlay.processor import checked
+    from tocsin.overlay.processor import check_types
 
     for name in ("ts", "id", "type", "seq", "rule", "parts"):
         with pytest.raises(tocsin.EventError, match=f"cannot have an attribute called {name}"):
-            checked({"A": EventType("A", ((name, Kind.LONG),))})
+            check_types({"A": EventType("A", ((name, Kind.LONG),))})
 
 
 any_name = st.sampled_from(

@@ -1,4 +1,4 @@
-"""Are the cases of `make test` the same everywhere, and those of a sweep as many and as new as was asked for?"""
+"""The cases of `make test` are the same everywhere, and a sweep has new cases, as many as requested."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_cases_are_the_same_in_each_run(tmp_path: Path) -> None:
     assert lines(one, "seeds") == ["seeds 0 1 2"]
 
 
-def test_a_sweep_has_other_cases_and_as_many_as_it_is_told(tmp_path: Path) -> None:
+def test_a_sweep_has_other_cases_and_the_requested_number(tmp_path: Path) -> None:
     one, again, other = (
         ran(tmp_path, GENERATED, "--sweep-seed", seed, "--examples", "30", hash_seed=n)
         for n, seed in enumerate(["7", "7", "8"])

@@ -1,4 +1,4 @@
-"""The made-up fires: the same from the same seed, in order, and believable."""
+"""The fire scenario: the same from the same seed, in order, and plausible."""
 
 from datetime import UTC, datetime
 

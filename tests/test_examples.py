@@ -1,4 +1,4 @@
-"""The examples do what their READMEs say: every command runs, the rules find what was planted, the picture is drawn."""
+"""The examples do what their READMEs say: every command runs, and the rules find the planted matches."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def commands(name: str) -> list[list[str]]:
 
 
 def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, engine: str = "embedded") -> list[dict[str, Any]]:
-    """Runs the commands of the README in a folder of its own, small, and returns the matches."""
+    """Run the commands of the README with a small input in `folder`, and return the matches."""
     shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True)
     (folder / "picture.png").unlink()
     monkeypatch.chdir(folder)
-    found: list[dict[str, Any]] = []
+    matches: list[dict[str, Any]] = []
     for number, words in enumerate(commands(name)):
         if words[0] == "python":
             size = [str(SIZES[name])] if words[1] == "generate.py" else []
@@ -46,50 +46,50 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, engine: str = 
         else:
             assert words[0] == "tocsin"
             words[words.index("embedded")] = engine
-            result = CliRunner().invoke(app, [*words[1:], "--matches", f"found{number}.jsonl"])
+            result = CliRunner().invoke(app, [*words[1:], "--matches", f"matches{number}.jsonl"])
             assert result.exit_code == 0, result.output
-            lines = Path(f"found{number}.jsonl").read_text(encoding="utf-8").splitlines()
-            found += [json.loads(line) for line in lines]
-    return found
+            lines = Path(f"matches{number}.jsonl").read_text(encoding="utf-8").splitlines()
+            matches += [json.loads(line) for line in lines]
+    return matches
 
 
-def test_there_is_something_to_try() -> None:
+def test_examples_are_listed() -> None:
     assert sorted(SIZES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(name, tmp_path, monkeypatch)
-    CHECKS[name](found, tmp_path)
+    matches = run(name, tmp_path, monkeypatch)
+    CHECKS[name](matches, tmp_path)
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert (EXAMPLES / name / "picture.png").exists()
 
 
-def check_card_fraud(found: list[dict[str, Any]], folder: Path) -> None:
+def check_card_fraud(matches: list[dict[str, Any]], folder: Path) -> None:
     planted = {tuple(line.split(",")[i].strip('"') for i in (2, 6)) for line in _lines(folder / "events.csv")}
     planted = {(card, theft) for card, theft in planted if theft}
     assert len(planted) >= 6
-    assert {(row["card"], row["rule"]) for row in found} == planted
+    assert {(row["card"], row["rule"]) for row in matches} == planted
 
 
-def check_factory(found: list[dict[str, Any]], folder: Path) -> None:
+def check_factory(matches: list[dict[str, Any]], folder: Path) -> None:
     stalls = {line.split(",")[0].strip('"') for line in _lines(folder / "stalls.csv")}
-    stalled = [row["facility"] for row in found if row["rule"] == "Stalled"]
+    stalled = [row["facility"] for row in matches if row["rule"] == "Stalled"]
     assert sorted(stalled) == sorted(stalls) == ["F1", "F2"]
-    assert {row["rule"] for row in found} == {"A", "B", "Stalled"}
+    assert {row["rule"] for row in matches} == {"A", "B", "Stalled"}
 
 
-def check_intrusion(found: list[dict[str, Any]], folder: Path) -> None:
-    assert Counter(row["rule"] for row in found) == {"Guessed": 2, "Sprayed": 1, "Root": 1}
+def check_intrusion(matches: list[dict[str, Any]], folder: Path) -> None:
+    assert Counter(row["rule"] for row in matches) == {"Guessed": 2, "Sprayed": 1, "Root": 1}
 
 
-def check_market(found: list[dict[str, Any]], folder: Path) -> None:
-    assert {row["symbol"] for row in found if row["rule"] == "Dip"} == {"ALP", "BRE", "CIM"}
-    assert sum(row["rule"] == "Mean" for row in found) == SIZES["market"]
+def check_market(matches: list[dict[str, Any]], folder: Path) -> None:
+    assert {row["symbol"] for row in matches if row["rule"] == "Dip"} == {"ALP", "BRE", "CIM"}
+    assert sum(row["rule"] == "Mean" for row in matches) == SIZES["market"]
 
 
-def check_traffic(found: list[dict[str, Any]], folder: Path) -> None:
-    jams = [row for row in found if row["type"] == "Jam"]
+def check_traffic(matches: list[dict[str, Any]], folder: Path) -> None:
+    jams = [row for row in matches if row["type"] == "Jam"]
     assert jams
     assert all(2_000 < row["x"] < 4_200 for row in jams)
 
@@ -102,12 +102,12 @@ def _lines(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_example_on_spark(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_on_spark(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_card_fraud(run("card_fraud", tmp_path, monkeypatch, engine="spark"), tmp_path)
 
 
-def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cells run, and what is stored with it was found: the cell of the question says so."""
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cells run, the rules find exactly the planted thefts, and no stored output is an error."""
     notebook = json.loads((EXAMPLES / "card_fraud" / "notebook.ipynb").read_text(encoding="utf-8"))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(output["output_type"] != "error" for cell in cells for output in cell["outputs"])

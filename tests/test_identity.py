@@ -1,4 +1,4 @@
-"""Are different events and different matches kept apart, whatever the columns are called and whatever ids they have?"""
+"""Different events and different matches are distinguished, whatever the columns and ids."""
 
 from __future__ import annotations
 

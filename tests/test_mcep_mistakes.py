@@ -1,6 +1,6 @@
-"""What does a user read whose dynamic interest query is wrong? Every message is a golden file.
+"""Error messages for wrong dynamic interest queries, as golden files.
 
-A file of tests/golden/mcep_mistakes holds what the user wrote, a line `---`, and what Tocsin answered.
+A file of tests/golden/mcep_mistakes has the input, a line `---`, and the message.
 """
 
 from __future__ import annotations

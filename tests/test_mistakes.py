@@ -1,7 +1,7 @@
-"""What does a user read who made a mistake? Every message is a golden file, and nothing ends in another traceback.
+"""Error messages for mistakes of users, as golden files: no mistake raises anything but a `TocsinError`.
 
-A file of tests/golden/mistakes holds what the user wrote, a line `---`, and what Tocsin answered. What starts with
-`>>>` is Python, to be run with the names that `outcome` gives it; anything else is the text of rules.
+A file of tests/golden/mistakes has the input, a line `---`, and the message. Input that starts with `>>>` is Python,
+which runs with the names that `outcome` defines; other input is the text of rules.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_there_are_many_mistakes() -> None:
 
 
 def outcome(written: str) -> str:
-    """What the user reads: the message of a `TocsinError`; else warnings; else dead letters and counts."""
+    """Return the message of a `TocsinError`, else the warnings, else dead letters and counts."""
     if not written.startswith(">>> "):
         with pytest.raises(TocsinError) as caught:
             tocsin.rules(written)

@@ -1,4 +1,4 @@
-"""Does the example of a range that moves run, by a drawn trace and by SUMO's, and draw its picture?"""
+"""The example of a moving range runs, with a generated trace and with SUMO's, and draws its picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 EXAMPLE = Path(__file__).parents[1] / "examples" / "moving_range.py"
 
 
-@pytest.mark.parametrize("option", [(), ("--sumo",)], ids=["drawn", "sumo"])
+@pytest.mark.parametrize("option", [(), ("--sumo",)], ids=["generated", "sumo"])
 def test_accidents_in_a_range_that_moves(
     option: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

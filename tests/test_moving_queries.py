@@ -1,4 +1,4 @@
-"""Queries that move as a user calls them: text, builder, tables; and what becomes of locations that are none."""
+"""Moving queries as a user calls them: text, builder, tables, and rejected locations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tocsin
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.errors import EventError, RuleError, StateError
 from tocsin.language.builder import define, event, this
-from tocsin.language.mcep.ast import Extent, Interest, SelectionWindow, WindowOperator
+from tocsin.language.mcep.ast import Interest, SelectionWindow, WindowOperator, WindowUnit
 from tocsin.language.mcep.builder import circle, interest, rectangle
 
 TEXT = """
@@ -59,8 +59,10 @@ def test_a_location_without_a_place_is_set_aside() -> None:
     detector = rules.detector(delay=100)
     found = [detector.push(events), detector.finish()]
     assert shown(pa.concat_tables(found)) == [(1, None, 1), (1, "P", 5)]
-    assert detector.dead_letters()["reason"].to_pylist() == ["x and y are no place"] * 3
-    with pytest.warns(tocsin.DeadLetterWarning, match="3 events could not be used; the first: x and y are no place"):
+    assert detector.dead_letters()["reason"].to_pylist() == ["x and y are not a position"] * 3
+    with pytest.warns(
+        tocsin.DeadLetterWarning, match="3 events could not be used; the first: x and y are not a position"
+    ):
         rules.detect(events)
 
 
@@ -75,7 +77,7 @@ def test_a_location_outside_of_the_world_is_set_aside() -> None:
         }
     )
     with pytest.warns(
-        tocsin.DeadLetterWarning, match="1 events could not be used; the first: lon and lat are no place"
+        tocsin.DeadLetterWarning, match="1 events could not be used; the first: lon and lat are not a position"
     ):
         assert shown(rules.detect(events)) == [(1, None, 1), (1, "P", 3)]
 
@@ -88,7 +90,7 @@ def test_an_object_that_is_never_heard_of_again_keeps_its_range() -> None:
         (1, None, 1),
         *((1, "P", ts) for ts in (2, 502, 1002, 1502)),
     ]
-    assert sum(part.num_rows for part in detector._parts) <= 1, "and what is kept is bounded"
+    assert sum(part.num_rows for part in detector._events) <= 1, "and what is kept is bounded"
 
 
 def test_rules_that_consume_end_with_an_error_where_the_history_does() -> None:
@@ -100,7 +102,7 @@ def test_rules_that_consume_end_with_an_error_where_the_history_does() -> None:
     )
     errors = [row for row in found.to_pylist() if row["error"]]
     assert [row["error"] for row in errors] == ["the range lasts longer than the history kept, and its rules consume"]
-    assert sum(part.num_rows for part in detector._parts) < 100
+    assert sum(part.num_rows for part in detector._events) < 100
 
 
 def test_updates_out_of_order_are_put_in_order_within_the_delay_and_late_beyond() -> None:
@@ -116,7 +118,7 @@ def test_updates_out_of_order_are_put_in_order_within_the_delay_and_late_beyond(
 
 @pytest.mark.parametrize("shape", ["rectangle 0 m by 10 m", "circle 0 m", "polygon (0 m, 0 m), (1 m, 0 m), (2 m, 0 m)"])
 def test_a_range_without_an_area_is_a_mistake(shape: str) -> None:
-    with pytest.raises(RuleError, match=r"more than nothing|meet only at its corners"):
+    with pytest.raises(RuleError, match=r"must be positive|meet only at its corners"):
         tocsin.rules(f"define P() from A() interest Near of P around Me range {shape}")
 
 
@@ -127,13 +129,13 @@ def test_events_without_columns_for_places_are_a_mistake() -> None:
 
 def test_places_must_be_numbers() -> None:
     events = pa.table({"type": ["A"], "ts": [1], "x": ["here"], "y": [1.0]})
-    with pytest.raises(RuleError, match="a place is made of numbers"):
+    with pytest.raises(RuleError, match="coordinates must be numbers"):
         tocsin.rules(TEXT).detect(events)
 
 
 def test_what_is_for_queries_that_move() -> None:
     hot = define("P").from_(event("A")).build()
-    with pytest.raises(EventError, match="locations is for queries that move"):
+    with pytest.raises(EventError, match="locations is for moving queries"):
         tocsin.rules([hot]).detect(table(("A", 1, 0, 0)), locations=table(("Me", 1, 0, 0)))
     moving = interest("Near", of=["P"], around=event("Me"), range=circle(1), rules=[hot])
     with pytest.raises(RuleError, match="`rules` with interests cannot run rule P: interests have the rules"):
@@ -147,15 +149,15 @@ def test_what_is_for_queries_that_move() -> None:
 
 def test_operators_of_the_window_model_are_refused_where_only_rules_run() -> None:
     def counted(slide_us: int | None = None) -> Interest:
-        windows = (SelectionWindow("A", Extent.COUNTING, 2),)
+        windows = (SelectionWindow("A", WindowUnit.COUNTING, 2),)
         pair = WindowOperator("Pair", windows, 5, lambda chosen: [{"n": len(chosen["A"])}], slide_us)
         return interest("Near", of=["Pair"], around=event("Me"), range=circle(1), operators=[pair])
 
-    with pytest.raises(RuleError, match="operator Pair of Near is written in the window model"):
+    with pytest.raises(RuleError, match="operator Pair of Near uses the window model"):
         tocsin.rules([counted()])
-    with pytest.raises(RuleError, match="operator Pair of Near is written in the window model"):
+    with pytest.raises(RuleError, match="operator Pair of Near uses the window model"):
         MovingDetector([counted()], {})
-    with pytest.raises(RuleError, match="goes on with events, not by time"):
+    with pytest.raises(RuleError, match="cannot slide by time"):
         counted(slide_us=3)
 
 

@@ -1,4 +1,4 @@
-"""The example of the paper on event expressions: which composites its six instances derive in each mode (Figure 6)."""
+"""The example of the paper on event expressions: the composites of its six instances in each mode (Figure 6)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_figure_6(golden: Callable[[str, str], None]) -> None:
             f"({', '.join(f'{fact.type}{fact.ts}' for _, fact in one)})" for one in derived(request, facts, 6)
         )
         notified = [match for _, match in notifications(request, facts, 6)]
-        told = "; ".join(f"({', '.join(f'{part.type}{part.ts}' for part in match.parts)})" for match in notified)
-        lines.append(f"{mode}: {built}\n    notified: {told or 'nothing'}")
+        shown = "; ".join(f"({', '.join(f'{part.type}{part.ts}' for part in match.parts)})" for match in notified)
+        lines.append(f"{mode}: {built}\n    notified: {shown or 'nothing'}")
     golden("requests/figure_6.txt", "\n".join(lines) + "\n")
 
 
@@ -43,7 +43,7 @@ def test_the_engine_and_the_four_phases_notify_the_same() -> None:
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode != Mode.GENERIC])
 def test_the_engine_derives_what_the_figure_prints(mode: Mode) -> None:
-    """In one of Snoop's contexts a request without a condition is told of every composite."""
+    """In one of Snoop's contexts, a request without a condition has a notification for every composite."""
     (cycle,) = parse(CYCLE).rules
     found = tocsin.rules([replace(cycle, condition=(), mode=mode)]).detect(list(read_events(INSTANCES))).to_pylist()
     built = ["+".join(f"{part['type']}{part['ts']}" for part in match["parts"]) for match in found]

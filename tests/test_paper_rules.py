@@ -1,7 +1,7 @@
-"""Do rules R1 to R6, as the paper prints them, give the matches that its text describes?
+"""Rules R1 to R6 of the paper give the matches that its text describes.
 
-A file of tests/golden/paper holds rules, events and matches, each after a line `---`: a match is its rule, its type and
-time, its attributes, and the events at its roles as role@time.
+A file of tests/golden/paper has rules, events and matches, separated by lines `---`. A match is printed as rule, type
+and time, attributes, and the events of its roles as role@time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_a_rule_of_the_paper(name: str, golden: Callable[[str, str], None]) -> N
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_rule_is_as_printed(name: str) -> None:
-    """Files of variants are called after the rule: only the policy differs."""
+    """Files of variants begin with the name of the rule and differ only in the policy."""
     assert name in NAMES
     for other in NAMES:
         text = (GOLDEN / "paper" / f"{other}.txt").read_text(encoding="utf-8").split("---\n")[0]
@@ -47,7 +47,7 @@ def test_the_rule_is_as_printed(name: str) -> None:
 
 
 def ways(rules: tocsin.RuleSet, events: list[Event]) -> dict[str, list[dict[str, Any]]]:
-    """The matches found at once, in single pushes, and in single pushes of an ordered source."""
+    """Return the matches of one batch, of single pushes, and of single pushes from an ordered source."""
     alone, ordered = rules.detector(), rules.detector(ordered=True)
     by_time = sorted(events, key=canonical_key)
     return {
@@ -59,7 +59,7 @@ def ways(rules: tocsin.RuleSet, events: list[Event]) -> dict[str, list[dict[str,
 
 
 def line(match: dict[str, Any]) -> str:
-    """A match as a person reads it."""
+    """Return a match as readable text."""
     header = ("rule", "type", "ts", "id", "parts")
     attributes = ", ".join(f"{name}={value}" for name, value in match.items() if name not in header)
     parts = " ".join(f"{part['role']}@{clock(part['ts'])}" for part in match["parts"])
@@ -67,6 +67,6 @@ def line(match: dict[str, Any]) -> str:
 
 
 def clock(ts: int) -> str:
-    """A time as the notation has it, in the largest unit that fits."""
+    """Return a time in the notation, in the largest unit of which it is a multiple."""
     unit = next(unit for unit in ("min", "s", "ms", "us") if ts % UNITS_US[unit] == 0)
     return f"{ts // UNITS_US[unit]}{unit}"

@@ -1,4 +1,4 @@
-"""What settles is left alone by searches for garbage, and is still freed when nobody has it any more."""
+"""Frozen objects are skipped by garbage collection, and are still freed without references."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ def _thawed() -> Iterator[None]:
 
 
 def many() -> list[Ring]:
-    return [Ring() for _ in range(2 * process.UNSETTLED_MAX)]
+    return [Ring() for _ in range(2 * process.UNFROZEN_MAX)]
 
 
-def test_what_is_there_settles() -> None:
+def test_existing_objects_are_frozen() -> None:
     kept = many()
-    process.settle()
+    process.freeze_gc()
     assert gc.get_freeze_count() > len(kept)
-    assert len(gc.get_objects()) < process.UNSETTLED_MAX
+    assert len(gc.get_objects()) < process.UNFROZEN_MAX
 
 
-def test_garbage_does_not_settle() -> None:
-    process.settle()
+def test_garbage_is_not_frozen() -> None:
+    process.freeze_gc()
     count = gc.get_freeze_count()
     many()
-    process.settle()
-    assert gc.get_freeze_count() < count + process.UNSETTLED_MAX  # others may come and go
+    process.freeze_gc()
+    assert gc.get_freeze_count() < count + process.UNFROZEN_MAX  # others may come and go
 
 
-def test_what_settled_is_freed_when_there_is_much_new() -> None:
+def test_frozen_objects_are_freed_when_many_are_new() -> None:
     kept = many()
-    process.settle()
+    process.freeze_gc()
     seen = weakref.ref(kept[0])
     kept = many()
     gc.collect()
     assert seen() is not None
-    process.settle()
+    process.freeze_gc()
     assert seen() is None
     assert kept
 
 
-def test_a_task_that_settles_yields_what_it_did() -> None:
+def test_a_freezing_task_yields_the_same() -> None:
     kept = []
 
-    @process.settling
+    @process.freezing_gc
     def task(words: Iterator[str]) -> Iterator[str]:
         kept.append(many())
         for word in words:
             yield word.upper()
 
     assert list(task(iter(["a", "b"]))) == ["A", "B"]
-    assert len(gc.get_objects()) < process.UNSETTLED_MAX
+    assert len(gc.get_objects()) < process.UNFROZEN_MAX
 
 
-def test_nothing_settles_where_nobody_looks_for_garbage() -> None:
+def test_nothing_is_frozen_if_collection_is_disabled() -> None:
     kept = many()
-    with process.uncollected():
-        process.settle()
+    with process.gc_paused():
+        process.freeze_gc()
     assert gc.get_freeze_count() < len(kept)

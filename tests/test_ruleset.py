@@ -1,4 +1,4 @@
-"""What a user calls."""
+"""The public API of rule sets."""
 
 import random
 import warnings

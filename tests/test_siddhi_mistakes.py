@@ -1,6 +1,6 @@
-"""What does a user read whose SiddhiQL is wrong, or not supported? Every message is a golden file.
+"""Error messages for wrong or unsupported SiddhiQL, as golden files.
 
-A file of tests/golden/siddhi_mistakes holds what the user wrote, a line `---`, and what Tocsin answered.
+A file of tests/golden/siddhi_mistakes has the input, a line `---`, and the message.
 """
 
 from __future__ import annotations

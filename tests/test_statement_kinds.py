@@ -105,12 +105,12 @@ def add(text: str, folder: Path) -> list[str]:
 
 
 def live(text: str, folder: Path) -> list[str]:
-    told: list[Any] = []
+    answer: list[Any] = []
     made = Live(now=lambda: 0)
-    made.request(text, told.append)
+    made.request(text, answer.append)
     made.publish(EVENTS)
     made.tick(7 * S)
-    return sorted(one.id for one in told)
+    return sorted(one.id for one in answer)
 
 
 def objects(text: str, folder: Path) -> list[str]:
@@ -141,11 +141,11 @@ def explain_svg(text: str, folder: Path) -> list[str]:
     return shown(text, tocsin.rules(text).explain_svg())
 
 
-def shown(text: str, told: str) -> list[str]:
+def shown(text: str, answer: str) -> list[str]:
     """The statement stands in what is shown."""
     program = parse(text)
     (name,) = (one.name for one in program.interests or program.rules)
-    assert name in told
+    assert name in answer
     return right(kind_of(text))
 
 
@@ -164,7 +164,7 @@ def stepwise(text: str, folder: Path) -> list[str]:
     return ids(stream._rows)
 
 
-def drawn(text: str, folder: Path) -> list[str]:
+def generated_stream(text: str, folder: Path) -> list[str]:
     assert streams(text) is not None
     return right(kind_of(text))
 
@@ -222,8 +222,8 @@ def cli_run(text: str, folder: Path) -> list[str]:
 
 def cli_why(text: str, folder: Path) -> list[str]:
     rules, events = files(text, folder)
-    told = json.loads(command("why", rules, "--events", events, "--at", 2 * S, "--ts-unit", "us", "--json"))
-    assert [one["matched"] for one in told] == [kind_of(text) != "request"]
+    answer = json.loads(command("why", rules, "--events", events, "--at", 2 * S, "--ts-unit", "us", "--json"))
+    assert [one["matched"] for one in answer] == [kind_of(text) != "request"]
     return right(kind_of(text))
 
 
@@ -275,7 +275,7 @@ ENTRY_POINTS: dict[str, tuple[Callable[[str, Path], list[str]], set[str]]] = {
     "explain_svg": (explain_svg, ANY),
     "testing.given": (case, {*ANY, "interest"}),
     "testing.Stream": (stepwise, {*ANY, "interest"}),
-    "testing.streams": (drawn, ANY),
+    "testing.streams": (generated_stream, ANY),
     "testing.verify": (verified, ANY),
     "testing.equivalent": (compared, ANY),
     "testing.equivalent, second": (compared_with, ANY),
@@ -350,14 +350,14 @@ def test_the_service_runs_a_statement_or_refuses_it_by_name(kind: str, tmp_path:
                 break
             time.sleep(0.02)
         assert ids(found) == expected
-        told = http.get(f"/matches/{found[0]['id']}/why").json()
+        answer = http.get(f"/matches/{found[0]['id']}/why").json()
         asked = http.post("/why-not", json={"rule": name, "ts_us": 2 * S})
         if kind == "rule":
-            assert told["checks"]
-            assert told["note"] is None
+            assert answer["checks"]
+            assert answer["note"] is None
             assert asked.json()[0]["matched"] is True
         else:
-            assert f"cannot explain {NAMED[kind]}: " in told["note"]
+            assert f"cannot explain {NAMED[kind]}: " in answer["note"]
             assert asked.status_code >= 400
             assert f"cannot explain {NAMED[kind]}: " in asked.text
         assert len(client.dry_run(text)["sample"]) >= len(expected)
@@ -402,10 +402,10 @@ def test_a_spark_stream_runs_a_statement_across_a_rekey_or_refuses_it_by_name(
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_control_row_adds_a_statement_or_refuses_it_by_name(kind: str) -> None:
-    from tocsin.spark.stream import added
+    from tocsin.spark.stream import added_rules
 
     def use() -> list[str]:
-        assert [rule.name for rule in added({"add": TEXTS[kind]})] == [NAMED[kind].partition(" ")[2]]
+        assert [rule.name for rule in added_rules({"add": TEXTS[kind]})] == [NAMED[kind].partition(" ")[2]]
         return right(kind)
 
     holds(use, kind, ANY)

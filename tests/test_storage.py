@@ -1,4 +1,4 @@
-"""What is in the log when it was cut, broken or filled at any point?"""
+"""The log recovers after it was cut, damaged or full at any point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tocsin import storage as log_module
 from tocsin.errors import StateError, TocsinError
 from tocsin.service.feed import Feed
-from tocsin.service.records import Committer
+from tocsin.service.records import GroupCommit
 from tocsin.storage import HEADER, Log
 
 PAYLOADS = st.lists(st.binary(max_size=60), min_size=1, max_size=12)
@@ -117,12 +117,12 @@ def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
         Log(tmp_path)
 
 
-def test_trimming_deletes_what_is_wholly_behind(tmp_path: Path) -> None:
+def test_delete_before_deletes_whole_segments(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=10)
     ends = [log.append([part])[0] for part in (b"first", b"second", b"third")]
-    log.trim(ends[1] - 1)
+    log.delete_before(ends[1] - 1)
     assert log.begin == ends[0]
-    log.trim(log.end)
+    log.delete_before(log.end)
     assert log.begin == log.end
     log.append([b"fourth"])
     assert payloads(log) == [b"fourth"]
@@ -183,7 +183,7 @@ def test_many_writers_share_a_few_syncs(tmp_path: Path, monkeypatch: pytest.Monk
         sync(file)
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    committer = Committer(log, lambda: None)
+    committer = GroupCommit(log, lambda: None)
     futures = [committer.submit(b"first")]
     while committer._waiting:
         pass
@@ -198,7 +198,7 @@ def test_many_writers_share_a_few_syncs(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_feed_is_read_backwards_by_rule(tmp_path: Path) -> None:
-    feed = Feed(tmp_path / "feed", keep_bytes=1 << 18, at_hand=3)
+    feed = Feed(tmp_path / "feed", keep_bytes=1 << 18, cached=3)
     for number in range(40):
         rare = [{"rule": "Rare"}] if number % 20 == 19 else []
         feed.write([{"rule": "Often"}, *rare, {"rule": "Hot", "query": "Near"}])
@@ -216,7 +216,7 @@ def test_a_feed_is_read_backwards_by_rule(tmp_path: Path) -> None:
 
     check(feed)
     feed.close()
-    feed = Feed(tmp_path / "feed", keep_bytes=1 << 18, at_hand=3)
+    feed = Feed(tmp_path / "feed", keep_bytes=1 << 18, cached=3)
     check(feed)
     for _ in range(10):
         feed.write([{"rule": "Often", "text": "x" * 1_000}] * 100)

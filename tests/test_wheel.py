@@ -74,7 +74,7 @@ def test_the_wheel_in_an_empty_environment(tmp_path: Path) -> None:
 
 
 def _run(*command: str, cwd: Path) -> str:
-    """Runs a command as somebody would who has nothing of this tree."""
+    """Runs a command as a user without this source tree would."""
     cwd.mkdir(exist_ok=True)
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=900)

@@ -1,1 +1,1 @@
-"""How fast is it on Spark, and against what? A module for each section of `spark_bench.py`."""
+"""Benchmarks on Spark: one module for each section of `spark_bench.py`."""

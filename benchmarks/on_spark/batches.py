@@ -1,4 +1,4 @@
-"""Tables: W1 beside what Spark does without us on the same file, W2, W3; and the bytes that a shuffle moves.
+"""Batch queries: W1 beside plain Spark on the same file, W2, W3, and the bytes of the shuffle.
 
 `identity` hands every row to Python and takes it back: what any engine in Python pays that filters there. `window` is
 the rule W1 last in Spark SQL by hand, with its filter in front: the last hot Temp up to a Smoke, looked for in all that
@@ -32,7 +32,7 @@ _groups = count()
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Every row as it is."""
+    """Return each row unchanged."""
     yield from batches
 
 
@@ -61,13 +61,13 @@ def grouped(rows: DataFrame) -> DataFrame:
 
 
 def embedded(text: str, path: Path) -> int:
-    """How many matches the engine finds in this process."""
+    """Return the number of matches of the engine in this process."""
     detector = tocsin.rules(text).detector(ordered=True)
     return sum(detector.push(table).num_rows for table in tables(path)) + detector.finish().num_rows
 
 
 def measure(bench: Bench) -> Report:
-    """The rates on tables."""
+    """Measure the rates on tables."""
     fire = bench.spark.read.parquet(str(bench.sources.fire()))
     events = bench.sources.events
     last = tocsin.rules(FIRE_RULES["last"])
@@ -121,7 +121,7 @@ def _rates(bench: Bench, runs: dict[str, DataFrame], expected: dict[str, int], e
 
 
 def measure_shuffle(bench: Bench) -> Report:
-    """The bytes that are written for other tasks, as Spark's own metrics have them."""
+    """Return the shuffled bytes from Spark's metrics."""
     fire = bench.spark.read.parquet(str(bench.sources.fire()))
     ours = tocsin.rules(FIRE_RULES["last"]).detect(fire, slots=SLOTS)
     bench.say(f"shuffle: bytes written for W1 last over {bench.sources.events:,} events")
@@ -140,7 +140,7 @@ def measure_shuffle(bench: Bench) -> Report:
 
 
 def shuffle_bytes(bench: Bench, run: Callable[[], object]) -> int:
-    """What the stages of all jobs of a run wrote for later stages."""
+    """Return the bytes that the stages of a run wrote for later stages."""
     context = bench.spark.sparkContext
     group = f"tocsin-bench-{next(_groups)}"
     context.setJobGroup(group, group)

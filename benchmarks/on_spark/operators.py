@@ -1,4 +1,4 @@
-"""Which stateful operator of Spark? One that keeps its state in parts, and one that keeps it whole.
+"""Compare two stateful operators of Spark: one stores its state in parts, one as a whole.
 
 Two slots have a state of some megabytes each, of which a micro-batch changes one. `transformWithStateInPandas` writes
 that one, an entry of a map; `applyInPandasWithState` is given the whole state and writes it again. Both keep it in
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from on_spark.bench import RUNS, Bench, Report, batch_ms
 from on_spark.sources import EMPTY_FULL_FILES
 from on_spark.streams import a_row_for_each_slot
-from tocsin.spark.blocks import PARCELS_DDL
+from tocsin.spark.blocks import BLOCK_DDL
 
 SIZES_MB = (1, 10, 50)
 MB = 1 << 20
@@ -29,7 +29,7 @@ SKIPPED = 2
 
 
 def _megabyte(seed: int) -> bytes:
-    """Bytes that do not compress."""
+    """Return incompressible bytes."""
     return np.random.default_rng(seed).bytes(MB)
 
 
@@ -80,14 +80,14 @@ def whole(rows: DataFrame, size_mb: int) -> DataFrame:
 
 
 def measure(bench: Bench) -> Report:
-    """The time of a micro-batch, by operator and size of state."""
+    """Measure the time of a micro-batch by operator and size of state."""
     bench.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     folder = str(bench.sources.fire_empty())
     schema = bench.spark.read.parquet(folder).schema
     reader = bench.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     last = f"{EMPTY_FULL_FILES + BATCHES:03}.parquet"
     names = "{" + ",".join(f"{number:03}.parquet" for number in range(EMPTY_FULL_FILES, int(last[:3]))) + "}"
-    rows = reader.parquet(f"{folder}/{names}").mapInArrow(a_row_for_each_slot, PARCELS_DDL)
+    rows = reader.parquet(f"{folder}/{names}").mapInArrow(a_row_for_each_slot, BLOCK_DDL)
     bench.say("operators: ms of a micro-batch, two slots, of whose state each changes a megabyte")
     report: Report = {}
     for size_mb in SIZES_MB:

@@ -1,4 +1,4 @@
-"""Plots of one size and one look."""
+"""Create plots of one size and style."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 
 
 def axes(x: str, y: str) -> tuple[Any, Any]:
-    """An empty plot."""
+    """Return an empty plot."""
     figure, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
     ax.set_xlabel(x)
     ax.set_ylabel(y)
@@ -22,7 +22,7 @@ def axes(x: str, y: str) -> tuple[Any, Any]:
 
 
 def save(figure: Any, path: Path) -> str:
-    """Writes the plot; says where."""
+    """Write the plot and return a message with its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""What does twice as much cost? Twice the events, twice the keys in as many events, more rules that share."""
+"""Measure the cost of growth: twice the events, twice the keys in as many events, more rules that share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVENTS_MOST, KEYS_MOST, RULES_MOST = 2.2, 1.2, 4.0
 
 
 def rules_that_share(count: int) -> str:
-    """W1 last so many times, with the same filters and other windows and outputs."""
+    """Return copies of W1 last with the same filters, and other windows and outputs."""
     return "".join(
         FIRE_RULES["last"].replace("Fire", f"Fire{number}").replace("5 min", f"{300 - 30 * number} s")
         for number in range(count)
@@ -22,7 +22,7 @@ def rules_that_share(count: int) -> str:
 
 
 def measure(bench: Bench) -> Report:
-    """The times of W1 last as it grows in three directions, as a table and as a plot."""
+    """Measure W1 last as it grows in three directions; print a table and write a plot."""
 
     def run(path: object, rules: int = 1) -> DataFrame:
         return tocsin.rules(rules_that_share(rules)).detect(bench.spark.read.parquet(str(path)), slots=SLOTS)

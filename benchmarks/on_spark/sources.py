@@ -1,4 +1,4 @@
-"""Which events, in which files? Each is made once, by its seed, in a folder that is kept between runs."""
+"""Write the files of events, each once, from a seed, in a folder that is reused between runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = 10
 FILE_ROWS_MAX = 1_000_000
 EMPTY_FILES = 14
 EMPTY_FULL_FILES = 2
-"""So many full files come before those of one row, so that there is state to look at."""
+"""The number of full files before those of one row, to build up state."""
 STATE_BATCHES = 40
 STATE_BATCH_US = 150_000_000
 STATE_LAG_US = 60_000_000
@@ -104,7 +104,7 @@ class Sources:
         return self._files("ever-new-keys", files)
 
     def ever_new_matches(self) -> int:
-        """How many pairs there are, but the last, whose A is the last event and still waits."""
+        """Return the number of reported pairs; the last one is not, as its A is the last event."""
         keys = self.events // 2 // STATE_BATCHES
         return STATE_BATCHES * keys - round(STATE_LAG_US / (STATE_BATCH_US / keys)) - 1
 

@@ -1,9 +1,9 @@
-"""Does state end? Keys that are never seen again pass through a window that covers two micro-batches."""
+"""Check that state is evicted: keys that never return pass through a window of two micro-batches."""
 
 from __future__ import annotations
 
 import tocsin
-from on_spark.bench import SLOTS, Bench, Report, batch_ms, matches_told, slots_told
+from on_spark.bench import SLOTS, Bench, Report, batch_ms, matches_of, slot_metrics
 from on_spark.sources import STATE_BATCHES
 
 RULE = """
@@ -12,31 +12,31 @@ RULE = """
     where  k = A.k
 """
 FILLED = 4
-"""After so many micro-batches the window is full."""
+"""The number of micro-batches that fill the window."""
 GROWTH_MOST = 1.1
 
 
 def measure(bench: Bench) -> Report:
-    """Bytes of state after each micro-batch, as the slots count them and as Spark's state store does."""
+    """Measure the bytes of state after each micro-batch, by the slots and by Spark's state store."""
     bench.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     folder = bench.sources.ever_new_keys()
     keys = bench.sources.events // 2 // STATE_BATCHES * STATE_BATCHES
     bench.say(f"state: {keys:,} keys, each seen twice and never again, in {STATE_BATCHES} micro-batches")
     reader = bench.spark.readStream.schema("type string, ts timestamp, k bigint").option("maxFilesPerTrigger", 1)
-    told = bench.progress(tocsin.rules(RULE).detect(reader.parquet(str(folder)), slots=SLOTS))
-    stores = [progress["stateOperators"][0] for progress in told]
+    reports = bench.progress(tocsin.rules(RULE).detect(reader.parquet(str(folder)), slots=SLOTS))
+    stores = [progress["stateOperators"][0] for progress in reports]
     curves = {
-        "ours": [sum(slot["state_bytes"] for slot in slots_told(progress)) for progress in told],
+        "ours": [sum(slot["state_bytes"] for slot in slot_metrics(progress)) for progress in reports],
         "store memory": [store["memoryUsedBytes"] for store in stores],
         "store files": [store["customMetrics"].get("rocksdbSstFileSize", 0) for store in stores],
         "store rows": [store["numRowsTotal"] for store in stores],
-        "ms": batch_ms(told),
+        "ms": batch_ms(reports),
     }
     bench.say("  batch     our bytes   store memory    store files   store rows       ms")
     for number in (*range(0, STATE_BATCHES, 5), STATE_BATCHES - 1):
         ours, memory, files, rows, ms = (curve[number] for curve in curves.values())
         bench.say(f"  {number:5}  {ours:12,}   {memory:12,}   {files:12,}   {rows:10,}   {ms:6,.0f}")
-    bench.check("the stream", matches_told(told), bench.sources.ever_new_matches())
+    bench.check("the stream", matches_of(reports), bench.sources.ever_new_matches())
     early, late = curves["ours"][FILLED : STATE_BATCHES // 2], curves["ours"][STATE_BATCHES // 2 :]
     growth = bench.bound("state in the second half to the first", max(late) / max(early), most=GROWTH_MOST)
     bench.say(f"  {_plot(bench, curves)}\n")

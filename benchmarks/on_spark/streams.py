@@ -1,4 +1,4 @@
-"""Streams: W1 last, a file in each micro-batch. What does a micro-batch cost with a million rows, what with none?
+"""Streams: measure W1 last with a file in each micro-batch, with a million rows and with one row.
 
 Micro-batches have a price of their own: Spark plans, starts tasks, commits state. It is measured with files of a single
 row, after two full ones so that there is state; and so is that of the same query around an operator that does nothing:
@@ -22,22 +22,22 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 import tocsin
-from on_spark.bench import RUNS, SLOTS, Bench, Report, batch_ms, matches_told, seconds, sink
+from on_spark.bench import RUNS, SLOTS, Bench, Report, batch_ms, matches_of, seconds, sink
 from on_spark.sources import EMPTY_FULL_FILES, FILES, tables
 from tocsin.events.reader import Columns
-from tocsin.spark.blocks import PARCELS_DDL, TICK, Parcel, rows
+from tocsin.spark.blocks import BLOCK_DDL, WATERMARK, ShuffleBlock, to_record_batch
 from tocsin.spark.job import labels
 from tocsin.spark.source import prepare
 from workloads import FIRE_RULES
 
 SKIPPED = 2
-"""The first micro-batches start workers and compile."""
+"""The first micro-batches, which start workers and compile, are skipped."""
 NET_LEAST, GROSS_LEAST = 0.6, 0.35
 EMPTY_MOST = 1.5
 
 
 class Nothing(StatefulProcessor):  # type: ignore[misc]
-    """The state of a slot, declared and never used."""
+    """Declares the state of a slot and never uses it."""
 
     def init(self, handle: Any) -> None:
         self._head = handle.getValueState("head", "token string, largest bigint, timer bigint, head binary")
@@ -56,7 +56,7 @@ class Nothing(StatefulProcessor):  # type: ignore[misc]
 def a_row_for_each_slot(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
-    yield rows([Parcel(label, TICK, None, None, None) for label in labels(SLOTS)])
+    yield to_record_batch([ShuffleBlock(label, WATERMARK, None, None, None) for label in labels(SLOTS)])
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,17 +64,17 @@ def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def nothing(events: DataFrame, *, reported: bool) -> DataFrame:
-    """The query around an operator that does nothing. `reported`: with our last stage, which makes rows of payloads."""
+    """Return the query with an operator that does nothing. `reported`: with the last stage, which decodes payloads."""
     source, job = prepare(tocsin.rules(FIRE_RULES["last"])._plan, events, Columns(), 0, SLOTS, None, None)
-    parcels = source.ticking(job.types).mapInArrow(a_row_for_each_slot, PARCELS_DDL)
-    done = parcels.groupBy("slot").transformWithStateInPandas(Nothing(), "payload binary", "Append", "EventTime")
+    blocks = source.with_watermark(job.types).mapInArrow(a_row_for_each_slot, BLOCK_DDL)
+    done = blocks.groupBy("slot").transformWithStateInPandas(Nothing(), "payload binary", "Append", "EventTime")
     if not reported:
         return done
     return done.mapInArrow(same, "payload binary").observe("nothing", F.collect_list("payload").alias("slots"))
 
 
 def measure(bench: Bench) -> Report:
-    """The rates of a stream, and the price of a micro-batch."""
+    """Measure the rates of a stream, and the fixed cost of a micro-batch."""
     bench.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     rules = tocsin.rules(FIRE_RULES["last"])
     full, empty = bench.sources.fire_files(), bench.sources.fire_empty()
@@ -99,13 +99,13 @@ def measure(bench: Bench) -> Report:
     for _ in range(RUNS):
         batches_s.append(seconds(lambda: sink(batch)))
         for name, (frame, skipped) in queries.items():
-            told = bench.progress(frame)
-            medians[name].append(median(batch_ms(told[skipped:])))
+            reports = bench.progress(frame)
+            medians[name].append(median(batch_ms(reports[skipped:])))
             if name == "full":
-                bench.check("the stream", matches_told(told), expected)
+                bench.check("the stream", matches_of(reports), expected)
             if name == "empty":
-                for part in told[-1]["durationMs"]:
-                    found = median(progress["durationMs"].get(part, 0) for progress in told[skipped:])
+                for part in reports[-1]["durationMs"]:
+                    found = median(progress["durationMs"].get(part, 0) for progress in reports[skipped:])
                     parts.setdefault(part, []).append(found)
     ms = {name: median(found) for name, found in medians.items()}
     batch_s = median(batches_s)
@@ -133,7 +133,7 @@ def measure(bench: Bench) -> Report:
 
 
 def settled(path: Path) -> int:
-    """The matches that a stream has reported at its end: the last event that passes the filters still waits."""
+    """Return the matches that a stream reports at its end; the last selected event is still buffered."""
     detector = tocsin.rules(FIRE_RULES["last"]).detector(ordered=True)
     *others, last = tables(path)
     wanted = pc.fill_null(pc.or_kleene(pc.equal(last["type"], "Smoke"), pc.greater(last["value"], 45)), False)

@@ -1,7 +1,7 @@
 """This project in a process: `RuleSet.detect` on a table, and a detector that gets small batches as they come.
 
 Ways: `detect` makes whole matches, with id and the events they are made of, on all cores, `single` on one; `alike` the
-columns that as-of joins have, on one. Rules are laid out in a turn that is not counted, as statements of others are
+columns that as-of joins have, on one. Rules are compiled in a turn that is not counted, as statements of others are
 before the first.
 """
 
@@ -25,11 +25,11 @@ from workloads import WORKLOADS
 CHECKED = {"W1": "temp", "W2": "first", "W3": "a"}
 ALIKE = ("ts", "area", "temp")
 BATCH_US = 5_000
-"""A detector that follows a stream is handed what came in so long."""
+"""A detector on a stream gets the events of this interval."""
 
 
 def one_core() -> None:
-    """Keeps this process on one core."""
+    """Pin this process to one core."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
@@ -37,7 +37,7 @@ def one_core() -> None:
 
 
 def checked_value(workload: str) -> str:
-    """The attribute of matches that is checked. Matches of many rules have theirs in `values`."""
+    """Return the checked attribute of matches. Matches of many rules have theirs in `values`."""
     return CHECKED[workload.split()[0]]
 
 

@@ -1,4 +1,4 @@
-"""Who takes part, in what, and how is it started? A row for each engine and each way to write the rules in it."""
+"""The compared engines: a row for each engine and each way to write its rules, with its command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Engine:
     """Whether its latency is measured, on W1 last."""
 
     def command(self, path: Path, workload: str, folder: Path) -> list[str]:
-        """How its process is started."""
+        """Return the command of its process."""
         rules = folder / f"{self.peer}-{self.way}-{workload}.rules".replace(" ", "-")
         text = queries.written(self.peer, self.way, workload)
         rules.write_text("".join(f"{line}\n" for line in text))
@@ -79,7 +79,7 @@ ENGINES = (
 
 
 class Process:
-    """An engine that was started. It stands still between its turns: clusters that wait use a core and more."""
+    """A running engine, stopped between its turns, as idle clusters use a core and more."""
 
     def __init__(self, engine: Engine, path: Path, workload: str, folder: Path) -> None:
         self.name = engine.name
@@ -97,19 +97,19 @@ class Process:
         self._hold(held=True)
 
     def run(self, count: int) -> dict[str, Any]:
-        """One turn over the first so many events."""
+        """Run one turn over the first `count` events."""
         return self._turn(f"run {count}", "ran")
 
     def pace(self, count: int, rate: float) -> dict[str, Any]:
-        """Latencies at a rate, in events/s."""
+        """Measure latencies at a rate in events/s."""
         return self._turn(f"pace {count} {rate}", "paced")
 
     def peak_mb(self) -> float:
-        """The largest memory that its process and those which that one started each have had, added up."""
+        """Return the sum of the peak memory of its process and child processes."""
         return processes.peak_mb(self._process.pid)
 
     def stop(self) -> None:
-        """Lets it end; or ends it."""
+        """Wait for its end, or kill it."""
         self._hold(held=False)
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -122,9 +122,9 @@ class Process:
     def _turn(self, order: str, answer: str) -> dict[str, Any]:
         self._hold(held=False)
         self._order(order)
-        told = self._answer(answer)
+        result = self._answer(answer)
         self._hold(held=True)
-        return told
+        return result
 
     def _hold(self, *, held: bool) -> None:
         processes.hold(self._process.pid, held=held)
@@ -139,8 +139,8 @@ class Process:
         for line in self._process.stdout:
             word, _, rest = line.partition(" ")
             if word == WORD and rest.startswith(f"{kind} "):
-                told: dict[str, Any] = json.loads(rest.removeprefix(f"{kind} "))
-                return told
+                result: dict[str, Any] = json.loads(rest.removeprefix(f"{kind} "))
+                return result
         self._process.wait()
         print(said := self._log.read_text()[-4_000:], file=sys.stderr)
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
@@ -148,4 +148,4 @@ class Process:
 
 
 class EngineEnded(Exception):
-    """An engine's process is gone; what it said last."""
+    """An engine's process ended; the message has its last output."""

@@ -1,9 +1,9 @@
-"""One file of events for all engines: which bytes? Columns, little-endian, that Java and NumPy read as they are.
+"""Write one file of events for all engines: little-endian columns that Java and NumPy read directly.
 
     "TOCSINEV"; int32 events, types, texts, values; for each type, then each text: int32 length, UTF-8
     of all events: int64 ts (µs, strictly increasing); int32 type; int32 text (-1: none); each value: float64
 
-A workload has up to one column of text and two of doubles; which columns these are, `LAYOUTS` says.
+A workload has up to one column of text and two of doubles; `LAYOUTS` lists them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of a workload's columns besides `type` and `ts`."""
+    """Names of a workload's columns besides `type` and `ts`."""
 
     text: str | None
     values: tuple[str, ...]
@@ -37,7 +37,7 @@ def layout(workload: str) -> Layout:
 
 
 def write(path: Path, events: pa.Table, columns: Layout) -> None:
-    """Writes a table of events."""
+    """Write a table of events."""
     ts = events["ts"].cast(pa.int64()).to_numpy()
     if len(ts) > 1 and np.diff(ts).min() <= 0:
         raise ValueError("times must increase strictly")
@@ -56,7 +56,7 @@ def write(path: Path, events: pa.Table, columns: Layout) -> None:
 
 
 def read(path: Path, columns: Layout) -> pa.Table:
-    """The table that was written, with texts as strings."""
+    """Read a written table, with texts as strings."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError(f"{path} is no file of events")

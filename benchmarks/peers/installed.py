@@ -1,4 +1,4 @@
-"""Where do the peers come from? Package registries, into a folder that git ignores: Python's by pip, Java's by Maven.
+"""Install the peers from package registries into an ignored folder: Python packages by pip, Java ones by Maven.
 
 What is there is kept; a list of packages that changed is installed again.
 """
@@ -32,7 +32,7 @@ OPENED = ("java.base/java.lang", "java.base/java.util", "java.base/java.time")
 
 @cache
 def python() -> Path:
-    """A Python with polars and DuckDB."""
+    """Return a Python with polars and DuckDB."""
     environment, wanted = FOLDER / "python", HERE / "requirements.txt"
     mark, digest = environment / "installed", _digest(wanted)
     if not mark.exists() or mark.read_text() != digest:
@@ -45,7 +45,7 @@ def python() -> Path:
 
 @cache
 def java_home() -> Path:
-    """A Java that compiles, too."""
+    """Return a JDK."""
     home = Path(_run(ROOT / "scripts" / "java.sh"))
     if not (home / "bin" / "javac").exists():
         raise SystemExit(f"peers: {home} has no javac; a JDK is needed (Debian, Ubuntu: openjdk-17-jdk-headless)")
@@ -56,7 +56,7 @@ def java_home() -> Path:
 
 @cache
 def java(peer: str, heap: str = "3g") -> tuple[str, ...]:
-    """The command that runs Java with a peer's classes and ours that drive it."""
+    """Return the command that runs Java with the classes of a peer and its driver."""
     home, folder = java_home(), FOLDER / peer
     folder.mkdir(parents=True, exist_ok=True)
     path, mark, digest = folder / "classpath", folder / "installed", _digest(POMS[peer])

@@ -50,7 +50,7 @@ DUCKDB = {
 
 
 def with_polars(events: pl.DataFrame, rule: str) -> pl.DataFrame:
-    """The matches of a rule of W1, by polars."""
+    """Return the matches of a rule of W1, by polars."""
     rows = events.lazy()
     smoke = rows.filter(pl.col("type") == "Smoke").select("ts", "area")
     hot = rows.filter((pl.col("type") == "Temp") & (pl.col("value") > 45))

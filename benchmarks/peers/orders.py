@@ -1,4 +1,4 @@
-"""What does an engine's process answer? The same few orders, line by line, whatever it is written in.
+"""Orders that the process of each engine answers, line by line, in any language.
 
 It is started with a file of events, a workload, a way of writing the rules and a file of rules, and says `peers ready`
 with its version. `run N` runs the first N events from an empty state and answers how long that took and what was found.
@@ -19,28 +19,28 @@ from typing import Any
 import numpy as np
 
 Found = tuple[int, int]
-"""Matches, and their checked values added up."""
+"""The number of matches, and the sum of their checked values."""
 UNCHECKED = -1
-"""In place of values added up: an engine that only counts."""
+"""The sum of an engine that only counts."""
 WORD = "peers"
 
 
 def checked(values: Any) -> int:
-    """Hundredths, added up."""
+    """Return the sum in hundredths."""
     return int(np.rint(np.asarray(values, np.float64) * 100).sum())
 
 
 def latency(late_us: Any) -> dict[str, float]:
-    """What is told of latencies."""
+    """Return the median and 99th percentile of latencies (µs), and their number."""
     if not len(late_us):
         return {"p50_us": float("nan"), "p99_us": float("nan"), "matches": 0}
     p50, p99 = np.percentile(late_us, [50, 99])
     return {"p50_us": float(p50), "p99_us": float(p99), "matches": len(late_us)}
 
 
-def answer(kind: str, told: dict[str, Any]) -> None:
-    """Says something to whoever gives the orders."""
-    print(WORD, kind, json.dumps(told), flush=True)
+def answer(kind: str, values: dict[str, Any]) -> None:
+    """Print an answer as a line of JSON for the process that gives the orders."""
+    print(WORD, kind, json.dumps(values), flush=True)
 
 
 def serve(
@@ -53,10 +53,10 @@ def serve(
     used_s: Callable[[], float] = time.process_time,
     copies: int = 1,
 ) -> None:
-    """Obeys until the input ends. `run(N)` prepares a turn; what it returns is timed; `found` looks at what came out.
+    """Execute orders until input ends. `run(N)` prepares a turn and returns the timed call; `found` reads its result.
 
-    `seconds` tells the time from what came out instead; `used_s` the processor time that was used so far. In a turn
-    the events are run `copies` times; what is told is of one.
+    `seconds` reads the time from the result instead; `used_s` returns the processor time so far. In a turn
+    the events are run `copies` times; the answer is for one.
     """
     answer("ready", {"version": version})
     for order in sys.stdin:

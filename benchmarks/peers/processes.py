@@ -1,4 +1,4 @@
-"""What does a process use, with all that it started? As Linux tells in /proc; elsewhere nothing is known, and none is
+"""Measure and stop a process with all its children. As Linux tells in /proc; elsewhere nothing is known, and none is
 held.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and those that it started, and so on."""
+    """Return a process and its descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -24,19 +24,19 @@ def family(pid: int) -> Iterator[int]:
 
 
 def hold(pid: int, *, held: bool) -> None:
-    """Lets all of them stand still, or go on."""
+    """Stop or continue all processes."""
     for member in list(family(pid)):
         with suppress(ProcessLookupError):
             os.kill(member, signal.SIGSTOP if held else signal.SIGCONT)
 
 
 def peak_mb(pid: int) -> float:
-    """The largest memory that each of them has had, added up."""
+    """Return the sum of the peak memory of all processes."""
     return sum(_peak_kb(member) for member in family(pid)) / 1024
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of all of them, and of those that have ended."""
+    """Return the processor time of all processes, including ended ones."""
     return sum(_ticks(member) for member in family(pid)) / os.sysconf("SC_CLK_TCK")
 
 

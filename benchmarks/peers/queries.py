@@ -1,4 +1,4 @@
-"""How are the rules written in other engines' languages? A line for each statement.
+"""Write the rules in other engines' languages, a line for each statement.
 
 The same answer is asked of all: an anchor sees the last (or each) event before it that is younger than the window, one
 event can serve many anchors, and there is no second try. Where a language cannot say that, the way `pattern` is what a
@@ -120,7 +120,7 @@ SIDDHI_FIRE = {
 
 
 def written(peer: str, way: str, workload: str) -> list[str]:
-    """The rules of a workload, written in one way for one peer; nothing for those that are programs."""
+    """Return the rules of a workload in one form for one peer; empty for peers whose rules are programs."""
     family, _, rule = workload.partition(" ")
     match peer, family:
         case "esper", "W1":

@@ -1,4 +1,4 @@
-"""What was found, as tables and a plot: rates, what is right and what is wrong, ratios beside their bounds."""
+"""The results as tables and a plot: rates, correctness, and ratios beside their bounds."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ FLINK, FLINK_FILTERED = "Flink CEP", "Flink CEP, pre-filter"
 
 @dataclass(frozen=True)
 class Row:
-    """What one engine did with one workload."""
+    """The result of one engine on one workload."""
 
     workload: str
     engine: str
     version: str
     is_cep: bool
     events: int
-    """How many it got: a slow engine gets the first of them."""
+    """The number of its events; a slow engine gets only the first ones."""
     seconds: float
     cpu_s: float
     matches: int
     matches_right: int
     is_right: bool
-    """Whether count and checked values are those of this project."""
+    """Whether count and checked values equal this project's."""
     peak_mb: float
 
     @property
@@ -38,13 +38,13 @@ class Row:
 
     @property
     def cpu_us(self) -> float:
-        """Processor time for an event."""
+        """Processor time per event."""
         return self.cpu_s / self.events * 1e6
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How late one engine's matches were."""
+    """The latency of one engine's matches."""
 
     engine: str
     rate: float
@@ -55,12 +55,12 @@ class Pace:
 
 @dataclass(frozen=True)
 class Bound:
-    """A ratio of rates that should be held."""
+    """A bound of a ratio of rates."""
 
     text: str
     ratio: float
     cpu_ratio: float
-    """The same by processor time, which a busy machine falsifies less."""
+    """The same by processor time, which depends less on other load."""
     least: float
 
     @property
@@ -70,16 +70,16 @@ class Bound:
 
 @dataclass
 class Report:
-    """A whole run."""
+    """The results of a run."""
 
     machine: str
     rows: list[Row] = field(default_factory=list)
     paces: list[Pace] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    """Engines that could not run, and why."""
+    """Engines that failed to run, with the reasons."""
 
     def without(self, again: Iterable[tuple[str, str]]) -> Report:
-        """What is told of all but these workloads and engines. Latencies are of W1 last."""
+        """Return the report without these workloads and engines. Latencies are of W1 last."""
         dropped = set(again)
         return Report(
             self.machine,
@@ -89,14 +89,14 @@ class Report:
         )
 
 
-def report_of(told: dict[str, Any]) -> Report:
-    """A report that was written as JSON."""
-    rows, paces = [Row(**row) for row in told["rows"]], [Pace(**pace) for pace in told["paces"]]
-    return Report(told["machine"], rows, paces, told["missing"])
+def report_of(values: dict[str, Any]) -> Report:
+    """Read a report from JSON."""
+    rows, paces = [Row(**row) for row in values["rows"]], [Pace(**pace) for pace in values["paces"]]
+    return Report(values["machine"], rows, paces, values["missing"])
 
 
 def bounds(rows: Iterable[Row]) -> list[Bound]:
-    """The bounds that this run can say something about."""
+    """Return the bounds that this run can check."""
     by_workload: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_workload.setdefault(row.workload, {})[row.engine] = row
@@ -127,7 +127,7 @@ def _bound(text: str, one: Row, other: Row, least: float) -> Bound:
 
 
 def markdown(report: Report) -> str:
-    """The report as text."""
+    """Return the report as text."""
     versions = dict.fromkeys(row.version for row in report.rows)
     parts = [f"{report.machine} {'; '.join(versions)}.\n"]
     for workload in sorted({row.workload for row in report.rows}, key=_order):
@@ -161,18 +161,18 @@ def markdown(report: Report) -> str:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A Markdown table; the first column to the left, the others to the right."""
+    """Return a Markdown table; the first column to the left, the others to the right."""
     lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
     return "".join(f"| {' | '.join(_cell(cell) for cell in line)} |\n" for line in lines)
 
 
 def _order(workload: str) -> tuple[bool, str]:
-    """W1 last comes first: it has the most engines."""
+    """Sort workloads, with W1 last first, as it has the most engines."""
     return workload != PACED, workload
 
 
 def ms(us: float) -> str:
-    """Microseconds as milliseconds, with two digits that mean something."""
+    """Format microseconds as milliseconds, with two significant digits."""
     value = us / 1e3
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
@@ -193,7 +193,7 @@ def _rate_line(row: Row, ours: Row | None) -> tuple[str, ...]:
 
 
 def plot(report: Report, path: Path) -> None:
-    """Rates of all engines on all workloads; wrong counts are hatched."""
+    """Plot the rates of all engines on all workloads; wrong counts are hatched."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 
 import tocsin
 from on_spark.batches import window
-from on_spark.bench import SLOTS, Bench, batch_ms, matches_told, sink
+from on_spark.bench import SLOTS, Bench, batch_ms, matches_of, sink
 from peers import files
 from peers.embedded import ALIKE, CHECKED
 from peers.orders import UNCHECKED, Found, latency, serve
@@ -47,14 +47,14 @@ from workloads import WORKLOADS
 ROW_GROUPS = 8
 FILES, SKIPPED = 6, 2
 WAKING = 1_000
-"""Spark ends Python workers that had nothing to do for a minute: before a turn so many events are looked through."""
+"""Spark ends Python workers after an idle minute, so a warm-up before each turn reads this many events."""
 PAUSE_US = 3_600_000_000
 PACE_FILE_S = 0.25
-"""At a rate, a file is written each so many seconds."""
+"""The interval in seconds of writing files, at a rate."""
 
 
 class Spark:
-    """A session, and files of the first so many events."""
+    """A session, and files of the first `count` events."""
 
     def __init__(self, path: Path, workload: str, way: str, folder: Path) -> None:
         settings = {"spark.driver.memory": "3g", "spark.network.timeout": "10h"}  # it stands still between its turns
@@ -68,7 +68,7 @@ class Spark:
         self._count = 0
 
     def _files(self, count: int) -> Path:
-        """A folder of files, each with the first so many events, an hour after those of the file before."""
+        """Return a folder of files with the same first events, each an hour later than the previous file."""
         folder = self._folder / str(count)
         if not folder.exists():
             folder.mkdir()
@@ -92,7 +92,7 @@ class Spark:
     # ---- tables
 
     def batch(self, count: int) -> Callable[[], Any]:
-        """A turn over a table of all files."""
+        """Run a turn over a table of all files."""
         frame = self._frame(self.spark.read.parquet(str(self._files(count))))
         self._count = count
         if count not in self._found:
@@ -104,14 +104,14 @@ class Spark:
         return lambda: sink(frame)
 
     def found(self, _: object) -> Found:
-        """What the same query has in a file when its rows are counted; in all, if files differ."""
+        """Return the counted rows of the query in one file, or in all if files differ."""
         matches, total = self._found[self._count]
         return (matches, total) if matches % FILES or total % FILES else (matches // FILES, total // FILES)
 
     # ---- streams
 
     def stream(self, count: int) -> Callable[[], list[dict[str, Any]]]:
-        """A turn over files, one in each micro-batch."""
+        """Run a turn over files, one in each micro-batch."""
         frame = self._frame(self._read(self._files(count)))
         return lambda: self._bench.progress(frame)
 
@@ -123,7 +123,7 @@ class Spark:
         return self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
     def pace(self, count: int, rate: float) -> dict[str, float]:
-        """Latencies of a stream of small files, each with what was due since the one before."""
+        """Measure latencies of a stream of small files, each with the events since the previous one."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         events = self._events.slice(0, count)
         ts = events["ts"].cast(pa.int64()).to_numpy()
@@ -167,19 +167,19 @@ def _alone(events: pa.Table) -> pa.Table:
     return row.set_column(row.column_names.index("area"), "area", pa.array(["nowhere"]))
 
 
-def settled(told: list[dict[str, Any]]) -> Found:
-    """The matches of one file; all files have the same, or the sum of all is told and found to be wrong."""
-    total = matches_told(told)
+def settled(reports: list[dict[str, Any]]) -> Found:
+    """Return the matches of one file, or of all if files differ, which is then reported as wrong."""
+    total = matches_of(reports)
     return (total if total % FILES else total // FILES), UNCHECKED
 
 
-def a_batch_s(told: list[dict[str, Any]]) -> float:
-    """What a micro-batch takes."""
-    return median(batch_ms(told[SKIPPED:FILES])) / 1e3
+def a_batch_s(reports: list[dict[str, Any]]) -> float:
+    """Return the median seconds of a micro-batch."""
+    return median(batch_ms(reports[SKIPPED:FILES])) / 1e3
 
 
 def used_s() -> float:
-    """Processor time of this process, of Spark's and of its workers."""
+    """Return the processor time of this process, of Spark and its workers."""
     return cpu_s(os.getpid())
 
 

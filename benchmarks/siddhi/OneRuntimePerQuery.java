@@ -92,9 +92,9 @@ public final class OneRuntimePerQuery {
             for (Thread thread : running) {
                 thread.join();
             }
-            StringBuilder told = new StringBuilder(String.format("sent %.6f", (System.nanoTime() - start) / 1e9));
-            counters.forEach(counter -> told.append(' ').append(counter.rows));
-            System.out.println(told);
+            StringBuilder line = new StringBuilder(String.format("sent %.6f", (System.nanoTime() - start) / 1e9));
+            counters.forEach(counter -> line.append(' ').append(counter.rows));
+            System.out.println(line);
         }
         runtimes.forEach(SiddhiAppRuntime::shutdown);
         siddhi.shutdown();

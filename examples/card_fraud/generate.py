@@ -1,7 +1,7 @@
-"""A day of card payments with thefts among them: `python generate.py [payments] [seed]` writes events.csv.
+"""Generate a day of card payments with some thefts: `python generate.py [payments] [seed]` writes events.csv.
 
-The column `theft` says what was planted (`Tried`, `Apart` or `Taken`), so that what the rules find can be counted.
-There are also honest look-alikes: dear payments after one small one, holders who confirm a new address.
+The column `theft` has the kind of each theft (`Tried`, `Apart` or `Taken`), to compare the matches with. There are also
+honest cases that look similar: expensive payments after one small one, and holders who confirm a new address.
 """
 
 import sys
@@ -15,7 +15,7 @@ COUNTRIES = ["CH", "DE", "FR", "IT", "AT"]
 
 
 def make(payments: int = 20_000, seed: int = 1) -> pa.Table:
-    """That many honest payments and a few thefts, in order of time."""
+    """Return `payments` honest payments and a few thefts, ordered by time."""
     random = np.random.default_rng(seed)
     cards = max(10, payments // 10)
     home = random.integers(0, len(COUNTRIES), cards)

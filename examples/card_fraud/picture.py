@@ -1,7 +1,7 @@
-"""Every payment of the day, and what the rules rang for: `python picture.py` reads events.csv, writes picture.png.
+"""Plot the payments of the day and the alarms: `python picture.py` reads events.csv and writes picture.png.
 
-Above are all payments, with a ring around those that rang, and below, for each alarm, what its card did in the two
-hours before it.
+The upper plot has all payments, with a ring around those that caused an alarm. The lower one has, for each alarm, the
+events of its card in the two hours before.
 """
 
 import sys
@@ -35,7 +35,7 @@ def draw(events: pa.Table, matches: pa.Table) -> Figure:
 
 
 def _draw_day(axes: Axes, events: list[dict], matches: list[dict]) -> None:
-    """Payments in grey by time and amount, alarms in colour; the legend counts planted and found thefts."""
+    """Draw payments in grey by time and amount, and alarms in colour; the legend counts planted and detected thefts."""
     paid = [event for event in events if event["type"] == "Payment"]
     axes.scatter([hour(one) for one in paid], [one["amount"] for one in paid], s=2, color="lightgrey")
     amounts = {(one["card"], one["ts"]): one["amount"] for one in paid}
@@ -54,7 +54,7 @@ def _draw_day(axes: Axes, events: list[dict], matches: list[dict]) -> None:
 
 
 def _draw_before(axes: Axes, events: list[dict], matches: list[dict]) -> None:
-    """A line for each alarm, by rule; time runs to the right, up to the alarm."""
+    """Draw a line for each alarm, by rule; time runs to the right, up to the alarm."""
     lines = sorted(matches, key=lambda row: (list(COLOURS).index(row["rule"]), row["ts"]))
     for number, row in enumerate(lines):
         for event in events:

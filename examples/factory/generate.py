@@ -1,8 +1,8 @@
-"""Two hours of a production hierarchy: `python generate.py [facilities] [seed]` writes events.csv and stalls.csv.
+"""Generate two hours of a production hierarchy: `python generate.py [facilities] [seed]`.
 
-Each facility finishes parts (`Produced`), takes up parts for its assembly (`Consumed`), and reports its store
-(`Stored`) and the price of storage (`Price`). Every facility stalls once, for five to fifteen minutes; stalls.csv has
-when, so that what is found can be held against it.
+It writes events.csv and stalls.csv. Each facility finishes parts (`Produced`), consumes parts for its assembly
+(`Consumed`), and reports its store (`Stored`) and the price of storage (`Price`). Every facility stalls once, for five
+to fifteen minutes; stalls.csv has these times, to compare the alarms with.
 """
 
 import sys
@@ -16,7 +16,7 @@ LENGTH_S = 7_200
 
 
 def make(facilities: int = 6, seed: int = 1) -> tuple[pa.Table, pa.Table]:
-    """The events in order of time, and the stalls: facility, from, to (seconds from the start)."""
+    """Return the events ordered by time, and the stalls: facility, from, to (seconds from the start)."""
     random = np.random.default_rng(seed)
     rows, stalls = [], []
     for number in range(facilities):

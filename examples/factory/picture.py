@@ -1,4 +1,4 @@
-"""The rate of each facility, what its store should take, and its stalls: `python picture.py` writes picture.png."""
+"""Plot the rate, the accepted parts and the stalls of each facility: `python picture.py` writes picture.png."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def draw(events: pa.Table, stalls: pa.Table, matches: pa.Table, stalled: pa.Table) -> Figure:
-    """A strip for each facility: situation A as a line, planted stalls shaded, alarms as bells."""
+    """Draw one plot for each facility: situations A and B as lines, planted stalls shaded, alarms as red lines."""
     start = events["ts"][0].value
     facilities = sorted(set(events["facility"].to_pylist()))
     figure = Figure(figsize=(9, 1.4 * len(facilities) + 1), dpi=120, layout="constrained")
@@ -43,7 +43,7 @@ def rows(matches: pa.Table, start: int) -> list[dict]:
 
 
 def broken(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """A line that stops where nothing is known for three minutes."""
+    """Insert a gap into a line where three minutes have no points."""
     xs, ys = [], []
     for number, (x, y) in enumerate(points):
         if number and x - points[number - 1][0] > 3:

@@ -1,6 +1,6 @@
-"""Half a day of a log with three attacks: `python generate.py [lines] [seed]` writes auth.log and events.jsonl.
+"""Generate half a day of a log with three attacks: `python generate.py [lines] [seed]`.
 
-The log looks as sshd and sudo write it; `events` reads such lines, so it can be pointed at a real log.
+It writes auth.log, in the format of sshd and sudo, and events.jsonl. `events` reads this format, also from a real log.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ _LINES = {
 
 
 def make(lines: int = 2_000, seed: int = 1) -> list[str]:
-    """That many lines of people who log in and mistype, and three attacks, in order of time."""
+    """Return log lines of users who log in and mistype passwords, and of three attacks, ordered by time."""
     random = np.random.default_rng(seed)
     said: list[tuple[float, str]] = []
 
@@ -58,7 +58,7 @@ def make(lines: int = 2_000, seed: int = 1) -> list[str]:
 
 
 def events(log: Iterable[str]) -> Iterator[dict]:
-    """The events in a log; lines about anything else are left out."""
+    """Return the events of a log; other lines are ignored."""
     for line in log:
         for type, expression in _LINES.items():
             if found := expression.match(line):

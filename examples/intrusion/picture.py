@@ -1,4 +1,4 @@
-"""Who tried to get in from where, and which alarms rang: `python picture.py` reads events.jsonl, writes picture.png."""
+"""Plot logins by address, with the alarms: `python picture.py` reads events.jsonl and writes picture.png."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ COLOURS = {"Guessed": "tab:red", "Sprayed": "tab:purple", "Root": "tab:orange"}
 
 
 def draw(events: list[dict], matches: pa.Table) -> Figure:
-    """A line for each address; failures are ticks, successes dots, alarms circles around the event that rang."""
+    """Draw one line for each address: failures as ticks, successes as dots, alarms as circles."""
     start = events[0]["ts"]
     outside = sorted({event["ip"] for event in events if event.get("external")})
     lines = {"own network": 0, **{ip: number for number, ip in enumerate(outside, start=1)}}

@@ -1,4 +1,4 @@
-"""An hour of trades with three sudden dips: `python generate.py [trades] [seed]` writes events.parquet."""
+"""Generate an hour of trades with three dips: `python generate.py [trades] [seed]` writes events.parquet."""
 
 import sys
 
@@ -11,7 +11,7 @@ SYMBOLS = ("ALP", "BRE", "CIM")
 
 
 def make(trades: int = 3_000, seed: int = 1) -> pa.Table:
-    """That many trades of three symbols, each a random walk with one dip that comes back within seconds."""
+    """Return trades of three symbols, each a random walk with one dip that recovers within seconds."""
     random = np.random.default_rng(seed)
     second = np.sort(random.uniform(0, 3_600, trades))
     symbol = random.integers(0, len(SYMBOLS), trades)

@@ -1,4 +1,4 @@
-"""Prices, their averages, dips and blocks: `python picture.py` reads events.parquet, writes picture.png."""
+"""Plot prices, their averages, dips and blocks: `python picture.py` reads events.parquet and writes picture.png."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ import tocsin
 
 
 def draw(events: pa.Table, matches: pa.Table) -> Figure:
-    """A strip for each symbol."""
+    """Draw one plot for each symbol."""
     start = pc.min(events["ts"]).value
     symbols = sorted(set(events["symbol"].to_pylist()))
     figure = Figure(figsize=(9, 2.3 * len(symbols)), dpi=120, layout="constrained")

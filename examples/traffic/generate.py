@@ -1,7 +1,8 @@
-"""Ten minutes on a road of six kilometres: `python generate.py [cars] [seed]` writes events.csv and locations.csv.
+"""Generate ten minutes on a road of six kilometres: `python generate.py [cars] [seed]`.
 
-A jam begins at 4 km after three minutes, grows against the traffic as jams do, and clears. Cars report their speed
-every ten seconds. An ambulance drives through at 72 km/h, and its position comes every five seconds, apart.
+It writes events.csv and locations.csv. A jam begins at 4 km after three minutes, grows against the traffic, and clears.
+Cars report their speed every ten seconds. An ambulance drives through at 72 km/h, and its positions, one every five
+seconds, are in locations.csv.
 """
 
 import sys
@@ -15,12 +16,12 @@ ROAD_M, LENGTH_S, EVERY_S = 6_000.0, 600, 10
 
 
 def jammed(second: float, x: float) -> bool:
-    """Whether a place is in the jam, whose end moves backwards at 4 m/s."""
+    """Return whether a position is in the jam, whose end moves backwards at 4 m/s."""
     return 180 <= second < 480 and 4_000 - 4 * (second - 180) <= x < 4_100 - 4 * max(0.0, second - 360)
 
 
 def make(cars: int = 250, seed: int = 1) -> tuple[pa.Table, pa.Table]:
-    """Speeds of the cars and positions of the ambulance, in order of time."""
+    """Return the speeds of the cars and the positions of the ambulance, ordered by time."""
     random = np.random.default_rng(seed)
     rows = []
     for number in range(cars):

@@ -1,4 +1,4 @@
-"""Road against time: speeds, the ambulance's way, its ranges, and the jams that it was told: writes picture.png."""
+"""Plot the road against time, with speeds, the ambulance, its ranges and the delivered jams, into picture.png."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ REACH_M, LIFETIME_S = 700, 60
 
 
 def draw(events: pa.Table, locations: pa.Table, matches: pa.Table) -> Figure:
-    """The colour of a dot is a car's speed; a box is what one range looks at; rings are what was delivered."""
+    """Draw a dot for each reading, coloured by speed, a box for each third range, and a ring for each delivered jam."""
     figure = Figure(figsize=(9, 5.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     start = events["ts"][0].value
@@ -32,10 +32,10 @@ def draw(events: pa.Table, locations: pa.Table, matches: pa.Table) -> Figure:
     jams = matches.filter(pa.compute.equal(matches["type"], "Jam"))
     axes.scatter(
         minutes(jams["ts"], start), kilometres(jams["x"]), s=9, facecolors="none", edgecolors="tab:blue",
-        linewidths=0.4, label=f"told to the ambulance ({jams.num_rows})",
+        linewidths=0.4, label=f"delivered to the ambulance ({jams.num_rows})",
     )  # fmt: skip
     axes.set(
-        xlabel="minutes", ylabel="kilometre", title="A query that moves: the jam is told when it is near, not before"
+        xlabel="minutes", ylabel="kilometre", title="A moving query: jams are delivered when they are near, not before"
     )
     axes.legend(loc="lower right")
     return figure

@@ -1,5 +1,6 @@
-"""Tocsin: complex event processing. Say in a few lines which combination of events matters; it rings once for each time
-that happens.
+"""Tocsin: complex event processing for PySpark.
+
+A rule of a few lines defines which combination of events matters, and Tocsin reports each occurrence.
 """
 
 from importlib import import_module
@@ -29,7 +30,7 @@ __all__ = [
     "rules",
 ]
 
-_HOMES = {
+_MODULES = {
     "tocsin.ruleset": ("DeadLetterWarning", "RuleSet", "rules"),
     "tocsin.engine.detector": ("Detector",),
     "tocsin.errors": ("EventError", "RuleError", "StateError", "TocsinError"),
@@ -39,8 +40,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports what is asked for when it is asked for: the engine brings a compiler, `tocsin --help` needs none."""
-    for module, names in _HOMES.items():
+    """Import a public name when it is first used, because the engine loads a compiler that few commands need."""
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'tocsin' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""A service from afar: publish, deploy, subscribe. A connection that breaks is made again; nothing is lost, or twice.
+"""Publish events, deploy rules and subscribe to matches at a service, over HTTP.
 
     client = Client("http://127.0.0.1:8321", token)
     client.deploy("define Fire(area: string) from Smoke() where area = Smoke.area")
@@ -6,8 +6,8 @@
     for match in client.subscribe(after=0):
         print(match["rule"], match["attributes"])
 
-Every request that publishes has a key, so that it counts once however often it has to be sent. A subscription goes on
-behind the last match that it gave out.
+The client retries failed requests. Each publish request has an idempotency key, so that the request counts once even if
+it is sent again. A subscription reconnects after failures and resumes after the last match that it returned.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ import pyarrow as pa
 from tocsin.errors import RuleError, Span, TocsinError
 
 TIMEOUT_S = 30.0
-SILENCE_S = 45.0
-"""How long a stream may say nothing before it is taken as broken; a service says something every 15 s."""
+READ_TIMEOUT_S = 45.0
+"""The time without data after which a stream is considered broken. A service sends something every 15 s."""
 PATIENCE_S = 60.0
-"""For how long a request is tried again."""
+"""The time for which a failed request is retried."""
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
-AGAIN = (408, 429, 500, 502, 503, 504)
+RETRIED_STATUS = (408, 429, 500, 502, 503, 504)
 
 Match = dict[str, Any]
 
 
 class ServiceError(TocsinError):
-    """The service said no. `status` is that of its answer."""
+    """The service returned an error. `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -47,7 +47,10 @@ class ServiceError(TocsinError):
 
 
 class Client:
-    """Speaks to a service: the one that TOCSIN_URL and TOCSIN_TOKEN of the environment name, if none is given."""
+    """A client of a service.
+
+    The environment variables TOCSIN_URL and TOCSIN_TOKEN have the defaults of `url` and `token`.
+    """
 
     def __init__(
         self,
@@ -83,11 +86,11 @@ class Client:
         key: str | None = None,
         id: str | None = None,
     ) -> dict[str, Any]:
-        """Publishes events: an Arrow table, or objects with `type`, `ts` (now, if there is none) and attributes.
+        """Publish an Arrow table of events, or objects with `type`, `ts` (default: now) and attributes.
 
-        Returns how many were accepted and why others were not. They are durable then. `key`: what this request is
-        called, if it may be sent again by another client. `id`: the attribute that holds the source's own id of an
-        event.
+        Return the counts of accepted and rejected events, and the reasons for rejections. Accepted events are durable.
+        Requests with the same idempotency key `key` count once. The default is a random key, so give a key if another
+        client may send the same request again. `id` names the attribute that has the source's own id of an event.
         """
         if isinstance(events, pa.Table | pa.RecordBatch):
             sink = pa.BufferOutputStream()
@@ -99,13 +102,16 @@ class Client:
             body = b"\n".join(json.dumps(dict(one), default=str).encode() for one in some)
             format = "application/x-ndjson"
         headers = {"Content-Type": format, "Idempotency-Key": key or uuid.uuid4().hex}
-        receipt: dict[str, Any] = self._ask(
+        ack: dict[str, Any] = self._ask(
             "POST", "/events", content=body, headers=headers, params={} if id is None else {"id": id}
         ).json()
-        return receipt
+        return ack
 
     def dead_letters(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """All events that were not used and are kept, in order: number, reason, type, ts (µs) and the text of each."""
+        """Yield the stored dead letters, which are rejected events, after number `after` in order.
+
+        Each dead letter has the fields `number`, `reason`, `type`, `ts` (µs) and `event`, the start of its text.
+        """
         while True:
             page = self._ask("GET", "/dead-letters", params={"after": after, "limit": 1_000}).json()
             yield from page["dead_letters"]
@@ -116,28 +122,31 @@ class Client:
     # ---- rules
 
     def deploy(self, text: str, language: str | None = None, *, replace: bool = False) -> list[dict[str, Any]]:
-        """Deploys rules; they see events from now on."""
+        """Deploy the rules of `text` and return them. The rules process events that arrive from now on.
+
+        If `replace` is true, the rules replace deployed rules of the same names.
+        """
         body = {"text": text, "language": language, "replace": replace}
         rules: list[dict[str, Any]] = self._ask("POST", "/rules", json=body).json()
         return rules
 
     def check(self, text: str, language: str | None = None) -> dict[str, Any]:
-        """What is wrong with a text of rules, without deploying it."""
-        told: dict[str, Any] = self._ask("POST", "/rules/check", json={"text": text, "language": language}).json()
-        return told
+        """Check whether the rules of `text` can be deployed, without deploying them."""
+        response: dict[str, Any] = self._ask("POST", "/rules/check", json={"text": text, "language": language}).json()
+        return response
 
     def dry_run(self, text: str, language: str | None = None) -> dict[str, Any]:
-        """What rules would have found in the last events."""
-        told: dict[str, Any] = self._ask("POST", "/rules/dry-run", json={"text": text, "language": language}).json()
-        return told
+        """Return the matches of the rules of `text` in the recent events, without deploying the rules."""
+        response: dict[str, Any] = self._ask("POST", "/rules/dry-run", json={"text": text, "language": language}).json()
+        return response
 
     def rules(self) -> list[dict[str, Any]]:
-        """What is deployed."""
+        """Return the deployed rules."""
         rules: list[dict[str, Any]] = self._ask("GET", "/rules").json()
         return rules
 
     def remove(self, id: str) -> None:
-        """Removes a rule."""
+        """Remove the rule `id`."""
         self._ask("DELETE", f"/rules/{id}")
 
     # ---- matches
@@ -145,7 +154,10 @@ class Client:
     def matches(
         self, *, rule: str | None = None, since: str | None = None, until: str | None = None, after: int = 0
     ) -> Iterator[Match]:
-        """All matches that there are now, in order."""
+        """Yield the stored matches after number `after`, in order.
+
+        Select matches by `rule`, and by event time from `since` on and before `until` (ISO 8601).
+        """
         given = {"rule": rule, "since": since, "until": until}
         while True:
             params = {name: value for name, value in given.items() if value is not None}
@@ -156,49 +168,52 @@ class Client:
             after = page["next"]
 
     def latest(self, *, rule: str | None = None, limit: int = 100) -> list[Match]:
-        """The last matches, or the last ones of a rule, in order."""
+        """Return the last `limit` matches, oldest first. If `rule` is given, return only matches of this rule."""
         params = {"latest": True, "limit": limit} | ({} if rule is None else {"rule": rule})
-        found: list[Match] = self._ask("GET", "/matches", params=params).json()["matches"]
-        return found
+        matches: list[Match] = self._ask("GET", "/matches", params=params).json()["matches"]
+        return matches
 
     def why(self, number: int) -> dict[str, Any]:
-        """What a match is made of."""
-        told: dict[str, Any] = self._ask("GET", f"/matches/{number}/why").json()
-        return told
+        """Explain the match with number `number`. Return its rule, its events, and the check of each clause."""
+        response: dict[str, Any] = self._ask("GET", f"/matches/{number}/why").json()
+        return response
 
     def subscribe(self, *, rule: str | None = None, after: int | None = None) -> Iterator[Match]:
-        """Matches as they are found, each once: from now on, or behind the one of a number. Does not end by itself."""
+        """Yield each match once, as soon as it is detected, without end.
+
+        Start after the match with number `after`. By default, yield only matches that are detected from now on.
+        """
         params = {} if rule is None else {"rule": rule}
         wait_s, since_s = FIRST_WAIT_S, time.monotonic()
         if after is None:
             after = int(self._ask("GET", "/status").json()["matches"])
-        timeout = httpx.Timeout(TIMEOUT_S, read=SILENCE_S)
+        timeout = httpx.Timeout(TIMEOUT_S, read=READ_TIMEOUT_S)
         while True:
             try:
                 headers = {"Last-Event-ID": str(after)}
                 with self._http.stream(
                     "GET", "/matches/stream", params=params, headers=headers, timeout=timeout
                 ) as answer:
-                    if answer.status_code not in AGAIN:
+                    if answer.status_code not in RETRIED_STATUS:
                         _check(answer)
                         for match in _events(answer.iter_lines()):
                             after, wait_s, since_s = match["number"], FIRST_WAIT_S, time.monotonic()
                             yield match
             except httpx.TransportError as error:
-                if time.monotonic() - since_s > self._patience_s + SILENCE_S:
+                if time.monotonic() - since_s > self._patience_s + READ_TIMEOUT_S:
                     raise ServiceError(503, f"the service cannot be reached: {error}") from None
             time.sleep(wait_s * random.uniform(0.5, 1.0))
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-    # ---- within
+    # ---- internals
 
     def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Asks until there is an answer, or patience ends. Everything asked for may be asked twice."""
+        """Send a request, and retry it until `patience_s` has passed. Every request is safe to repeat."""
         wait_s, until_s = FIRST_WAIT_S, time.monotonic() + self._patience_s
         while True:
             try:
                 answer = self._http.request(method, path, **options)
-                if answer.status_code not in AGAIN or time.monotonic() > until_s:
+                if answer.status_code not in RETRIED_STATUS or time.monotonic() > until_s:
                     _check(answer)
                     return answer
                 wait_s = max(wait_s, float(answer.headers.get("Retry-After", 0)))
@@ -210,7 +225,7 @@ class Client:
 
 
 def _check(answer: httpx.Response) -> None:
-    """Fails if the service said no: a `RuleError` where it is about a text of rules."""
+    """Raise a `ServiceError` if the response is an error, or a `RuleError` for an error in the text of rules."""
     if answer.is_success:
         return
     answer.read()
@@ -226,7 +241,7 @@ def _check(answer: httpx.Response) -> None:
 
 
 def _events(lines: Iterator[str]) -> Iterator[Match]:
-    """The matches of a stream of server-sent events."""
+    """Yield the matches of a stream of server-sent events."""
     kind = data = ""
     for line in lines:
         name, _, value = line.partition(": ")
@@ -238,6 +253,6 @@ def _events(lines: Iterator[str]) -> Iterator[Match]:
             if kind == "match" and data:
                 yield json.loads(data)
             elif kind == "gap":
-                gone = json.loads(data)
-                raise ServiceError(410, f"matches {gone['from']} to {gone['to']} are not kept any more")
+                gap = json.loads(data)
+                raise ServiceError(410, f"matches {gap['from']} to {gap['to']} are no longer stored")
             kind = data = ""

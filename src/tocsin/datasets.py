@@ -1,14 +1,14 @@
-"""What might a day of events look like? Made-up events that a seed makes again.
+"""Generate events of two scenarios. The same seed gives the same events.
 
-The fire scenario is the T-Rex paper's (Section 2). Sensors of many areas report the air's temperature (`Temp`), smoke
-and rain. Most air is between 10 and 40 degrees. Now and then a fire breaks out: within minutes the readings of its area
-climb past 45, smoke follows, and after a while it burns out, some fires in the rain. Showers pass over other areas too,
-and there are false alarms: smoke without a fire, a sensor that reads too high.
+`fire_events` generates the fire scenario of the T-Rex paper (Section 2). Sensors of many areas report the temperature
+of the air (`Temp`), smoke and rain. Most temperatures are between 10 and 40 degrees. Sometimes a fire breaks out.
+Within minutes, the temperatures of its area exceed 45, and smoke follows. After a while the fire burns out, sometimes
+in the rain. There are also showers over other areas, and false alarms: smoke without a fire, or a sensor that reads too
+high.
 
-What might a thousand streams carry? Made-up events of numbered streams that a seed makes again.
-
-VISIRI's evaluation (Section 4.1 of its paper) has 1,000 streams, with attributes `attr1` to `attr5` that its sample
-queries compare with numbers of two decimals between 0 and 100. All values are equally likely here.
+`stream_events` generates the streams of VISIRI's evaluation (Section 4.1 of its paper). There are 1,000 streams with
+the attributes `attr1` to `attr5`, which the sample queries of the paper compare with numbers of two decimals between 0
+and 100. Here, all values are equally likely.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.integer[Any]]
 Numbers = npt.NDArray[np.float64]
 
 START_US = int(datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()) * SECOND_US
-"""When the scenario begins: noon of a summer day."""
+"""The time at which the scenarios begin: noon UTC of a summer day."""
 
 TYPES = ("Temp", "Smoke", "Rain")
 TEMP, SMOKE, RAIN = range(3)
@@ -45,12 +45,14 @@ RAIN_IN_SHOWER = 0.3
 
 
 def fire_rules() -> str:
-    """The rules R1 to R3 of the paper, as text with comments."""
+    """Return the rules R1 to R3 of the T-Rex paper, as text with comments."""
     return files("tocsin").joinpath("fire.tesla").read_text(encoding="utf-8")
 
 
 def fire_events(events: int = 1_000_000, *, areas: int = 1_000, rate: float = 100.0, seed: int = 1) -> pa.Table:
-    """So many events of the fire scenario, `rate` of them a second, in time order at strictly increasing times.
+    """Generate the fire scenario: `events` events in `areas` areas, at `rate` events per second on average.
+
+    The times of the events are strictly increasing.
 
     >>> table = fire_events(3, seed=7)
     >>> table.schema.names, table.num_rows, table.equals(fire_events(3, seed=7))
@@ -61,29 +63,29 @@ def fire_events(events: int = 1_000_000, *, areas: int = 1_000, rate: float = 10
     random = np.random.default_rng(seed)
     since_us = np.cumsum(np.maximum(1, random.exponential(SECOND_US / rate, events).astype(np.int64)))
     area = random.integers(0, areas, events, dtype=np.int32)
-    luck = random.random(events, dtype=np.float32)
+    chance = random.random(events, dtype=np.float32)
 
     kind = np.full(events, TEMP, np.int8)
-    kind[luck < FALSE_SMOKE] = SMOKE
+    kind[chance < FALSE_SMOKE] = SMOKE
     value = _weather(random, area, since_us, areas)
-    odd = np.flatnonzero(luck > 1 - FALSE_HEAT)
-    value[odd] = random.uniform(45, 60, len(odd))
+    outliers = np.flatnonzero(chance > 1 - FALSE_HEAT)
+    value[outliers] = random.uniform(45, 60, len(outliers))
 
     for rows, _, _ in _episodes(random, area, since_us, areas, EVENTS_PER_SHOWER, RAINING_US):
-        kind[rows[luck[rows] < RAIN_IN_SHOWER]] = RAIN
+        kind[rows[chance[rows] < RAIN_IN_SHOWER]] = RAIN
     fires = _episodes(random, area, since_us, areas, EVENTS_PER_FIRE, BURNING_US)
     for number, (rows, age_s, length_s) in enumerate(fires, start=1):
         heat = 60 * (1 - np.exp(-age_s / 60)) * np.clip((length_s - age_s) / 90, 0, 1)
         value[rows] = value[rows] + heat + random.normal(0, 1.5, len(rows))
-        kind[rows[(heat > 15) & (luck[rows] > 1 - SMOKE_IN_FIRE)]] = SMOKE
+        kind[rows[(heat > 15) & (chance[rows] > 1 - SMOKE_IN_FIRE)]] = SMOKE
         if number % FIRES_PER_WET_ONE == 0:
-            kind[rows[(age_s > length_s / 2) & (luck[rows] < RAIN_IN_SHOWER)]] = RAIN
+            kind[rows[(age_s > length_s / 2) & (chance[rows] < RAIN_IN_SHOWER)]] = RAIN
 
     return _table(since_us + START_US, kind, area, areas, np.round(value, 1))
 
 
 def _weather(random: np.random.Generator, area: Integers, since_us: Integers, areas: int) -> Numbers:
-    """Degrees between 10 and 40: a level for each area, the day's slow wave, and noise."""
+    """Generate temperatures between 10 and 40 degrees, as the sum of a level of the area, a daily wave and noise."""
     level = random.uniform(19, 27, areas)
     wave = 4 * np.sin(since_us * (2 * np.pi / (86_400 * SECOND_US)))
     degrees: Numbers = level[area] + wave + 2.5 * random.standard_normal(len(area), dtype=np.float32)
@@ -98,7 +100,10 @@ def _episodes(
     events_per_episode: int,
     length_us_range: tuple[int, int],
 ) -> Iterator[tuple[Integers, Numbers, float]]:
-    """Times in which something happens to one area: the rows in it, their age in seconds, and its length in seconds."""
+    """Yield random periods of time in one area, such as fires or showers.
+
+    Each period has the rows of its events, their times since its start, and its length; both are in seconds.
+    """
     end_us = int(since_us[-1]) if len(since_us) else 0
     for _ in range(max(1, round(len(area) / events_per_episode))):
         where = random.integers(areas)
@@ -127,7 +132,7 @@ VALUE_MAX = 100
 
 
 def stream_types(streams: int = STREAMS) -> tuple[EventType, ...]:
-    """The definitions of `stream1`, `stream2`, ….
+    """Return the event types `stream1`, `stream2`, … of the VISIRI scenario.
 
     >>> str(stream_types(3)[2])
     'stream3(attr1: double, attr2: double, attr3: double, attr4: double, attr5: double)'
@@ -137,7 +142,10 @@ def stream_types(streams: int = STREAMS) -> tuple[EventType, ...]:
 
 
 def stream_shares(streams: int = STREAMS, *, spread: float = 1.0, seed: int = 1) -> Numbers:
-    """The share of events that each stream has: log-uniform, the largest up to `spread` times the smallest."""
+    """Return the fraction of all events that belongs to each stream.
+
+    The fractions are log-uniform random numbers, and the largest is at most `spread` times the smallest.
+    """
     if streams < 1 or not spread >= 1:
         raise ValueError("streams and spread must be at least 1")
     rates = np.exp(np.random.default_rng(seed).random(streams) * np.log(spread))
@@ -148,7 +156,9 @@ def stream_shares(streams: int = STREAMS, *, spread: float = 1.0, seed: int = 1)
 def stream_events(
     events: int = 1_000_000, *, streams: int = STREAMS, spread: float = 1.0, rate: float = 1_000.0, seed: int = 1
 ) -> pa.Table:
-    """So many events of these streams, `rate` of them a second, in time order at strictly increasing times.
+    """Generate the VISIRI scenario: `events` events in `streams` streams, at `rate` events per second on average.
+
+    The times of the events are strictly increasing.
 
     >>> table = stream_events(3, seed=7)
     >>> table.schema.names[:3], table.num_rows, table.equals(stream_events(3, seed=7))

@@ -1,7 +1,7 @@
-"""What can go wrong, said so that a person can mend it.
+"""The errors of Tocsin, with messages that help to fix their cause.
 
-Every error that a user's rule or event can cause is a `TocsinError`. A `TextError` knows where in the text of the
-rules or events it happened and prints that line with a caret.
+Every error that a user's rule or event can cause is a `TocsinError`. A `TextError` has a position in the text of the
+rules or events, and its message shows the line at this position with a caret.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of text: character offsets, `end` excluded."""
+    """A range of a text, given by the character offsets of its `start` and its `end` (exclusive)."""
 
     start: int
     end: int
 
 
 class TocsinError(Exception):
-    """Anything that is the caller's to mend."""
+    """An error that the caller can fix."""
 
 
 class StateError(TocsinError):
-    """A snapshot that cannot be restored, or a stated limit that was passed."""
+    """A snapshot cannot be restored, or a limit was exceeded."""
 
 
 class TextError(TocsinError):
-    """Something written that cannot be understood, with the place in its text where that is known."""
+    """A text cannot be used. If the position of the mistake is known, it is the `span` of the text `source`."""
 
     def __init__(
         self, message: str, *, source: str | None = None, span: Span | None = None, hint: str | None = None
@@ -42,20 +42,20 @@ class TextError(TocsinError):
 
     @property
     def line(self) -> int | None:
-        """The line of the mistake, from 1."""
+        """The number of the line with the mistake, from 1."""
         if self.source is None or self.span is None:
             return None
         return self.source.count("\n", 0, self.span.start) + 1
 
     @property
     def column(self) -> int | None:
-        """The column of the mistake, from 1."""
+        """The number of the column where the mistake begins, from 1."""
         if self.source is None or self.span is None:
             return None
         return self.span.start - (self.source.rfind("\n", 0, self.span.start) + 1) + 1
 
     def within(self, source: str) -> Self:
-        """This error, for a text that is `source`."""
+        """Return a copy of this error whose position is in the text `source`."""
         return type(self)(self.message, source=source, span=self.span, hint=self.hint)
 
     def __str__(self) -> str:
@@ -72,15 +72,15 @@ class TextError(TocsinError):
 
 
 class RuleError(TextError):
-    """A rule that cannot be understood or deployed."""
+    """A rule cannot be parsed or deployed."""
 
 
 class EventError(TextError):
-    """Events that cannot be read."""
+    """Events cannot be read."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was most likely meant to be, as a hint.
+    """Return a hint with the name in `known` that is closest to `name`. If none is close, the hint lists `known`.
 
     >>> nearest("valeu", ["area", "value"])
     "Did you mean 'value'?"

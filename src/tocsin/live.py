@@ -1,7 +1,7 @@
-"""Requests that are asked for, answered and cancelled while events come in: a callback for each.
+"""Call back for each match, with requests that can be added and cancelled while events arrive.
 
-Time is that of the clock on the wall, behind by the delay that events may have on their way: so timers fire and absent
-events are missed although nothing else happens. A background thread lets time pass (`with live:`), or `tick` does.
+Time is the wall clock minus the delay that events may have. So timers fire and absent events are detected even if no
+event arrives. Time is advanced by a background thread (`with live:`) or by calls of `tick`.
 
 >>> from tocsin import Event
 >>> live = Live(now=lambda: 0)
@@ -26,7 +26,7 @@ import pyarrow as pa
 from tocsin.engine.detector import NO_INTERESTS, Detector
 from tocsin.errors import RuleError, nearest
 from tocsin.events.reader import Data
-from tocsin.events.times import AHEAD_US, Clock
+from tocsin.events.times import AHEAD_US, HostClock
 from tocsin.events.types import EventType
 from tocsin.language import parse
 from tocsin.language.eps.ast import Request, Statement
@@ -37,12 +37,16 @@ from tocsin.language.syntax.ast import Program, Rule
 log = logging.getLogger("tocsin.live")
 
 TICK_S = 0.05
-"""How often the background thread lets time pass."""
+"""How often the background thread advances time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What a callback is given: the request, its text, when the last event was (µs), a stable id, and the events."""
+    """The argument of a callback: one match of a request.
+
+    `request` is the id of the request, and `text` is its notification text. `ts` is the time of the last event (µs),
+    `id` is the stable id of the match, and `parts` are the events of the match.
+    """
 
     request: str
     text: str | None
@@ -60,7 +64,10 @@ Callback = Callable[[Notification], object]
 
 
 class Live:
-    """A detector for callers that come and go. All methods can be called from any thread."""
+    """A detector with a callback for each of its requests, which can be added and cancelled at any time.
+
+    All methods can be called from any thread.
+    """
 
     def __init__(
         self,
@@ -70,8 +77,10 @@ class Live:
         ahead_us: int = AHEAD_US,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
-        """`delay_us`: how late events may come. `ahead_us`: how far ahead of the clock; what is further ahead is a dead
-        letter. `now`: the time in microseconds since 1970.
+        """Create a detector without requests.
+
+        `delay_us` is how late events may arrive, and `ahead_us` is how far ahead of the clock they may be. Events that
+        are further ahead become dead letters. `now` returns the time in microseconds since 1970.
         """
         self._now, self._delay_us, self._ahead_us = now, delay_us, ahead_us
         self._detector = Detector([], {type.name: type for type in types}, delay_us=delay_us, times=False)
@@ -83,7 +92,7 @@ class Live:
     # ---- requests
 
     def request(self, what: str | Statement, callback: Callback) -> str:
-        """Asks to be called for each notification of a request, or match of a rule, from now on; returns its id."""
+        """Add a request or a rule, and return its id. From now on, each of its matches calls `callback`."""
         program = parse(what) if isinstance(what, str) else Program(rules=(what,))
         check_supported("`Live.request`", program, Rule, Request, Query, remedy=NO_INTERESTS)
         if len(program.rules) != 1:
@@ -96,7 +105,7 @@ class Live:
         return rule.name
 
     def cancel(self, id: str) -> None:
-        """Takes a request back. It is not called any more, and what only it needed is forgotten."""
+        """Cancel the request `id`: do not call its callback again, and free the state that only this request needs."""
         with self._lock:
             if id not in self._callbacks:
                 raise RuleError(f"there is no request {id}", hint=nearest(id, self._callbacks))
@@ -105,27 +114,27 @@ class Live:
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """The ids of what is asked for."""
+        """The ids of the active requests."""
         return tuple(self._callbacks)
 
     # ---- events and time
 
     def publish(self, events: Data) -> None:
-        """Takes events; whoever asked for what they complete is called, when it is certain."""
+        """Push events, and call back for each match as soon as it is certain."""
         with self._lock:
-            self._tell(self._detector.push(events, Clock(self._now(), self._ahead_us)))
+            self._notify(self._detector.push(events, HostClock(self._now(), self._ahead_us)))
 
     def tick(self, now: int | None = None) -> None:
-        """Lets time pass, to `now` (µs; default: what the clock says): timers fire, and events that waited are used."""
+        """Advance time to `now` (µs; default: the clock), so that timers fire and waiting events are processed."""
         with self._lock:
-            self._tell(self._detector.advance((self._now() if now is None else now) - self._delay_us))
+            self._notify(self._detector.advance((self._now() if now is None else now) - self._delay_us))
 
     def dead_letters(self) -> pa.Table:
-        """Takes what could not be used, with the reasons."""
+        """Return the dead letters with their reasons, and clear them."""
         with self._lock:
             return self._detector.dead_letters()
 
-    def _tell(self, matches: pa.Table) -> None:
+    def _notify(self, matches: pa.Table) -> None:
         attributes = self._detector.attributes
         for row in matches.to_pylist():
             callback = self._callbacks.get(row["rule"])
@@ -133,9 +142,11 @@ class Live:
                 continue
             rest = {attribute: row[column] for column, attribute in attributes.items()}
             rest |= {"expired": row["expired"]} if "expired" in row else {}
-            told = Notification(row["rule"], rest.get("notification"), row["ts"], row["id"], rest, tuple(row["parts"]))
+            notification = Notification(
+                row["rule"], rest.get("notification"), row["ts"], row["id"], rest, tuple(row["parts"])
+            )
             try:
-                callback(told)
+                callback(notification)
             except Exception:
                 log.exception("the callback of %s failed", row["rule"])
 

@@ -1,10 +1,8 @@
-"""When is it no use to look for garbage? While many objects are made and all kept, and among those that are known.
+"""Tune garbage collection for bulk loads and Spark workers, and format Prometheus metrics.
 
-Rules by the thousand are made and kept. And PySpark's daemon has each of its workers look through all of its objects
-after every task, which for the modules alone takes as long as the detection of a million events: `settle` spares it
-those that were there before.
-
-How does Prometheus read a number? As text: what it is, then its value, or one for each label.
+`gc_paused` is for bulk loads, such as thousands of rules: there is no garbage to find while all new objects are kept.
+`freeze_gc` is for Spark workers. PySpark's daemon makes each worker traverse all of its objects after every task. For
+the imported modules alone, this takes as long as the detection of a million events. So existing objects are excluded.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 
 def metric(name: str, kind: str, help: str, values: float | Mapping[Any, Any], label: str = "") -> Iterator[str]:
-    """The lines of one metric; of a mapping, one for each key.
+    """Yield the lines of one metric. If `values` is a mapping, each key gives one sample, with the key as `label`.
 
     >>> print(*metric("rules", "gauge", "Rules deployed.", 3), sep="", end="")
     # HELP tocsin_rules Rules deployed.
@@ -35,13 +33,13 @@ def metric(name: str, kind: str, help: str, values: float | Mapping[Any, Any], l
 P = ParamSpec("P")
 T = TypeVar("T")
 
-UNSETTLED_MAX = 10_000
-"""So many objects are looked through within a millisecond or two."""
+UNFROZEN_MAX = 10_000
+"""The number of objects that need not be frozen, because traversing them takes a millisecond or two."""
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Without looking for cycles, thousands of rules are read, bound and sent in half the time."""
+def gc_paused() -> Iterator[None]:
+    """Disable the garbage collector, so that thousands of rules are read, bound and sent in half the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -51,10 +49,10 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def settle() -> None:
-    """Takes all objects out of later searches for garbage, after one that looks at all of them, if many are new.
+def freeze_gc() -> None:
+    """Collect garbage and freeze all remaining objects, if many objects are not frozen yet.
 
-    Not where nobody looks for garbage.
+    Do nothing if garbage collection is disabled.
     """
     if gc.isenabled() and _many():
         gc.collect()
@@ -65,14 +63,14 @@ def settle() -> None:
 
 
 def _many() -> bool:
-    return len(gc.get_objects()) > UNSETTLED_MAX
+    return len(gc.get_objects()) > UNFROZEN_MAX
 
 
-def settling(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """The function of a task, after which all settles."""
+def freezing_gc(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """Wrap the function of a Spark task, so that all objects are frozen when the task ends."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         yield from function(*args, **kwargs)
-        settle()
+        freeze_gc()
 
     return run

@@ -1,4 +1,8 @@
-"""What a user calls: rules from text, then detection on a table or on a stream."""
+"""Parse rules, and detect their matches in tables and streams. This module is the public API.
+
+`rules` returns a `RuleSet`, whose `detect` returns the matches in an Arrow table, a DataFrame or a stream. An
+*interest* is a moving query: it detects the matches of rules around a moving object.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 from tocsin.engine import match_table
-from tocsin.engine.detector import Detector, identifies
+from tocsin.engine.detector import Detector, needs_ids
 from tocsin.engine.moving.detector import MovingDetector
 from tocsin.engine.moving.ranges import HISTORY_US
-from tocsin.engine.plan_cache import Shelf
-from tocsin.engine.prefetch import Coming, at_its_turn
+from tocsin.engine.plan_cache import PlanCache
+from tocsin.engine.prefetch import PrefetchedResult, inline
 from tocsin.errors import EventError, RuleError
 from tocsin.events.dead_letters import count_reasons, rejected_text
 from tocsin.events.reader import Columns, Data
@@ -33,7 +37,7 @@ from tocsin.language.syntax.ast import Program, Rule
 from tocsin.plans.explain import explain, picture
 from tocsin.plans.plan import Plan, plan
 from tocsin.plans.typing import Catalog
-from tocsin.process import uncollected
+from tocsin.process import gc_paused
 from tocsin.why.evidence import Evidence, check_explicable
 from tocsin.why.reasons import Reason
 
@@ -46,16 +50,16 @@ Frames: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 
 
 class DeadLetterWarning(UserWarning):
-    """Some events could not be used."""
+    """The warning of `RuleSet.detect` that some events could not be used."""
 
 
 class RuleSet:
-    """Rules that are deployed together, or queries that move (`interests`) with the rules that they are made of."""
+    """Rules that are deployed together, or moving queries (`interests`) with the rules that they use."""
 
     def __init__(self, program: Program) -> None:
         check_used(program)
         self.program = program
-        self._shelf = Shelf()
+        self._plan_cache = PlanCache()
         self._plan = plan(program.rules, Catalog(types=self.types, closed=bool(self.types)))
 
     @property
@@ -64,12 +68,12 @@ class RuleSet:
 
     @property
     def interests(self) -> tuple[Interest, ...]:
-        """The queries that move. If there are any, they alone deliver, and not the rules by themselves."""
+        """The moving queries. If there are any, matches come from these queries only, and not from their rules."""
         return self.program.interests
 
     @property
     def types(self) -> dict[str, EventType]:
-        """The event types that the text declares."""
+        """The event types that the text of the rules declares, by name."""
         return {type.name: type for type in self.program.types}
 
     def __iter__(self) -> Iterator[Statement]:
@@ -85,7 +89,7 @@ class RuleSet:
 
     @property
     def plan(self) -> Plan:
-        """What the rules mean, as far as it is known before any event."""
+        """The plan of the rules, before any events are known."""
         return self._plan
 
     def detect(
@@ -105,30 +109,34 @@ class RuleSet:
         locations: Any = None,
         history: Duration | None = None,
     ) -> Any:
-        """All matches in the events: an Arrow table (or a mapping of type to table, or Event objects), which is held in
-        memory and sorted by time, so that no event is late; or a Spark DataFrame (or a mapping of type to DataFrame),
-        which gives a DataFrame; a stream gives a stream.
+        """Return all matches in the events.
 
-        Of a table, rows that cannot be used are left out with a `DeadLetterWarning`; take a `detector` to get hold of
-        them. Of a DataFrame, they are in the `report`; how many there were and why is logged after an action, as a
-        warning of the logger `tocsin`.
+        An Arrow table (or a mapping of type to table, or Event objects) is held in memory and sorted by time, so that
+        no event is late. For a Spark DataFrame (or a mapping of type to DataFrame), the result is a DataFrame; for a
+        stream, it is a stream.
 
-        `select`: the columns that matches have, if not all. Where there are many matches, `parts`, the events that a
-        match is made of, costs as much as all others together.
+        If rows of a table cannot be used, `detect` leaves them out and warns with a `DeadLetterWarning`; a `detector`
+        returns such rows. The unusable rows of a DataFrame are in its `report`. After an action, their number and
+        reasons are logged as a warning of the logger `tocsin`.
 
-        For queries that move, rows have `query` and `range` besides; before the matches of a range stands its marker, a
-        row of type `Marker` without a rule, whose `ts` is the start of the range and whose `error` says why there is
-        nothing, if that is so.
+        `select` names the columns of matches to return; by default, all columns are returned. If there are many
+        matches, `parts`, the events of a match, costs as much as all other columns together.
 
-        `locations`: location updates, if they are not among the events: as the events are, the type may be left out.
-        `history`: how far back from a range's start events are kept (of a stream whose rules consume: an hour).
+        For moving queries, rows also have `query` and `range`. The matches of each range follow a *marker*, which is a
+        row of type `Marker` without a rule. The `ts` of the marker is the start of the range. If the range cannot be
+        evaluated, the `error` of the marker says why.
 
-        For DataFrames:
+        `locations` are the location updates in the same form as `events`, if `events` does not contain them. They need
+        no column of types. `history` is the time before the start of a range for which events are kept (default for a
+        stream whose rules consume: an hour).
 
-        `delay`: how much later than the newest an event of a stream may come (µs, "5 s" or a timedelta).
-        `slots`: over how many partitions the rules are laid out (default: the shuffle partitions).
+        These options are for DataFrames:
+
+        `delay`: how much older than the newest event of a stream an event may be (µs, "5 s" or a timedelta).
+        `slots`: the number of partitions that rules are assigned to (default: the shuffle partitions).
         `control`: a stream of control rows, with the columns `add`, `remove`, `at`, `advance`.
-        `keep`: rules come and go while the stream runs, and may use these types besides those used or declared now.
+        `keep`: event types that later rules may use, besides the types that the rules use or declare. If it is given,
+        rules can be added and removed while the stream runs.
         """
         columns = Columns(type, ts, seq, id, ts_unit)
         select = None if select is None else tuple(select)
@@ -137,7 +145,9 @@ class RuleSet:
             from tocsin.spark.names import col, exact
 
             found = matches(
-                self._report(events, columns, delay, slots, control, keep, select, locations, history, telling=True)
+                self._report(
+                    events, columns, delay, slots, control, keep, select, locations, history, log_rejected=True
+                )
             )
             with exact(found.sparkSession, found.columns):
                 return found if select is None else found.select(*(col(name) for name in select))
@@ -148,21 +158,21 @@ class RuleSet:
             found = detector.finish()
             names = found.column_names
         else:
-            self._check_at_rest(locations, history)
+            self._check_no_interests(locations, history)
             detector = Detector(self._plan, self.types, delay_us=2**60, columns=columns)
             if select is not None:
-                detector.select, detector.nameless = select, not identifies(self._plan, select)
-            detector.ahead, detector.shelf = _on_another_core, self._shelf
+                detector.select, detector.without_ids = select, not needs_ids(self._plan, select)
+            detector.prefetch, detector.plan_cache = _in_background, self._plan_cache
             detector.push(events)
             found = detector.finish()
             names = ["seq", *match_table.schema(detector.plan, times=False).names]
         if select is not None:
-            found = found.select(list(match_table.checked(select, names)))
+            found = found.select(list(match_table.checked_select(select, names)))
         dead = detector.dead_letters()
         if dead.num_rows:
             first = f"{dead['reason'][0].as_py()}: {dead['event'][0].as_py()}"
-            told = rejected_text(max(dead.num_rows, detector.counts["dead"]), count_reasons(dead), first)
-            warnings.warn(told, DeadLetterWarning, stacklevel=2)
+            message = rejected_text(max(dead.num_rows, detector.counts["dead"]), count_reasons(dead), first)
+            warnings.warn(message, DeadLetterWarning, stacklevel=2)
         return found
 
     def report(
@@ -181,18 +191,20 @@ class RuleSet:
         locations: DataFrame | None = None,
         history: Duration | None = None,
     ) -> DataFrame:
-        """Everything that detection in DataFrames has to say: matches, dead letters and metrics, told apart by `_kind`.
+        """Return one DataFrame with the matches, dead letters and metrics of detection; `_kind` is the kind of a row.
 
-        `tocsin.spark.matches`, `dead_letters` and `metrics` are its parts. The options are those of `detect`.
+        `tocsin.spark.matches`, `dead_letters` and `metrics` select the rows of one kind. The options are the same as
+        for `detect`.
         """
         columns = Columns(type, ts, seq, id, ts_unit)
         return self._report(events, columns, delay, slots, control, keep, None, locations, history)
 
     def rekey(self, events: Frames, old: str | Path, new: str | Path, **options: Any) -> None:
-        """Makes the checkpoint `new` for these rules, with the state and the source offsets of the checkpoint `old`.
+        """Create the checkpoint `new` for these rules, with the state and the source offsets of the checkpoint `old`.
 
-        For another number of slots, or for rules that have to run elsewhere than before. `events` is the stream that
-        the query reads, and the options are those of `detect`. The query must be stopped; `old` stays as it is.
+        This is needed if the number of slots changes, or if rules must run in other slots than before. `events` is the
+        stream that the query reads, and the options are the same as for `detect`. Stop the query first; `old` is not
+        changed.
         """
         names = {name: options.pop(name) for name in ("type", "ts", "seq", "id", "ts_unit") if name in options}
         columns, delay_us = Columns(**names), duration_us(options.pop("delay", 0))
@@ -200,8 +212,8 @@ class RuleSet:
         if self.interests:
             from tocsin.spark import moving_batch, rescale
 
-            locations, history_us = options.pop("locations", None), _or_none(options.pop("history", None))
-            _check_none_left(options)
+            locations, history_us = options.pop("locations", None), _optional_us(options.pop("history", None))
+            _check_no_options(options)
             source, _, moving = moving_batch.prepare(
                 self.interests, self.types, events, columns,
                 locations=locations, delay_us=delay_us, history_us=history_us, slots=slots,
@@ -212,7 +224,7 @@ class RuleSet:
         from tocsin.spark.source import prepare
 
         keep = options.pop("keep", None)
-        _check_none_left(options)
+        _check_no_options(options)
         source, job = prepare(self._plan, events, columns, delay_us, slots, control, keep)
         rekey(source.frame.sparkSession, old, new, job)
 
@@ -227,7 +239,7 @@ class RuleSet:
         select: Iterable[str] | None,
         locations: DataFrame | None,
         history: Duration | None,
-        telling: bool = False,
+        log_rejected: bool = False,
     ) -> DataFrame:
         if slots is not None and (not isinstance(slots, int) or slots < 1):
             raise EventError(f"slots is a whole number from 1 on, not {slots!r}")
@@ -235,18 +247,19 @@ class RuleSet:
             from tocsin.spark.moving_batch import detect as detect_moving
 
             if keep is not None:
-                raise EventError("queries that move do not come and go while a stream runs: leave keep out")
+                raise EventError("moving queries cannot be added or removed while a stream runs: leave keep out")
             return detect_moving(
                 self.interests, self.types, events, columns,
-                locations=locations, delay_us=duration_us(delay), history_us=_or_none(history),
-                slots=slots, control=control, select=select, telling=telling,
+                locations=locations, delay_us=duration_us(delay), history_us=_optional_us(history),
+                slots=slots, control=control, select=select, log_rejected=log_rejected,
             )  # fmt: skip
         from tocsin.spark.source import detect
 
-        self._check_at_rest(locations, history)
+        self._check_no_interests(locations, history)
         return detect(
             self._plan, events, columns,
-            delay_us=duration_us(delay), slots=slots, control=control, keep=keep, select=select, telling=telling,
+            delay_us=duration_us(delay), slots=slots, control=control, keep=keep, select=select,
+            log_rejected=log_rejected,
         )  # fmt: skip
 
     def detector(
@@ -261,48 +274,50 @@ class RuleSet:
         ts_unit: str | None = None,
         history: Duration | None = None,
     ) -> Any:
-        """A `Detector` for a stream, or a `MovingDetector` for queries that move.
+        """Return a `Detector` for a stream, or a `MovingDetector` for moving queries.
 
-        `delay`: how much later than the newest an event may come (µs, "5 s" or a timedelta).
-        `ordered`: events come in canonical order (ts, seq, type, id), so that nothing waits.
-        `history`: for queries that move whose rules consume, how long events are kept (default: an hour).
+        `delay`: how much older than the newest event an event may be (µs, "5 s" or a timedelta).
+        `ordered`: whether events arrive in canonical order (ts, seq, type, id), so that no event waits.
+        `history`: how long events are kept for moving queries whose rules consume (default: an hour).
         """
         delay_us = duration_us(delay)
         if ordered and delay_us:
-            raise EventError("an ordered source has no delay: say ordered=True or delay=…, not both")
+            raise EventError("an ordered source has no delay: pass ordered=True or delay=…, not both")
         columns = Columns(type, ts, seq, id, ts_unit)
         if self.interests:
             if ordered:
-                raise EventError("queries that move put events in order themselves: leave ordered out")
+                raise EventError("moving queries sort events themselves: leave ordered out")
             consuming = any(interest.consumes for interest in self.interests)
             return self._moving(columns, delay_us, HISTORY_US if history is None and consuming else history)
-        self._check_at_rest(None, history)
+        self._check_no_interests(None, history)
         detector = Detector(self._plan, self.types, delay_us=delay_us, ordered=ordered, columns=columns)
-        detector.ahead = _on_another_core
+        detector.prefetch = _in_background
         return detector
 
     def _moving(self, columns: Columns, delay_us: int, history: Duration | None) -> MovingDetector:
-        history_us = _or_none(history)
+        history_us = _optional_us(history)
         return MovingDetector(self.interests, self.types, delay_us=delay_us, columns=columns, history_us=history_us)
 
     @staticmethod
-    def _check_at_rest(locations: object, history: object) -> None:
-        """Fails if what is for queries that move is given without any."""
+    def _check_no_interests(locations: object, history: object) -> None:
+        """Raise if `locations` or `history` is given, although there are no moving queries."""
         for name, value in (("locations", locations), ("history", history)):
             if value is not None:
-                raise EventError(f"{name} is for queries that move, and there is no interest here")
+                raise EventError(f"{name} is for moving queries, and there is no interest")
 
     def restore(self, snapshot: bytes) -> Any:
-        """A detector that goes on where the snapshot was taken: a `Detector`, or a `MovingDetector` for queries that
-        move. New and changed rules see events from there on."""
+        """Return a detector that continues from the snapshot: a `Detector`, or a `MovingDetector` for moving queries.
+
+        Rules that are new or changed since the snapshot see later events only.
+        """
         if self.interests:
             return MovingDetector.restore(snapshot, self.interests, self.types)
         return Detector.restore(snapshot, self.rules, self.types)
 
     def why(self, events: Data, id: str, /, **names: Any) -> Reason:
-        """What made the match of that id in these events: each thing that its rule asks, and what was found.
+        """Explain the match `id` in `events`. For each condition of the rule, the reason has the events that met it.
 
-        `names` are those of `detect`: what the columns are called, `id` among them.
+        `names` are the names of columns, as for `detect`. The column of ids is named by the keyword `id`.
 
         >>> fire = rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke")
         >>> from tocsin.events.types import Event
@@ -321,8 +336,11 @@ class RuleSet:
     def why_not(
         self, events: Data, id: str | None = None, /, *, at: int | None = None, rule: str | None = None, **names: Any
     ) -> list[Reason]:
-        """What became of the rules, or of one of them, at an event, that of an id or those of a time (µs): what was
-        asked and met, and the first thing that was not, with the candidate that came nearest.
+        """Explain why rules did not match at the event `id`, or at the events of the time `at` (µs).
+
+        Each reason has the conditions that were met, and the first condition that was not met, with the closest
+        candidate for it. If `rule` is given, only the rule of that name is explained. `names` are the names of columns,
+        as for `detect`.
 
         >>> fire = rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke")
         >>> from tocsin.events.types import Event
@@ -332,28 +350,27 @@ class RuleSet:
         ('value>45', 'value is 44.0')
         """
         if (id is None) == (at is None):
-            raise EventError("say which event is meant: by its id, or by its time (at)")
+            raise EventError("name the event by its id, or by its time (at)")
         return self.evidence(events, **names).why_not(id, at, rule)
 
     def evidence(self, events: Data, **names: Any) -> Evidence:
-        """These events with what the rules find in them, for several questions why and why not."""
+        """Return the events with their matches, to ask `why` and `why_not` several times."""
         if _is_frames(events):
-            raise EventError(
-                "why and why not look at events in this process: give an Arrow table, such as df.toArrow()"
-            )
+            raise EventError("why and why not need events in this process: pass an Arrow table, such as df.toArrow()")
         if self.interests:
             check_explicable(self.interests)
         return Evidence(self._plan, self.types, events, Columns(**names))
 
     def explain(self, events: Frames | None = None, **options: Any) -> str:
-        """What will be done for these rules, as text: types and columns, filters, buffers, keys, state, cost.
+        """Return the plan of these rules as text: types and columns, filters, buffers, keys, state, cost.
 
-        With DataFrames also what is pushed into Spark, and what runs in which slot; the options are those of `detect`.
+        If `events` are DataFrames, the text also has the conditions that Spark evaluates, and the rules of each slot.
+        The options are the same as for `detect`.
         """
         if events is None:
-            told = [print_interest(interest) for interest in self.interests]
-            return "\n\n".join([explain(self._plan), *told])
-        remedy = "what Spark does is shown for rules, requests and queries; use `explain()` without events"
+            interests = [print_interest(interest) for interest in self.interests]
+            return "\n\n".join([explain(self._plan), *interests])
+        remedy = "Spark plans are shown for rules, requests and queries; use `explain()` without events"
         check_supported("`explain` with events", self.program, Rule, Request, Query, remedy=remedy, verb="explain")
         from tocsin.spark.source import explain_frames
 
@@ -363,7 +380,7 @@ class RuleSet:
         return explain_frames(self._plan, events, Columns(**names), **options)
 
     def explain_svg(self) -> str:
-        """The shared operator graph, as a picture."""
+        """Return the operator graph of the rules as an SVG picture. Rules share the nodes that they have in common."""
         remedy = "the picture shows rules, requests and queries; use `explain` for text"
         check_supported("`explain_svg`", self.program, Rule, Request, Query, remedy=remedy, verb="draw")
         return picture(self._plan)
@@ -374,26 +391,30 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "tocsin-ahead")
 
 
-if hasattr(os, "register_at_fork"):  # a thread does not live on in a process that was forked
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
-def _on_another_core(work: Callable[[], T]) -> Coming[T]:
-    """Lets another core do some work, such as to sift the events that come next, if there is one."""
+def _in_background(work: Callable[[], T]) -> PrefetchedResult[T]:
+    """Run `work` in a background thread, for example to evaluate predicates on the next events.
+
+    If there is only one core, run `work` at once in this thread.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return _threads().submit(work) if cores > 1 else at_its_turn(work)
+    return _threads().submit(work) if cores > 1 else inline(work)
 
 
 def _is_frames(events: object) -> TypeGuard[Frames]:
-    """Whether events are DataFrames; without importing Spark for what are none."""
+    """Return whether events are DataFrames, without importing Spark."""
     some = next(iter(events.values()), None) if isinstance(events, Mapping) else events
     return type(some).__module__.startswith("pyspark.")
 
 
-@uncollected()
+@gc_paused()
 def rules(source: str | Path | Iterable[Statement | Interest], language: str | None = None) -> RuleSet:
-    """Rules from their text or from a file (a `Path`, or a string that names a file), or from rules made by the
-    builder.
+    """Return the rules of a text, of a file (a `Path`, or a string that names a file), or of the builder.
+
+    `language` is the language of the text; by default, it is inferred.
 
     >>> len(rules("define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke"))
     1
@@ -402,7 +423,7 @@ def rules(source: str | Path | Iterable[Statement | Interest], language: str | N
         text = _text(source)
         program = parse(text, language)
         if not program.rules:
-            raise RuleError("there is no rule here", hint="A rule starts with: define Name(…) from …")
+            raise RuleError("there is no rule", hint="A rule starts with: define Name(…) from …")
         return RuleSet(replace(program, rules=tuple(replace(rule, source=text) for rule in program.rules)))
     given = tuple(source) if isinstance(source, Iterable) else (source,)
     moving = tuple(one for one in given if isinstance(one, Interest))
@@ -417,7 +438,7 @@ def rules(source: str | Path | Iterable[Statement | Interest], language: str | N
 
 
 def duration_us(duration: Duration) -> int:
-    """A duration in microseconds.
+    """Convert `duration` to microseconds. A number is in microseconds already.
 
     >>> duration_us("1.5 s"), duration_us(timedelta(minutes=5))
     (1500000, 300000000)
@@ -438,17 +459,17 @@ def duration_us(duration: Duration) -> int:
     return micros
 
 
-def _check_none_left(options: Mapping[str, Any]) -> None:
+def _check_no_options(options: Mapping[str, Any]) -> None:
     if options:
         raise EventError(f"rekey has no option {min(options)}")
 
 
-def _or_none(duration: Duration | None) -> int | None:
+def _optional_us(duration: Duration | None) -> int | None:
     return None if duration is None else duration_us(duration)
 
 
 def _is_statement(line: str) -> bool:
-    """Whether a line without parentheses is a request or a query, and not the name of a file."""
+    """Return whether a line without parentheses is a request or a query, not the name of a file."""
     language = guess(line)
     return language == "eps" or (language == "siddhi" and " " in line.strip())
 

@@ -1,11 +1,12 @@
-"""How is something kept that must not be lost? Records in files that only grow, each with its length and checksum.
+"""Store records in an append-only log that survives crashes, and snapshots of the state of detection.
 
-A log is a folder of segments, each named by the position of its first byte; positions go on from one to the next. A
-record is a header (length, checksum, number of the record) and a payload. `append` returns when all is on the disk.
-What a crash left half written can only be at the end: it is cut off when the log is opened, and put beside it. `trim`
-deletes segments that nobody reads any more.
+A log is a folder of *segments*: files that are named by the position of their first byte. Positions are byte offsets
+that continue from one segment to the next. A record is a header (length, checksum, number of the record) and a payload.
 
-Where does detection go on after a restart? Snapshots in a folder, each named by its position in the log.
+`append` returns when all records are on disk. A crash can leave an incomplete record only at the end of the log. When
+the log is opened, this record is cut off and saved in a file of its own. `delete_before` deletes old segments.
+
+A snapshot is a file that is named by a position in the log. After a restart, detection continues at this position.
 """
 
 from __future__ import annotations
@@ -22,39 +23,39 @@ from typing import NamedTuple
 
 from tocsin.errors import StateError, TocsinError
 
-KEPT = 2
-"""The newest may turn out to be broken."""
+SNAPSHOTS_RETAINED = 2
+"""The number of snapshots that are kept: more than one, because the newest may be damaged."""
 
 
-class States:
-    """The snapshots of a folder."""
+class SnapshotFolder:
+    """The snapshots in a folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def newest_first(self) -> Iterator[tuple[int, Path]]:
-        """Position and file of each snapshot."""
+        """Yield the position and the file of each snapshot, the newest first."""
         for path in sorted(self.folder.glob("*.state"), reverse=True):
             yield int(path.stem), path
 
     def save(self, position: int, data: bytes) -> int:
-        """Writes a snapshot, whole or not at all, and deletes old ones. Returns the position of the oldest left."""
+        """Write a snapshot atomically, and delete old snapshots. Return the position of the oldest remaining one."""
         replace_file(self.folder / f"{position:020}.state", data)
         positions = list(self.newest_first())
-        for _, path in positions[KEPT:]:
+        for _, path in positions[SNAPSHOTS_RETAINED:]:
             path.unlink()
-        return positions[:KEPT][-1][0]
+        return positions[:SNAPSHOTS_RETAINED][-1][0]
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file to the disk, whole or not at all."""
-    fresh = path.with_name(f".{path.name}.part")
-    with fresh.open("wb") as file:
+    """Replace the content of the file `path` by `data` atomically, and wait until it is on disk."""
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    fresh.replace(path)
+    temporary.replace(path)
     handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -62,7 +63,7 @@ def replace_file(path: Path, data: bytes) -> None:
         os.close(handle)
 
 
-journal = logging.getLogger("tocsin.service")
+log = logging.getLogger("tocsin.service")
 
 HEADER = struct.Struct("<IIQ")
 SEGMENT_BYTES = 64 << 20
@@ -71,7 +72,7 @@ READ_BYTES = 4 << 20
 
 
 class Record(NamedTuple):
-    """What was appended, where it starts and where the next one does, and its number from 0."""
+    """A record of a log, with the positions of its start and of its end, its number from 0, and its payload."""
 
     position: int
     end: int
@@ -80,16 +81,19 @@ class Record(NamedTuple):
 
 
 class Log:
-    """Records in a folder. `append` and `trim` are called by one thread at a time, `read` by any."""
+    """A log of records in a folder.
+
+    Any thread may call `read`, but only one thread at a time may call `append` or `delete_before`.
+    """
 
     def __init__(self, folder: str | Path, *, segment_bytes: int = SEGMENT_BYTES, begin: int = 0) -> None:
-        """`begin`: the position and number that a new log starts at."""
+        """Open the log in `folder`, or create it. A new log starts at position and number `begin`."""
         self.folder = Path(folder)
         self.segment_bytes = segment_bytes
         self._changing = threading.Lock()
         self._failed: str | None = None
         self.end = begin
-        """Where the next record will be."""
+        """The position at which the next record will start."""
         self._number = begin
         self._file = self._locked = -1
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,17 +104,17 @@ class Log:
             self._path(begin).touch()
             _sync_folder(self.folder)
         self._starts = starts
-        """Where each segment starts."""
+        """The positions of the segments, in ascending order."""
         for start, next_start in pairwise(starts):
             if start + self._path(start).stat().st_size != next_start:
-                raise StateError(f"the log {self.folder} has a gap behind {self._path(start).name}")
+                raise StateError(f"the log {self.folder} has a gap after {self._path(start).name}")
         self._recover()
 
-    # ---- what is there
+    # ---- reading
 
     @property
     def begin(self) -> int:
-        """The position of the first record."""
+        """The position of the first record that the log still has."""
         return self._starts[0]
 
     @property
@@ -118,7 +122,10 @@ class Log:
         return self.end - self.begin
 
     def read(self, position: int, limit_bytes: int | None = None) -> Iterator[Record]:
-        """The records from a position on, up to the end that there is now; or as many as fit, but at least one."""
+        """Yield the records from `position` to the current end of the log.
+
+        If `limit_bytes` is given, stop after the record that reaches this number of bytes.
+        """
         end = self.end
         if not self.begin <= position <= end:
             raise StateError(f"position {position} is not in the log {self.folder}: it has {self.begin} to {end}")
@@ -139,7 +146,7 @@ class Log:
                     return
 
     def at(self, position: int) -> Record:
-        """The record that starts at a position."""
+        """Return the record that starts at `position`."""
         with self._changing:
             start = max((one for one in self._starts if one <= position), default=None)
         try:
@@ -148,46 +155,46 @@ class Log:
                 length, checksum, number = HEADER.unpack(file.read(HEADER.size))
                 payload = memoryview(file.read(length))
         except (FileNotFoundError, struct.error):
-            raise StateError(f"position {position} is not in the log {self.folder} any more") from None
+            raise StateError(f"position {position} is no longer in the log {self.folder}") from None
         if len(payload) < length or _checksum(payload, number) != checksum:
             raise StateError(f"the log has a broken record at {position} in {self.folder}")
         return Record(position, position + HEADER.size + length, number, payload)
 
-    # ---- what changes it
+    # ---- writing
 
     def append(self, payloads: Iterable[bytes]) -> list[int]:
-        """Writes records behind the last and waits until they are on the disk. Returns where each of them ends."""
+        """Append a record for each payload, and wait until they are on disk. Return the end position of each record."""
         if self._failed is not None:
             raise StateError(self._failed)
         ends: list[int] = []
-        pieces: list[bytes] = []
+        buffers: list[bytes] = []
         end, number = self.end, self._number
         for payload in payloads:
             if len(payload) > RECORD_BYTES_MAX:
                 raise TocsinError(f"a record has at most {RECORD_BYTES_MAX >> 20} MB")
-            pieces += [_header(payload, number), payload]
+            buffers += [_header(payload, number), payload]
             end += HEADER.size + len(payload)
             number += 1
             ends.append(end)
-        if not pieces:
+        if not buffers:
             return ends
         try:
-            _write(self._file, pieces)
+            _write(self._file, buffers)
         except OSError as error:
-            self._take_back(error)
+            self._undo_append(error)
         try:
             os.fdatasync(self._file)
         except OSError as error:
-            # What is on the disk cannot be known any more: a second fsync may say that all is well when it is not.
-            self._failed = f"the log {self.folder} could not be brought to the disk: {error.strerror}"
+            # The content of the disk is unknown now: a second fsync may succeed although data was lost.
+            self._failed = f"the log {self.folder} could not be written to disk: {error.strerror}"
             raise StateError(self._failed) from None
         self.end, self._number = end, number
         if end - self._starts[-1] >= self.segment_bytes:
             self._roll()
         return ends
 
-    def trim(self, before: int) -> None:
-        """Deletes segments of which every record is before a position."""
+    def delete_before(self, before: int) -> None:
+        """Delete the segments whose records all end at or before the position `before`."""
         with self._changing:
             while len(self._starts) > 1 and self._starts[1] <= before:
                 self._path(self._starts.pop(0)).unlink(missing_ok=True)
@@ -202,7 +209,7 @@ class Log:
         return self.folder / f"{start:020}.log"
 
     def _lock(self) -> None:
-        """Fails if another process has the log open."""
+        """Lock the folder for this process. Raise if another process has opened the log."""
         import fcntl
 
         self._locked = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -213,7 +220,7 @@ class Log:
             raise StateError(f"{self.folder} is in use by another process") from None
 
     def _recover(self) -> None:
-        """Finds the end, and cuts off what was left half written."""
+        """Find the end of the last segment, and cut off an incomplete record there."""
         start = self._starts[-1]
         path = self._path(start)
         size = path.stat().st_size
@@ -226,7 +233,7 @@ class Log:
         whole = self.end - start
         if whole < size:
             torn = path.with_name(f"{self.end:020}.torn")
-            journal.warning("%s: %d bytes at the end are not whole, cut off into %s", path, size - whole, torn.name)
+            log.warning("%s: %d bytes at the end are incomplete, moved to %s", path, size - whole, torn.name)
             with path.open("rb") as file:
                 file.seek(whole)
                 torn.write_bytes(file.read())
@@ -235,7 +242,7 @@ class Log:
         os.lseek(self._file, 0, os.SEEK_END)
 
     def _first_number(self) -> int:
-        """The number of the first record of the last segment."""
+        """Return the number of the first record of the last segment."""
         if len(self._starts) == 1:
             start = self._starts[0]
             size = self._path(start).stat().st_size
@@ -249,8 +256,8 @@ class Log:
             number = record.number + 1
         return number
 
-    def _take_back(self, error: OSError) -> None:
-        """Cuts off what was written of records that did not fit."""
+    def _undo_append(self, error: OSError) -> None:
+        """Cut off records that were written only in part, and raise the error."""
         message = f"the log {self.folder} cannot be written: {error.strerror}"
         try:
             os.ftruncate(self._file, self.end - self._starts[-1])
@@ -269,7 +276,10 @@ class Log:
 
 
 def records_between(folder: Path, start: int, end: int) -> Iterator[Record]:
-    """The records of a range of a log that another process has open, and that is on the disk up to there."""
+    """Yield the records from position `start` to `end` of a log that another process has open.
+
+    All records before `end` must be on disk.
+    """
     starts = sorted(int(path.stem) for path in folder.glob("*.log"))
     for begin, after in zip(starts, [*starts[1:], end], strict=True):
         if after <= start or begin >= end:
@@ -289,7 +299,10 @@ def _checksum(payload: bytes | memoryview, number: int) -> int:
 
 
 def _records(path: Path, start: int, position: int, end: int) -> Iterator[Record | None]:
-    """The records of a segment from a position up to an end; None for one that is not whole, which is the last."""
+    """Yield the records between two positions of the segment that begins at `start`.
+
+    For an incomplete or damaged record, yield None and stop.
+    """
     with path.open("rb") as file:
         file.seek(position - start)
         data, at = b"", 0
@@ -314,8 +327,8 @@ def _records(path: Path, start: int, position: int, end: int) -> Iterator[Record
             position, at = position + size, at + size
 
 
-def _write(file: int, pieces: list[bytes]) -> None:
-    data = memoryview(b"".join(pieces))
+def _write(file: int, buffers: list[bytes]) -> None:
+    data = memoryview(b"".join(buffers))
     while data:
         data = data[os.write(file, data) :]
 

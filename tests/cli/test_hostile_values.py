@@ -1,4 +1,4 @@
-"""What users write reaches the terminal as text: no markup, no links, no control characters, from any command."""
+"""All commands escape user text for the terminal: no markup, no links, no control characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tocsin import cli
 from tocsin.cli import console, serve, sites
 from tocsin.cli import simulate as demo
 from tocsin.cli import simulate as studying
-from tocsin.sites.fleet import Seen
+from tocsin.sites.fleet import ReplicaStatus
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 HOSTILE = f"[/nope][link=http://evil]x[/link]:smile:\x9b31m\u202e{ESCAPE}"
@@ -85,7 +85,7 @@ def test_check_and_explain(folder: Path) -> None:
     assert "[/nope]" in tocsin("explain", "text.tesla").stdout
 
 
-def test_a_mistake_in_rules(folder: Path) -> None:
+def test_an_error_in_rules(folder: Path) -> None:
     (folder / "wrong.tesla").write_text(f'define Fire() from Smoke(a="{HOSTILE}" and', encoding="utf-8")
     result = tocsin("check", "wrong.tesla")
     assert result.exit_code == 1
@@ -132,7 +132,7 @@ def test_wrong_usage_that_is_quoted(folder: Path, arguments: tuple[str, ...]) ->
 def test_change(folder: Path) -> None:
     result = tocsin("change", "c[/nope]\x1b[31m", "--remove", HOSTILE)
     assert result.exit_code == 0
-    assert result.stderr.startswith("the change is in c[/nope]\\x1b[31m/")
+    assert result.stderr.startswith("change written to c[/nope]\\x1b[31m/")
 
 
 def test_simulate(folder: Path) -> None:
@@ -155,8 +155,8 @@ strategies: [Centr]
     assert result.exit_code in (0, 1), result.stderr
 
 
-def test_sites_that_are_watched(capsys: pytest.CaptureFixture[str]) -> None:
-    console.say(sites._line(Seen(HOSTILE, True, {}, HOSTILE)), err=True)
+def test_watched_sites(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say(sites._line(ReplicaStatus(HOSTILE, True, {}, HOSTILE)), err=True)
     assert f"{SHOWN} starting ({SHOWN})" in capsys.readouterr().err
 
 
@@ -175,16 +175,16 @@ def test_tables_show_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_status_lines_show_text() -> None:
-    assert console.waiting(HOSTILE).plain == SHOWN
-    assert not console.waiting(HOSTILE).spans
+    assert console.status_text(HOSTILE).plain == SHOWN
+    assert not console.status_text(HOSTILE).spans
 
 
 def test_log_lines_of_the_service() -> None:
     record = logging.LogRecord("x", logging.WARNING, "", 1, "%s", (HOSTILE,), None)
-    assert serve.Plain("%(message)s").format(record) == SHOWN
+    assert serve.EscapingFormatter("%(message)s").format(record) == SHOWN
 
 
-def test_no_command_prints_past_it() -> None:
+def test_all_output_goes_through_the_console_module() -> None:
     """Text goes to the terminal through `console`, and nowhere else."""
     for path in Path(cli.__file__).parent.glob("*.py"):
         if path.name != "console.py":

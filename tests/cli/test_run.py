@@ -1,4 +1,4 @@
-"""The command line: what it prints where, and how it ends."""
+"""The command line: its output and exit codes."""
 
 import json
 import random
@@ -59,10 +59,10 @@ def test_check(folder: Path) -> None:
     result = tocsin("check", "fire.tesla")
     assert result.exit_code == 0
     assert result.stdout == "Last: Fire(area: string, temp: double)\nHot: Heat(area: string)\n"
-    assert result.stderr == "fire.tesla: 2 rules, no mistake\n"
+    assert result.stderr == "fire.tesla: 2 rules, no errors\n"
 
 
-def test_a_wrong_rule_is_one_block_with_a_caret(folder: Path) -> None:
+def test_an_invalid_rule_is_reported_with_a_caret(folder: Path) -> None:
     (folder / "wrong.tesla").write_text("define Fire()\nfrom Smoke(area=$a) and lst Temp() within 5 min from Smoke\n")
     result = tocsin("check", "wrong.tesla")
     assert result.exit_code == 1
@@ -77,7 +77,7 @@ def test_a_wrong_rule_is_one_block_with_a_caret(folder: Path) -> None:
 def test_check_against_events(folder: Path) -> None:
     result = tocsin("check", "fire.tesla", "--events", "e.csv")
     assert result.exit_code == 0
-    assert result.stderr == "fire.tesla: 2 rules, no mistake; 4 events of 2 types in e.csv\n"
+    assert result.stderr == "fire.tesla: 2 rules, no errors; 4 events of 2 types in e.csv\n"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
@@ -103,7 +103,7 @@ def test_check_finds_attributes_that_events_do_not_have(folder: Path, suffix: st
     assert hint == f"Did you mean 'values'? These rules were checked against e.{suffix}."
 
 
-def test_check_finds_kinds_that_do_not_fit(folder: Path) -> None:
+def test_check_reports_incompatible_kinds(folder: Path) -> None:
     Path("e.csv").write_text("type,ts,area,value\nTemp,1,A1,warm\nSmoke,2,A1,\n")
     result = tocsin("check", "fire.tesla", "--events", "e.csv")
     assert result.exit_code == 1
@@ -117,24 +117,24 @@ def test_check_warns_of_types_and_attributes_that_no_event_has(folder: Path) -> 
     assert result.exit_code == 0
     warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
     assert warnings == [
-        "warning: fire.tesla: line 3, column 33: no event of e.csv can be used here: there is no event type Temp",
-        "warning: fire.tesla: line 8, column 9: no event of e.csv can be used here: there is no event type Temp",
+        "warning: fire.tesla: line 3, column 33: no event of e.csv matches this: there is no event type Temp",
+        "warning: fire.tesla: line 8, column 9: no event of e.csv matches this: there is no event type Temp",
     ]
     assert "Did you mean 'Temps'?" in result.stderr
     assert "Last may never match." in result.stderr
     Path("e.csv").write_text("type,ts,area,value\nTemp,1,A1,\nSmoke,2,A1,7\n")
     result = tocsin("check", "fire.tesla", "--events", "e.csv")
     assert result.exit_code == 0
-    assert "no event of e.csv can be used here: Temp has no attribute value" in result.stderr
+    assert "no event of e.csv matches this: Temp has no attribute value" in result.stderr
 
 
-def test_rules_that_are_not_there(folder: Path) -> None:
+def test_a_missing_rules_file(folder: Path) -> None:
     result = tocsin("check", "fir.tesla")
     assert result.exit_code == 1
     assert result.stderr == "tocsin: there is no file fir.tesla\nDid you mean 'fire.tesla'?\n"
 
 
-def test_rules_that_are_no_text(folder: Path) -> None:
+def test_a_rules_file_that_is_not_text(folder: Path) -> None:
     (folder / "binary.tesla").write_bytes(b"\xff\xfe\x00")
     result = tocsin("check", "binary.tesla")
     assert result.exit_code == 1
@@ -159,14 +159,14 @@ def test_explain_as_a_drawing(folder: Path) -> None:
 def test_run_shows_the_first_matches(folder: Path) -> None:
     result = run("fire.tesla", "--events", "e.csv", "--limit", "1")
     assert result.exit_code == 0
-    assert "the first 1 of 2 matches" in result.stdout
+    assert "first 1 of 2 matches" in result.stdout
     assert "Heat" in result.stdout
     assert "Last" not in result.stdout
     assert "4 events in" in result.stderr
     assert "2 matches (Hot 1, Last 1)" in result.stderr
 
 
-def test_run_shows_none_if_none_are_wanted(folder: Path) -> None:
+def test_limit_0_prints_no_matches(folder: Path) -> None:
     result = run("fire.tesla", "--events", "e.csv", "--limit", "0")
     assert result.exit_code == 0
     assert result.stdout == ""
@@ -223,7 +223,7 @@ def test_every_format_gives_the_same_matches(folder: Path) -> None:
     assert Path("3.jsonl").read_text() == first
 
 
-def test_bad_events_are_kept(folder: Path) -> None:
+def test_dead_letters_are_written(folder: Path) -> None:
     good = "".join(f"Temp,2026-07-01T13:00:{second:02}Z,A1,20\n" for second in range(20))
     Path("e.csv").write_text(f"{CSV}{good}Temp,2026-07-01T13:01:00Z,A1,hot\nTemp\n")
     result = run("fire.tesla", "--events", "e.csv", "--dead-letters", "d.jsonl", "--json")
@@ -292,7 +292,7 @@ def test_files_in_any_order_lose_no_event(
     assert found["matches"] == right["matches"]
 
 
-def test_a_file_in_order_is_not_held_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sorted_file_is_not_held_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcomes, "CHUNK_ROWS", 30)
     write(shuffled().sort_by("ts"), Path("e.parquet"))
     held: list[int] = []
@@ -320,7 +320,7 @@ def test_the_last_line_counts_what_was_rejected_and_why(folder: Path) -> None:
     last = result.stderr.splitlines()[-1]
     assert last.startswith("34 events in ")
     assert last.endswith(
-        "3 rejected: value is not a number (2), 1 values for 4 columns (1); --dead-letters PATH keeps them"
+        "3 rejected: value is not a number (2), 1 values for 4 columns (1); write them with --dead-letters PATH"
     )
     kept = run("fire.tesla", "--events", "e.csv", "--dead-letters", "d.csv")
     assert kept.stderr.splitlines()[-1].endswith("(1); see d.csv")
@@ -328,7 +328,7 @@ def test_the_last_line_counts_what_was_rejected_and_why(folder: Path) -> None:
     assert report["reasons"] == {"value is not a number": 2, "1 values for 4 columns": 1}
 
 
-def test_rows_that_the_engine_rejects_are_counted_too(folder: Path) -> None:
+def test_events_that_the_engine_rejects_are_counted(folder: Path) -> None:
     table = pa.table({"type": ["Temp", None, "Heat"], "ts": [1, 2, None], "area": ["A"] * 3, "value": [60.0] * 3})
     pq.write_table(table, "e.parquet")
     result = run("fire.tesla", "--events", "e.parquet", "--strict")
@@ -345,7 +345,7 @@ def test_strict(folder: Path) -> None:
     assert Path("m.csv").exists()
 
 
-def test_the_last_line_shows_from_when_to_when_events_are(folder: Path) -> None:
+def test_the_last_line_shows_the_time_span_of_the_events(folder: Path) -> None:
     last = run("fire.tesla", "--events", "e.csv").stderr.splitlines()[-1]
     assert last.endswith("; from 2026-07-01T12:00:00Z to 2026-07-01T12:03:00Z; none rejected")
     Path("s.csv").write_text("type,ts,area,value\nTemp,1782907200,A1,51\nTemp,1782907100,A1,51\n")
@@ -355,12 +355,10 @@ def test_the_last_line_shows_from_when_to_when_events_are(folder: Path) -> None:
     assert "from 1970-01-01T00:29:42.907100Z to 1970-01-01T00:29:42.907200Z" in run(*wrong).stderr
 
 
-def test_a_delay_is_for_streams(folder: Path) -> None:
+def test_a_delay_needs_follow(folder: Path) -> None:
     result = run("fire.tesla", "--events", "e.csv", "--delay", "5 s")
     assert result.exit_code == 2
-    assert "for --follow only: without it, events are sorted by time" in " ".join(
-        result.stderr.replace("│", " ").split()
-    )
+    assert "needs --follow: without it, events are sorted by time" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_columns_of_other_names(folder: Path) -> None:
@@ -385,17 +383,17 @@ def test_declared_types_are_not_guessed(folder: Path) -> None:
         (("--events", "none.csv"), "there is no file or folder none.csv"),
         (("--events", "e.csv", "--ts-column", "tz"), "e.csv has no column 'tz' with the time of each event"),
         (("--events", "e.csv", "--matches", "m.xml"), "m.xml ends in '.xml', which is no known format"),
-        (("--events", "e.csv", "--matches", "e.csv"), "e.csv is one of the files of events; write somewhere else"),
+        (("--events", "e.csv", "--matches", "e.csv"), "e.csv is one of the event files; choose another output"),
     ],
 )
-def test_mistakes_end_with_1_and_a_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_errors_exit_with_1_and_a_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:
     result = run("fire.tesla", *arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith(f"tocsin: {message}")
 
 
-def test_a_rule_that_the_events_do_not_fit(folder: Path) -> None:
+def test_a_rule_that_does_not_fit_the_events(folder: Path) -> None:
     Path("e.csv").write_text(CSV.replace("value", "degrees"))
     result = run("fire.tesla", "--events", "e.csv", "--matches", "m.csv")
     assert result.exit_code == 1
@@ -419,7 +417,7 @@ def test_a_rule_that_the_events_do_not_fit(folder: Path) -> None:
         ("ring",),
     ],
 )
-def test_wrong_usage_ends_with_2(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(folder: Path, arguments: tuple[str, ...]) -> None:
     assert tocsin(*arguments).exit_code == 2
 
 
@@ -433,17 +431,17 @@ def test_ctrl_c_ends_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert result.output == ""
 
 
-def test_what_is_for_spark_only(folder: Path) -> None:
+def test_kafka_needs_spark(folder: Path) -> None:
     result = run("fire.tesla", "--events", "kafka://localhost:9092/readings")
     assert result.exit_code == 1
-    assert result.stderr.startswith("tocsin: kafka://localhost:9092/readings is for Spark: --engine embedded reads")
+    assert result.stderr.startswith("tocsin: kafka://localhost:9092/readings needs Spark: --engine embedded reads")
 
 
 def test_change(folder: Path) -> None:
     result = tocsin("change", "changes", "--add", "fire.tesla", "--remove", "Old", "--at", "2026-07-01T12:00:00Z")
     assert result.exit_code == 0
     (file,) = Path("changes").iterdir()
-    assert result.stderr == f"the change is in {file}\n"
+    assert result.stderr == f"change written to {file}\n"
     assert file.suffix == ".json"
     assert json.loads(file.read_text()) == {"add": FIRE, "remove": ["Old"], "at": 1_782_907_200_000_000}
     assert tocsin("change", "changes", "--remove", "Last", "--remove", "Hot", "--at", "17").exit_code == 0
@@ -525,24 +523,24 @@ def test_why_of_a_request_and_of_a_query(folder: Path) -> None:
         "@info(name='Hot') from Temp[value > 50.0] select area insert into Out;\n"
     )
     (match,) = json.loads(run("pair.eps", "--events", "e.csv", "--json").stdout)["matches"]
-    told = tocsin("why", "pair.eps", "--events", "e.csv", "--id", match["id"])
-    assert told.exit_code == 0, told.stderr
-    assert told.stdout.startswith("Pair matched at Smoke@")
-    assert '✓ t.area=s.area: t.area is "A1", s.area is "A1"' in told.stdout
-    told = tocsin("why", "pair.eps", "--events", "e.csv", "--at", "2026-07-01T12:03:00Z")
-    assert '✗ t.area=s.area: t.area is "A1", s.area is "A2"' in told.stdout
+    result = tocsin("why", "pair.eps", "--events", "e.csv", "--id", match["id"])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("Pair matched at Smoke@")
+    assert '✓ t.area=s.area: t.area is "A1", s.area is "A1"' in result.stdout
+    result = tocsin("why", "pair.eps", "--events", "e.csv", "--at", "2026-07-01T12:03:00Z")
+    assert '✗ t.area=s.area: t.area is "A1", s.area is "A2"' in result.stdout
     (match,) = json.loads(run("hot.siddhi", "--events", "e.csv", "--json").stdout)["matches"]
-    told = tocsin("why", "hot.siddhi", "--events", "e.csv", "--id", match["id"])
-    assert "✓ value > 50.0: value is 51.0" in told.stdout
-    told = tocsin("why", "hot.siddhi", "--events", "e.csv", "--at", "2026-07-01T12:00:00Z")
-    assert "✗ value > 50.0: value is 46.5" in told.stdout
+    result = tocsin("why", "hot.siddhi", "--events", "e.csv", "--id", match["id"])
+    assert "✓ value > 50.0: value is 51.0" in result.stdout
+    result = tocsin("why", "hot.siddhi", "--events", "e.csv", "--at", "2026-07-01T12:00:00Z")
+    assert "✗ value > 50.0: value is 46.5" in result.stdout
 
 
-def test_why_says_how_many_rows_are_rejected(folder: Path) -> None:
+def test_why_reports_rejected_rows(folder: Path) -> None:
     Path("e.csv").write_text(f"{CSV}Temp\n")
     result = tocsin("why", "fire.tesla", "--events", "e.csv", "--at", "2026-07-01T12:02:00Z")
     assert result.exit_code == 0
-    assert result.stderr == "1 row of e.csv rejected: tocsin run says why, with --dead-letters\n"
+    assert result.stderr == "1 row of e.csv rejected; see the reasons with tocsin run --dead-letters\n"
 
 
 def test_why_without_an_event(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`tocsin run` with queries that move: in this process, on Spark over what is there, and following."""
+"""`tocsin run` with moving queries: in this process, on Spark over existing events, and following."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def seen(rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
 def test_check(folder: Path) -> None:
     result = tocsin("check", "jams.mcep")
     assert "Near: Jam around Position" in result.stdout
-    assert "1 rule and 1 interest, no mistake" in result.stderr
+    assert "1 rule and 1 interest, no errors" in result.stderr
 
 
 def test_in_this_process(folder: Path) -> None:
@@ -88,23 +88,23 @@ def test_in_this_process(folder: Path) -> None:
     found = json.loads(tocsin(*arguments).stdout)
     assert seen(found["matches"]) == RIGHT
     assert found["counts"]["matches"] == 4
-    assert found["dead_letters"] == ["x and y are no place: Position@1767225605000000(y=0.0)"]
+    assert found["dead_letters"] == ["x and y are not a position: Position@1767225605000000(y=0.0)"]
 
 
-def test_mistakes(folder: Path) -> None:
+def test_wrong_options(folder: Path) -> None:
     (folder / "plain.tesla").write_text("define Hot() from Brake()", encoding="utf-8")
     result = tocsin("run", "plain.tesla", "--events", "e.csv", "--locations", "l.csv", "--engine", "embedded")
     assert result.exit_code == 2
     assert "has no interest" in result.stderr
     result = tocsin("run", "jams.mcep", "--events", "e.csv", "--follow", "--rules-folder", "changes")
     assert result.exit_code == 2
-    assert "queries that move" in result.stderr
+    assert "moving queries" in result.stderr
 
 
 def test_on_spark(folder: Path, spark: SparkSession) -> None:
     found = json.loads(tocsin("run", "jams.mcep", "--events", "e.csv", "--locations", "l.csv", "--json").stdout)
     assert seen(found["matches"]) == RIGHT
-    assert found["dead_letters"] == ["x and y are no place: Position@1767225605000000(y=0.0)"]
+    assert found["dead_letters"] == ["x and y are not a position: Position@1767225605000000(y=0.0)"]
 
 
 def follow(*arguments: str, rows: int) -> str:
@@ -135,7 +135,7 @@ def delivered() -> list[dict[str, Any]]:
     return [row for path in paths for row in pq.read_table(path).to_pylist()]
 
 
-def test_following_and_going_on_in_another_number_of_slots(folder: Path, spark: SparkSession) -> None:
+def test_a_followed_run_resumes_with_another_number_of_slots(folder: Path, spark: SparkSession) -> None:
     for name, text in (("events", EVENTS), ("locations", LOCATIONS)):
         (folder / name).mkdir()
         (folder / name / "1.csv").write_text(text, encoding="utf-8")

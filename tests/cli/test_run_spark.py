@@ -1,4 +1,4 @@
-"""`tocsin run` on Spark: the answers of the engine in this process, and streams that are stopped and go on."""
+"""`tocsin run` on Spark: the same answers as in this process, and streams that stop and resume."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def matches(folder: str = "out") -> list[tuple[str, str]]:
     return sorted((row["rule"], row["area"]) for row in found)
 
 
-def test_the_answers_are_those_of_this_process(folder: Path) -> None:
+def test_the_matches_equal_those_of_this_process(folder: Path) -> None:
     embedded = json.loads(tocsin("run", "fire.tesla", "--events", "e.csv", "--engine", "embedded", "--json").stdout)
     result = tocsin("run", "fire.tesla", "--events", "e.csv", "--json")
     assert result.exit_code == 0
@@ -156,10 +156,10 @@ def test_a_folder_of_matches(folder: Path) -> None:
     assert pq.read_table("fires")["rule"].to_pylist() == ["Hot", "Last"]
     again = tocsin("run", "fire.tesla", "--events", "e.csv", "--matches", "fires")
     assert again.exit_code == 1
-    assert again.stderr.startswith("tocsin: there is something in fires already")
+    assert again.stderr.startswith("tocsin: fires is not empty")
 
 
-def test_bad_lines_are_told_with_the_reason(folder: Path) -> None:
+def test_bad_lines_are_reported_with_the_reason(folder: Path) -> None:
     good = "".join(f"Temp,2026-07-01T13:00:{second:02}Z,A1,20\n" for second in range(20))
     Path("e.csv").write_text(f"{CSV}{good}Temp,2026-07-01T13:01:00Z,A1,hot\nTemp,tomorrow,A1,60\nTemp\n")
     result = tocsin("run", "fire.tesla", "--events", "e.csv", "--dead-letters", "d.jsonl", "--json")
@@ -175,7 +175,7 @@ def test_bad_lines_are_told_with_the_reason(folder: Path) -> None:
     last = strict.stderr.splitlines()[-1]
     assert last.startswith("24 events in ")
     assert "; from 2026-07-01T12:00:00Z to 2026-07-01T13:00:19Z; 3 rejected: " in last
-    assert last.endswith("; --dead-letters PATH keeps them")
+    assert last.endswith("; write them with --dead-letters PATH")
     letters = [json.loads(line) for line in Path("d.jsonl").read_text().splitlines()]
     assert sorted((letter["reason"], letter["event"]) for letter in letters) == [
         ("1 values for 4 columns", "Temp"),
@@ -202,17 +202,17 @@ def test_event_notation_and_more_matches_than_are_collected(folder: Path, monkey
     ("arguments", "code", "message"),
     [
         (("--events", "none.csv"), 1, "there is no file or folder none.csv"),
-        (("--events", "e.csv", "--delay", "5 s"), 2, "for --follow only: without it, events are sorted by time"),
+        (("--events", "e.csv", "--delay", "5 s"), 2, "needs --follow: without it, events are sorted by time"),
         (("--events", "e.csv", "--follow", "--delay", "soon"), 1, "'soon' is not a duration"),
         (("--events", "e.csv", "--matches", "m.xml"), 1, "m.xml ends in '.xml', which is no known format"),
-        (("--events", "e.csv", "--matches", "e.csv"), 1, "e.csv is one of the files of events"),
+        (("--events", "e.csv", "--matches", "e.csv"), 1, "e.csv is one of the event files"),
         (("--events", "e.csv", "--follow"), 1, "e.csv is a file, and --follow waits for new ones"),
         (("--events", ".", "--matches", "m", "--follow"), 1, "m is in the folder of events"),
-        (("--events", "e.csv", "--metrics", "0"), 2, "this is for --follow only"),
+        (("--events", "e.csv", "--metrics", "0"), 2, "this needs --follow"),
         (("--events", "kafka://nowhere/", "--follow"), 1, "'kafka://nowhere/' is not the address of a Kafka topic"),
     ],
 )
-def test_mistakes(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_errors(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
     result = tocsin("run", "fire.tesla", *arguments)
     assert result.exit_code == code
     assert message in " ".join(result.stderr.replace("│", " ").split())
@@ -224,7 +224,7 @@ def test_kafka_needs_declared_types(folder: Path) -> None:
     from tocsin.spark import connectors
 
     with pytest.raises(TocsinError, match="declare the types in the rules"):
-        connectors.declared({}, Columns())
+        connectors.declared_kinds({}, Columns())
 
 
 def test_lines_of_a_topic(spark: SparkSession) -> None:
@@ -234,21 +234,21 @@ def test_lines_of_a_topic(spark: SparkSession) -> None:
     from tocsin.spark import connectors
 
     types = {"Temp": EventType("Temp", (("area", Kind.STRING), ("value", Kind.INT)))}
-    messages = ['{"type":"Temp",\n"ts":"2026-07-01T12:00:00Z","area":7,"value":46}', '{"type":"Temp","ts":5}', "{"]
+    messages = ['{"type":"Temp",\n"ts":"2026-07-01T12:00:00Z","area":7,"value":46}', '{"type":"Temp","ts":"noon"}', "{"]
     messages.append('{"type":"Temp","ts":"2026-07-01T12:00:00Z","id":"mine","value":4.5}')
     lines = spark.createDataFrame([(message.encode(),) for message in messages], "_line binary")
-    shape = connectors.Shape("Kafka", connectors.declared(types, Columns(id="id")))
-    first, *others = connectors.typed(lines.coalesce(1), shape).toArrow().to_pylist()
+    shape = connectors.SourceSchema("Kafka", connectors.declared_kinds(types, Columns(id="id")))
+    first, *others = connectors.parse_lines(lines.coalesce(1), shape).toArrow().to_pylist()
     assert (first["area"], first["value"], first["id"], first["_unreadable"]) == ("7", 46, None, None)
     assert [row["_unreadable"]["reason"] for row in others] == [
-        "ts is 5, which is not a time",
+        'ts is "noon", which is not a time',
         "invalid JSON: Expecting property name enclosed in double quotes, column 2",
         "value is 4.5, which is not a whole number",
     ]
     assert others[2]["ts"] is None
 
 
-def test_follow_goes_on_where_it_was(folder: Path) -> None:
+def test_follow_resumes_where_it_stopped(folder: Path) -> None:
     put("1", [("Temp", 0, "A1", 51.0), ("Smoke", 60, "A2", None)])
     put("2", [("Temp", 61, "A9", 1.0)])
     options = ("--matches", "out", "--metrics", "metrics.prom", "--dead-letters", "dead")
@@ -296,9 +296,9 @@ def test_rules_change_while_it_follows(folder: Path) -> None:
     Path("changes/wrong.json").write_text('{"add": "define nonsense"}')
     result = follow("--matches", "out", "--rules-folder", "changes", until=done)
     assert result.exit_code == 0, result.output
-    assert "wrong.json was not taken: " in result.stderr
+    assert "wrong.json was rejected: " in result.stderr
     assert "adds Hot\n" in result.stderr
-    assert "adds Flood; started again from the checkpoint, to keep Rain\n" in result.stderr
+    assert "adds Flood; restarted from the checkpoint, to keep Rain\n" in result.stderr
     assert matches() == [("Flood", "A3"), ("Hot", "A2"), ("Last", "A1")]
 
 
@@ -311,7 +311,7 @@ def changes() -> int:
     return 0 if control == "-" else json.loads(control)["logOffset"] + 1
 
 
-def test_matches_that_are_written_nowhere_are_printed(folder: Path) -> None:
+def test_matches_without_an_output_are_printed(folder: Path) -> None:
     Path("in").mkdir()
     Path("in/1.csv").write_text(CSV)
     Path("in/2.csv").write_text("type,ts,area,value\nTemp,2026-07-01T12:09:00Z,A1,1\nnonsense\n")
@@ -411,7 +411,7 @@ ODD = {
     "latin.csv": HEAD + b"A,2024-01-01,1,\xff\xfe\nA,2024-01-02,2,\xc3\xa4\n",
     "nanos.csv": HEAD + b"A,2024-01-01T12:00:00+01:00,2,y\nA,2024-01-01 12:00:00.123456789,1,x\nA,soon,3,z\n",
     "far.csv": HEAD + b"A,0000-12-31,1,x\nA,0001-01-01,2,x\nA,9999-12-31T23:59:59.999999,3,x\nA,10000-01-01,4,x\n",
-    "nameless.csv": b",type,ts,n,s,\n0,A,2024-01-01,1,x,\n1,A,2024-01-02,2,x,\n",
+    "no_name.csv": b",type,ts,n,s,\n0,A,2024-01-01,1,x,\n1,A,2024-01-02,2,x,\n",
     "names.csv": 'type,ts,n,s,Solar.R,"a ""b""",c`d,e:f,ü,Type\nA,2024-01-01,1,x,1,2,3,4,5,6\n'.encode(),
     "missing.jsonl": DAY + b'"n":1}\n' + DAY + b'"s":"x"}\n{"type":"A","n":3}\n',
     "nested.jsonl": DAY + b'"n":1,"s":"x","o":{"a":1},"l":[1]}\n' + DAY + b'"n":{},"s":null}\n',
@@ -424,7 +424,7 @@ ODD = {
 def compared(file: str, rule: str) -> dict[str, int]:
     """The counts of a run, if both engines have the same answer and reject the same rows for the same reasons."""
     Path("all.tesla").write_text(rule)
-    told = []
+    compared_runs = []
     for engine in ("embedded", "spark"):
         written = ("--matches", f"{engine}.jsonl", "--dead-letters", f"dead-{engine}.jsonl")
         result = tocsin("run", "all.tesla", "--events", file, "--engine", engine, "--json", *written)
@@ -432,21 +432,21 @@ def compared(file: str, rule: str) -> dict[str, int]:
         matches = sorted(Path(f"{engine}.jsonl").read_text().splitlines())
         dead = [json.loads(line) for line in Path(f"dead-{engine}.jsonl").read_text().splitlines()]
         reasons = sorted((re.sub(rf"^{file}, line \d+: ", "", one["reason"]), one["event"]) for one in dead)
-        told.append((json.loads(result.stdout)["counts"], matches, reasons))
-    assert told[0] == told[1]
-    counts: dict[str, int] = told[0][0]
+        compared_runs.append((json.loads(result.stdout)["counts"], matches, reasons))
+    assert compared_runs[0] == compared_runs[1]
+    counts: dict[str, int] = compared_runs[0][0]
     return counts
 
 
 @pytest.mark.parametrize("file", ODD)
-def test_text_is_read_as_in_this_process(folder: Path, file: str) -> None:
+def test_text_is_parsed_as_in_this_process(folder: Path, file: str) -> None:
     Path(file).write_bytes(ODD[file])
     whole = file in ("bom.csv", "numbers.csv", "words.csv", "large.csv", "nulls.csv")
     rule = "define Seen(n: double, s: string) from A() where n = A.n, s = A.s\n"
     assert compared(file, "define Seen() from A()\n" if whole else rule)["matches"] > 0
 
 
-def test_parquet_of_every_type_is_read_as_in_this_process(folder: Path) -> None:
+def test_parquet_of_every_type_is_parsed_as_in_this_process(folder: Path) -> None:
     """Nanoseconds as pandas writes them, types that Spark cannot read, and names that differ only in case."""
     nanos = [1_704_110_400_123_456_789, -1, 1_704_110_400_000_000_000]
     table = pa.table(
@@ -482,4 +482,4 @@ def test_parquet_files_of_different_types_are_not_followed(spark: SparkSession, 
         table = pa.table({"type": ["Temp"], "ts": pa.array([NOON], pa.timestamp("s")).cast(type)})
         pq.write_table(table, tmp_path / f"{name}.parquet")
     with pytest.raises(EventError, match=r"the same columns: 'ts' of .* is timestamp\[us\], timestamp\[ns\]"):
-        connectors.shape_of(spark, str(tmp_path), Columns(), {})
+        connectors.infer_schema(spark, str(tmp_path), Columns(), {})

@@ -1,4 +1,4 @@
-"""Many cases of queries that move in one Spark query: each is a tenant, with types, rules and interests of its own."""
+"""Run many cases of moving queries in one Spark query: each is a tenant with its own types, rules and interests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tocsin
 from tests.conformance.packs import Move, Row, rows_of
 from tests.conformance.spark import PATIENCE_S, conf, write
 from tests.simulation.moving import Moving, dense
-from tests.simulation.ranges import expected, nameless, told
+from tests.simulation.ranges import by_range, expected, without_ids
 from tocsin.events.types import Event
 from tocsin.language.mcep.ast import Interest
 from tocsin.reference.ranges import coverings
@@ -26,7 +26,7 @@ from tocsin.spark import stream as control
 
 @dataclass(frozen=True)
 class MovingQuery:
-    """What is packed together, and how it is run."""
+    """The cases of a pack, and how it runs."""
 
     name: str
     seed: int
@@ -38,9 +38,9 @@ class MovingQuery:
     restarts: int = 1
     history_us: int | None = 10_000
     apart: bool = False
-    """Whether location updates come by themselves."""
+    """Whether location updates are a separate input."""
     rekeyed: int | None = None
-    """A stream goes on with so many slots after the first restart."""
+    """The number of slots of a stream after its first restart."""
 
     def __str__(self) -> str:
         return self.name
@@ -48,7 +48,7 @@ class MovingQuery:
 
 @dataclass(frozen=True)
 class MovingPack:
-    """The tenants of a query."""
+    """The tenants of one query."""
 
     query: MovingQuery
 
@@ -57,7 +57,7 @@ class MovingPack:
         found = []
         for number in range(self.query.tenants):
             case = dense(self.query.seed + number, queries=2)
-            found.append(moved(case if self.query.named else nameless(case), f"t{number}_"))
+            found.append(moved(case if self.query.named else without_ids(case), f"t{number}_"))
         return found
 
     @cached_property
@@ -69,19 +69,19 @@ class MovingPack:
         return [event for _, events in self.cases for event in events]
 
     def wrong(self, rows: Sequence[Row]) -> list[str]:
-        """The queries that did not get what the reference says."""
-        found = told(rows)
+        """Return the queries whose deliveries differ from the reference."""
+        found = by_range(rows)
         wrong = []
         for interests, events in self.cases:
             for one in interests:
-                right = expected(coverings(one, events, self.query.history_us))
-                if found.pop(one.name, []) != right:
+                expected_rows = expected(coverings(one, events, self.query.history_us))
+                if found.pop(one.name, []) != expected_rows:
                     wrong.append(one.name)
         return wrong + list(found)
 
 
 def moved(case: Moving, prefix: str) -> tuple[tuple[Interest, ...], tuple[Event, ...]]:
-    """A case among others."""
+    """Rename a case, to run it beside others."""
     move = Move(prefix)
     interests = tuple(
         replace(
@@ -97,7 +97,7 @@ def moved(case: Moving, prefix: str) -> tuple[tuple[Interest, ...], tuple[Event,
 
 
 def table(events: Sequence[Event], query: MovingQuery) -> pa.Table:
-    """Events as a table."""
+    """Convert events to a table."""
     columns = {
         "type": pa.array([event.type for event in events], pa.string()),
         "ts": pa.array([event.ts for event in events], pa.int64()),
@@ -116,9 +116,9 @@ def is_location(event: Event) -> bool:
 
 
 def batch(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
-    """What all tenants are delivered, of tables of several files and in no order."""
-    query, chance = pack.query, Random(pack.query.seed)
-    shuffled = chance.sample(pack.events, len(pack.events))
+    """Return the deliveries of all tenants, from unordered tables of several files."""
+    query, rng = pack.query, Random(pack.query.seed)
+    shuffled = rng.sample(pack.events, len(pack.events))
     parts = {"events": shuffled}
     if query.apart:
         parts = {
@@ -142,10 +142,10 @@ def batch(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
 
 
 def stream(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
-    """What all tenants are delivered, of micro-batches, with restarts in between."""
-    query, chance = pack.query, Random(pack.query.seed)
-    late = sorted(pack.events, key=lambda event: event.ts + chance.randint(0, query.delay_us))
-    cuts = sorted(chance.sample(range(1, len(late)), query.batches - 1))
+    """Return the deliveries of all tenants, from micro-batches with restarts in between."""
+    query, rng = pack.query, Random(pack.query.seed)
+    late = sorted(pack.events, key=lambda event: event.ts + rng.randint(0, query.delay_us))
+    cuts = sorted(rng.sample(range(1, len(late)), query.batches - 1))
     (folder / "control").mkdir(parents=True)
     found: dict[int, pa.Table] = {}
     stops = {round(query.batches * n / (query.restarts + 1)) for n in range(1, query.restarts + 1)}
@@ -166,7 +166,7 @@ def stream(spark: SparkSession, pack: MovingPack, folder: Path) -> list[Row]:
 
 
 def run(spark: SparkSession, pack: MovingPack, folder: Path, found: dict[int, pa.Table]) -> None:
-    """Runs what is there. A batch that runs again replaces what it found before."""
+    """Run all available data. A batch that runs again replaces its earlier output."""
     events, options = reading(spark, pack.query, folder)
     report = tocsin.rules(pack.interests).report(events, **options)
 
@@ -182,7 +182,7 @@ def run(spark: SparkSession, pack: MovingPack, folder: Path, found: dict[int, pa
 
 
 def reading(spark: SparkSession, query: MovingQuery, folder: Path) -> tuple[DataFrame, dict[str, Any]]:
-    """The events of a stream, and how they are read."""
+    """The events of a stream, and their source."""
     reader = spark.readStream.option("maxFilesPerTrigger", 1 if query.apart else 2)
     frames: dict[str, DataFrame] = {}
     for name in ("events", "locations") if query.apart else ("events",):
@@ -205,7 +205,7 @@ def checkpoint(query: MovingQuery, folder: Path) -> Path:
 
 
 def rekey(spark: SparkSession, pack: MovingPack, folder: Path) -> MovingPack:
-    """The pack, whose state is in another number of slots now."""
+    """Return the pack with its state in another number of slots."""
     assert pack.query.rekeyed is not None
     new = replace(pack.query, slots=pack.query.rekeyed)
     events, options = reading(spark, new, folder)
@@ -216,7 +216,7 @@ def rekey(spark: SparkSession, pack: MovingPack, folder: Path) -> MovingPack:
 
 
 def delivered(report: pa.Table) -> list[Row]:
-    """The markers and matches of a report that has no dead letters."""
+    """Return the markers and matches of a report without dead letters."""
     rows = rows_of(report)
     assert not [row for row in rows if row["_reason"] is not None]
     return [{name: row[name] for name in row if name[0] != "_"} for row in rows if row["_metrics"] is None]

@@ -1,4 +1,4 @@
-"""Rules over sites: small random networks, and what their sinks get, beside what the reference says they should."""
+"""Rules over sites: small random networks, and the matches of their sinks compared with the reference."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tocsin.events.types import Event, Kind
 from tocsin.language import parse
 from tocsin.language.syntax.ast import Attribute, Comparison, Literal, Pattern, Rule
 from tocsin.overlay import messages as m
-from tocsin.overlay.codec import decode, encode, restore, snapshot
+from tocsin.overlay.codec import decode, encode, kind_of, restore, snapshot
 from tocsin.overlay.strategies import STRATEGIES, Sites, strategy
 from tocsin.reference import patterns
 from tocsin.simulation.network import Watch
-from tocsin.simulation.runs import deployed
+from tocsin.simulation.runs import deploy
 
 ALL = {**STRATEGIES, **{f"{name} eager": replace(STRATEGIES[name], eager=True) for name in ("STpp", "MTpp")}}
-TALLYING = {name: strategy(name) for name in ("ST+tally", "MT+tally", "MTpp+tally")}
-BY_NAME = {**ALL, **TALLYING}
+WITH_AGGREGATES = {name: strategy(name) for name in ("ST+aggregates", "MT+aggregates", "MTpp+aggregates")}
+BY_NAME = {**ALL, **WITH_AGGREGATES}
 DECLARED = {type.name: type for type in TYPES}
 
 
 def swept(seeds: range, checked: Callable[[random.Random, int], Counter[str]]) -> Counter[str]:
-    """What was sent in the cases of all seeds; the seed of one that fails is told."""
+    """Count the messages of the cases of all seeds; report the seed of a case that fails."""
     sent: Counter[str] = Counter()
     for seed in seeds:
         try:
@@ -41,7 +41,7 @@ def swept(seeds: range, checked: Callable[[random.Random, int], Counter[str]]) -
 
 
 def table(events: Sequence[Event]) -> pa.Table:
-    """Events as a batch; all types have the same attributes."""
+    """Return events as a batch; all types have the same attributes."""
     columns = {
         "type": pa.array([event.type for event in events], pa.string()),
         "ts": pa.array([event.ts for event in events], pa.int64()),
@@ -54,79 +54,79 @@ def table(events: Sequence[Event]) -> pa.Table:
     return pa.table(columns)
 
 
-def network_of(chance: random.Random, rules: Sequence[Rule]) -> Sites:
-    """A connected network, with sources and sinks anywhere."""
-    count = chance.choice([1, 2, 3, 3, 4, 5, 6])
+def network_of(rng: random.Random, rules: Sequence[Rule]) -> Sites:
+    """Generate a connected network with sources and sinks at random processors."""
+    count = rng.choice([1, 2, 3, 3, 4, 5, 6])
     names = [str(number) for number in range(count)]
-    links = {(names[number], names[chance.randrange(number)]) for number in range(1, count)}
-    links |= {tuple(chance.sample(names, 2)) for _ in range(chance.choice([0, 0, 1, 2, 4]) if count > 1 else 0)}
+    links = {(names[number], names[rng.randrange(number)]) for number in range(1, count)}
+    links |= {tuple(rng.sample(names, 2)) for _ in range(rng.choice([0, 0, 1, 2, 4]) if count > 1 else 0)}
     delays = {}
     for here, there in sorted(links):
-        delays[here, there] = delays[there, here] = chance.choice([1, 2, 3, 5])
+        delays[here, there] = delays[there, here] = rng.choice([1, 2, 3, 5])
     sources: dict[str, set[str]] = {name: set() for name in names}
     for type in DECLARED:
-        for name in chance.sample(names, min(count, chance.choice([1, 1, 1, 1, 2]))):
+        for name in rng.sample(names, min(count, rng.choice([1, 1, 1, 1, 2]))):
             sources[name].add(type)
     composite = sorted({rule.emits.name for rule in rules})
     sinks = {}
-    for number in range(chance.choice([1, 1, 2, 3])):
-        wanted = [Pattern(type) for type in chance.sample(composite, chance.randint(1, len(composite)))]
-        if chance.random() < 0.3:
-            test = Comparison(">", Attribute("n"), Literal(chance.randint(0, 2), Kind.INT))
-            wanted.append(Pattern(chance.choice("ABC"), chance.choice([(), (test,)])))
-        sinks[f"{chance.choice(names)}/{number}"] = tuple(wanted)
+    for number in range(rng.choice([1, 1, 2, 3])):
+        wanted = [Pattern(type) for type in rng.sample(composite, rng.randint(1, len(composite)))]
+        if rng.random() < 0.3:
+            test = Comparison(">", Attribute("n"), Literal(rng.randint(0, 2), Kind.INT))
+            wanted.append(Pattern(rng.choice("ABC"), rng.choice([(), (test,)])))
+        sinks[f"{rng.choice(names)}/{number}"] = tuple(wanted)
     return Sites(delays, {name: frozenset(types) for name, types in sources.items() if types}, sinks)
 
 
 def check(
     rules: Sequence[Rule], given: Sequence[Event], strategy: str, seed: int, watched: Watch | None = None
 ) -> Counter[str]:
-    """Every sink gets exactly the reference's matches and the events that it wants, once, in order.
+    """Check that every sink gets exactly the expected matches and the events that it wants, once, in order.
 
     `watched`: called with every message, too.
     """
-    chance = random.Random(seed)
-    sites = network_of(chance, rules)
+    rng = random.Random(seed)
+    sites = network_of(rng, rules)
     events = [replace(event, id=event.id or f"e{number}") for number, event in enumerate(given)]
     homes = {type: [name for name, types in sites.sources.items() if type in types] for type in DECLARED}
-    at = {event.id: chance.choice(homes[event.type]) for event in events}
-    through = (lambda message: decode(encode(message))) if chance.random() < 0.2 else (lambda message: message)
+    at = {event.id: rng.choice(homes[event.type]) for event in events}
+    through = (lambda message: decode(encode(message))) if rng.random() < 0.2 else (lambda message: message)
     sent: Counter[str] = Counter()
     carried: set[tuple[str, str, str, str]] = set()
 
     def watch(sender: str, receiver: str, message: m.Message) -> None:
-        sent[type(message).__name__] += 1
+        sent[kind_of(message)] += 1
         if watched is not None:
             watched(sender, receiver, message)
         for tree, id in carried_by(message):
             assert (sender, receiver, tree, id) not in carried, f"{id} twice from {sender} to {receiver} for {tree}"
             carried.add((sender, receiver, tree, id))
 
-    network = deployed(
+    network = deploy(
         sites,
         BY_NAME[strategy],
         DECLARED,
         rules,
         watch=watch,
         through=through,
-        period_us=chance.choice([1, 3, 10, 100]),
+        period_us=rng.choice([1, 3, 10, 100]),
     )
     latest = max((event.ts for event in events), default=0) + 2
-    ends = [*sorted(chance.sample(range(latest), min(latest, chance.choice([0, 0, 1, 3, 8, 20])))), 1000]
-    together = chance.random() < 0.5
+    ends = [*sorted(rng.sample(range(latest), min(latest, rng.choice([0, 0, 1, 3, 8, 20])))), 1000]
+    together = rng.random() < 0.5
     if not together:
-        network.jitter_us = lambda: chance.choice([0, 0, 1, 5, 50])
+        network.jitter_us = lambda: rng.choice([0, 0, 1, 5, 50])
     done = dict.fromkeys(sites.processors, 0)
     while any(count < len(ends) for count in done.values()):
-        name = chance.choice([name for name, count in done.items() if count < len(ends)])
+        name = rng.choice([name for name, count in done.items() if count < len(ends)])
         for one in sites.processors if together else [name]:
             start = ends[done[one] - 1] if done[one] else -1000
             end = ends[done[one]]
             own = [event for event in events if start <= event.ts < end and at[event.id] == one]
             network.processors[one].publish(table(own), end)
             done[one] += 1
-        network.run(None if together else chance.choice([0, 1, 3, 10, 40]))
-        if chance.random() < 0.2:
+        network.run(None if together else rng.choice([0, 1, 3, 10, 40]))
+        if rng.random() < 0.2:
             for one, processor in network.processors.items():
                 again = restore(snapshot(processor), processor.links, BY_NAME[strategy], DECLARED, rules)
                 network.processors[one] = again
@@ -138,12 +138,12 @@ def check(
         got = [
             (row["rule"], row["id"], row["ts"], [part["id"] for part in row["parts"]]) for row in rows if row["rule"]
         ]
-        right = [
+        expected = [
             (match.rule, match.id, match.ts, [part.id for part in match.parts])
             for match in matches
             if match.type in types
         ]
-        assert got == right, difference(got, right)
+        assert got == expected, difference(got, expected)
         values = [{name: row[name] for name in KINDS if row.get(name) is not None} for row in rows if row["rule"]]
         for value, match in zip(values, [match for match in matches if match.type in types], strict=True):
             assert value == {name: item for name, item in match.attributes.items() if item is not None}
@@ -156,12 +156,12 @@ def check(
 
 
 def fits(fact: patterns.Fact, pattern: Pattern) -> bool:
-    """Whether a subscription asks for an event."""
+    """Return whether a subscription matches an event."""
     return fact.type == pattern.type and all(patterns.holds(test, {None: fact}, {}) for test in pattern.constraints)
 
 
 def carried_by(message: m.Message) -> Iterator[tuple[str, str]]:
-    """The events in a message, by tree and id."""
+    """Return the events in a message, by tree and id."""
     if isinstance(message, m.Answer):
         yield from ((message.tree, id) for id in message.batch["id"].to_pylist())
     if isinstance(message, m.Events):
@@ -169,65 +169,66 @@ def carried_by(message: m.Message) -> Iterator[tuple[str, str]]:
             yield from ((tree, id) for bit, tree in enumerate(message.trees) if label >> bit & 1)
 
 
-def difference(got: list[object], right: list[object]) -> str:
-    """Where the two lists part."""
+def difference(got: list[object], expected: list[object]) -> str:
+    """Describe the first difference of two lists."""
     at = next(
-        (row for row, both in enumerate(zip(got, right, strict=False)) if both[0] != both[1]), min(len(got), len(right))
+        (row for row, both in enumerate(zip(got, expected, strict=False)) if both[0] != both[1]),
+        min(len(got), len(expected)),
     )
-    return f"{len(got)} for {len(right)}, from row {at}: {got[at : at + 3]} for {right[at : at + 3]}"
+    return f"{len(got)} for {len(expected)}, from row {at}: {got[at : at + 3]} for {expected[at : at + 3]}"
 
 
 def _notices(network):  # type: ignore[no-untyped-def]
     return [notice for processor in network.processors.values() for notice in processor.notices]
 
 
-def sequences(chance: random.Random) -> tuple[list[Rule], list[Event]]:
-    """Sequences over types that come at different rates, so that masters are chosen, change, and awaken slaves."""
+def sequences(rng: random.Random) -> tuple[list[Rule], list[Event]]:
+    """Generate sequences over types with different rates, so that masters are chosen, change, and awaken slaves."""
     rules = []
-    for number in range(chance.choice([1, 2, 3])):
-        letters = chance.sample("ABCDE", chance.choice([2, 3, 3, 4]))
-        shared = chance.random() < 0.4
+    for number in range(rng.choice([1, 2, 3])):
+        letters = rng.sample("ABCDE", rng.choice([2, 3, 3, 4]))
+        shared = rng.random() < 0.4
         text = [f"define P{number}() from {letters[0]}({'k=$k' if shared else ''})"]
         for before, letter in itertools.pairwise(letters):
-            policy = chance.choice(["last", "last", "last", "each", "first", "2-last"])
-            test = chance.choice(["", "n>1", "k=$k" if shared else ""])
-            text.append(f"and {policy} {letter}({test}) within {chance.choice([4, 8, 15])} us from {before}")
-        if chance.random() < 0.3:
-            text.append(f"and not {chance.choice('ABCDE')}(n=0) between {letters[-1]} and {letters[-2]}")
+            policy = rng.choice(["last", "last", "last", "each", "first", "2-last"])
+            test = rng.choice(["", "n>1", "k=$k" if shared else ""])
+            text.append(f"and {policy} {letter}({test}) within {rng.choice([4, 8, 15])} us from {before}")
+        if rng.random() < 0.3:
+            text.append(f"and not {rng.choice('ABCDE')}(n=0) between {letters[-1]} and {letters[-2]}")
         rules += parse(" ".join(text)).rules
-    rates = {letter: chance.choice([1, 2, 10, 20]) for letter in "ABCDE"}
+    rates = {letter: rng.choice([1, 2, 10, 20]) for letter in "ABCDE"}
     events = [
-        Event(chance.choices([*rates], [*rates.values()])[0], chance.randrange(200),
-              {"k": chance.choice(["x", "y"]), "n": chance.randrange(4)}, chance.choice([0, 0, 1]))
-        for _ in range(chance.choice([20, 60, 120]))
+        Event(rng.choices([*rates], [*rates.values()])[0], rng.randrange(200),
+              {"k": rng.choice(["x", "y"]), "n": rng.randrange(4)}, rng.choice([0, 0, 1]))
+        for _ in range(rng.choice([20, 60, 120]))
     ]  # fmt: skip
     return rules, events
 
 
-def aggregates(chance: random.Random) -> tuple[list[Rule], list[Event]]:
-    """Rules with aggregates that look back from the anchor, and some that look elsewhere, over values that do not add
-    up by themselves."""
+def aggregates(rng: random.Random) -> tuple[list[Rule], list[Event]]:
+    """Generate rules with aggregates that look back from the anchor, and others, over values whose sum depends on the
+    order."""
     rules = []
-    for number in range(chance.choice([1, 1, 2])):
-        anchor, other, *counted = chance.sample("ABCDE", 4)
-        shared = "k=$k" if chance.random() < 0.5 else ""
+    for number in range(rng.choice([1, 1, 2])):
+        anchor, other, *counted = rng.sample("ABCDE", 4)
+        shared = "k=$k" if rng.random() < 0.5 else ""
         text = [f"define P{number}(v: double) from {anchor}({shared})"]
-        selected = chance.random() < 0.5
+        selected = rng.random() < 0.5
         if selected:
-            text.append(f"and {chance.choice(['last', 'each', 'first'])} {other}() within 8 us from {anchor}")
-        for at, letter in enumerate(counted[: chance.choice([1, 1, 2])]):
-            function = chance.choice(["Avg", "Sum", "Min", "Max", "Count"])
-            tests = ", ".join(test for test in (shared, chance.choice(["", "n>0"])) if test)
-            bound = chance.choice(["-5 < ", "1 >= ", "0 < ", ""])
-            origin = other if selected and chance.random() < 0.3 else anchor
-            scope = f"within {chance.choice([3, 9, 20])} us from {origin}"
-            text.append(f"and {bound}$t{at} = {function}({letter}({tests}).{chance.choice('vvni')} {scope})")
+            text.append(f"and {rng.choice(['last', 'each', 'first'])} {other}() within 8 us from {anchor}")
+        for at, letter in enumerate(counted[: rng.choice([1, 1, 2])]):
+            function = rng.choice(["Avg", "Sum", "Min", "Max", "Count"])
+            tests = ", ".join(test for test in (shared, rng.choice(["", "n>0"])) if test)
+            bound = rng.choice(["-5 < ", "1 >= ", "0 < ", ""])
+            origin = other if selected and rng.random() < 0.3 else anchor
+            scope = f"within {rng.choice([3, 9, 20])} us from {origin}"
+            text.append(f"and {bound}$t{at} = {function}({letter}({tests}).{rng.choice('vvni')} {scope})")
         rules += parse(" ".join([*text, "where v = $t0"])).rules
     values = [0.1, 0.2, 0.3, -0.1, 1e16, -1e16, 1e308, -1e308, 5e-324, None, 3.0]
     events = [
-        Event(chance.choice("ABBBBCCDE"), chance.randrange(60),
-              {"k": chance.choice(["x", "y", None]), "n": chance.choice([0, 1, 2, 3, None, 2**62]),
-               "v": chance.choice(values), "i": chance.choice([1, 2, -3])}, chance.choice([0, 0, 1]))
-        for _ in range(chance.choice([20, 60]))
+        Event(rng.choice("ABBBBCCDE"), rng.randrange(60),
+              {"k": rng.choice(["x", "y", None]), "n": rng.choice([0, 1, 2, 3, None, 2**62]),
+               "v": rng.choice(values), "i": rng.choice([1, 2, -3])}, rng.choice([0, 0, 1]))
+        for _ in range(rng.choice([20, 60]))
     ]  # fmt: skip
     return rules, events

@@ -1,4 +1,4 @@
-"""Queries of SiddhiQL as tenants of a pack: drawn ones, and how their names and times are changed."""
+"""Generate SiddhiQL queries as tenants of a pack, and change their names and times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,19 @@ from tests.strategies import Case
 from tests.strategies_queries import chains, definitions, events, joins, single
 from tocsin.events.types import Event
 from tocsin.language import parse
-from tocsin.language.siddhi.ast import Absence, Chain, Every, Input, Join, Pair, Query, Source, State, Step, Window
+from tocsin.language.siddhi.ast import (
+    AbsentState,
+    Chain,
+    Every,
+    Input,
+    Join,
+    Pair,
+    Query,
+    State,
+    Step,
+    StreamSource,
+    Window,
+)
 from tocsin.language.siddhi.resolve import rebuilt
 from tocsin.language.syntax.ast import Expression, Parameter
 from tocsin.reference import patterns
@@ -22,20 +34,20 @@ if TYPE_CHECKING:
     from tests.conformance.packs import Move
 
 BYTES = 8192
-"""More than a case is drawn from."""
+"""More random bytes than any case consumes."""
 
 
-def drawn_queries(count: int, chance: random.Random) -> list[Case]:
-    """That many cases of one query that finds something: a third windows, a third joins, the others chains."""
+def generated_queries(count: int, rng: random.Random) -> list[Case]:
+    """Generate cases of one query with matches: a third windows, a third joins, the others patterns and sequences."""
     third = count // 3
     return [
-        *_drawn(single(), third, chance),
-        *_drawn(joins(), third, chance),
-        *_drawn(chains(), count - 2 * third, chance),
+        *_generated(single(), third, rng),
+        *_generated(joins(), third, rng),
+        *_generated(chains(), count - 2 * third, rng),
     ]
 
 
-def _drawn(queries: st.SearchStrategy[str], count: int, chance: random.Random) -> list[Case]:
+def _generated(queries: st.SearchStrategy[str], count: int, rng: random.Random) -> list[Case]:
     found: list[Case] = []
 
     @settings(database=None, suppress_health_check=list(HealthCheck))
@@ -46,12 +58,12 @@ def _drawn(queries: st.SearchStrategy[str], count: int, chance: random.Random) -
             found.append(Case(program.rules, happened, program.types))
 
     while len(found) < count:
-        collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
+        collect.hypothesis.fuzz_one_input(rng.randbytes(BYTES))
     return found[:count]
 
 
 def moved(query: Query, move: Move) -> Query:
-    """A query with other names and times."""
+    """Return the query with changed names and times."""
     calls = {call.name: replace(call, argument=_moved(call.argument, move)) for call in query.aggregates}
     names = {name: Parameter(call.name) for name, call in calls.items()}
 
@@ -76,7 +88,7 @@ def _moved(expression: Expression | None, move: Move) -> Expression | None:
 
 def _input(given: Input, move: Move) -> Input:
     match given:
-        case Source():
+        case StreamSource():
             return _source(given, move)
         case Join(left, right):
             return replace(given, left=_source(left, move), right=_source(right, move), on=move.node(given.on))
@@ -85,7 +97,7 @@ def _input(given: Input, move: Move) -> Input:
             return Chain(tuple(_part(part, move) for part in parts), sequence, within_us)
 
 
-def _source(source: Source, move: Move) -> Source:
+def _source(source: StreamSource, move: Move) -> StreamSource:
     window = source.window
     if window is not None and window.extent.timed:
         window = Window(window.extent, window.size * move.tick_us)
@@ -98,7 +110,7 @@ def _part(part: State | Every, move: Move) -> State | Every:
             return Every(tuple(_part(state, move) for state in states))
         case Pair(left, right, both):
             return Pair(_part(left, move), _part(right, move), both)
-        case Absence(pattern, duration_us):
-            return Absence(move.node(pattern), None if duration_us is None else duration_us * move.tick_us)
+        case AbsentState(pattern, duration_us):
+            return AbsentState(move.node(pattern), None if duration_us is None else duration_us * move.tick_us)
         case Step(pattern):
             return replace(part, pattern=move.node(pattern))

@@ -1,8 +1,8 @@
-"""Many cases in one query: each is a tenant, with event types and rules of its own, so that none can see another's.
+"""Run many cases in one query: each is a tenant with its own event types and rules, invisible to the others.
 
-A query on Spark takes seconds however small it is, and a case takes none. So cases are given prefixes (`t17_`) and
-put together, run as one set of rules over one stream of events, and what comes out is told apart again by the names
-of the rules. Each tenant must have the very matches that the reference finds for it alone.
+A query on Spark takes seconds, however small it is. So cases are given prefixes (`t17_`) and
+put together, run as one set of rules over one stream of events, and matches are separated again by the names
+of the rules. Each tenant must have exactly the matches that the reference finds for it alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 
 from tests.conformance.hosts import expected
-from tests.conformance.packed_queries import drawn_queries, moved
+from tests.conformance.packed_queries import generated_queries, moved
 from tests.conftest import GOLDEN
 from tests.strategies import KINDS, MATCHES_MAX, Case, cases, matches_max, rule_sets
 from tests.strategies_requests import request_cases
@@ -54,7 +54,7 @@ from tocsin.reference import patterns
 Row = dict[str, Any]
 
 BYTES = 8192
-"""More than a case is drawn from."""
+"""More random bytes than any case consumes."""
 
 ARROW = {
     Kind.STRING: pa.string(),
@@ -68,7 +68,7 @@ ARROW = {
 
 @dataclass(frozen=True)
 class Query:
-    """What is packed together, and how it is run: all of it follows from these values."""
+    """The cases of a pack and how it runs; both follow from these values."""
 
     name: str
     seed: int
@@ -81,26 +81,26 @@ class Query:
     timestamps: bool = False
     """Whether `ts` is a column of timestamps, and not of integers."""
     tick_us: int = 1
-    """How long a microsecond of a drawn case is here."""
+    """The duration of a microsecond of a generated case."""
     start_us: int = 0
-    """When such cases start."""
+    """The start of generated cases."""
     golden: bool = False
-    """Whether the cases of the paper go along: they last an hour."""
+    """Whether the paper's cases are included; they last an hour."""
     partitions: int = 2
     """Shuffle partitions."""
     batches: int = 3
     delay_ticks: int = 3
     restarts: int = 0
-    """How often a stream starts again on its way."""
+    """The number of restarts of a stream."""
     cold: bool = False
-    """Whether no Python worker is used twice, so that slots come from the state store alone."""
+    """Whether each task has a new Python worker, so that slots are restored from the state store."""
 
     def __str__(self) -> str:
         return self.name
 
 
 class Pack:
-    """Cases as the tenants of one query, by their names."""
+    """Cases as the tenants of one query, by name."""
 
     def __init__(self, tenants: Mapping[str, Case]) -> None:
         self.tenants = tenants
@@ -111,7 +111,7 @@ class Pack:
 
     @cached_property
     def types(self) -> dict[str, EventType]:
-        """The types of events from outside."""
+        """The types of input events."""
         return {type.name: type for case in self.tenants.values() for type in case.types}
 
     @cached_property
@@ -119,17 +119,17 @@ class Pack:
         return [event for case in self.tenants.values() for event in case.events]
 
     def wrong(self, found: Iterable[Row]) -> dict[str, str]:
-        """The tenants whose matches are not those that the reference finds, with the difference in a few lines."""
+        """Return the tenants whose matches differ from the reference, with the difference in a few lines."""
         by_tenant: dict[str, list[Row]] = {name: [] for name in self.tenants}
         for row in found:
             by_tenant[row["rule"].split("_")[0]].append(row)
-        told = {name: difference(self.right[name], settled(mine)) for name, mine in by_tenant.items()}
-        return {name: text for name, text in told.items() if text}
+        differing = {name: difference(self.expected_rows[name], settled(mine)) for name, mine in by_tenant.items()}
+        return {name: text for name, text in differing.items() if text}
 
     @cached_property
-    def right(self) -> dict[str, list[Row]]:
-        """What the reference finds for each tenant."""
-        last_ts = max(event.ts for event in self.events)  # up to there timers run, also those of other tenants
+    def expected_rows(self) -> dict[str, list[Row]]:
+        """The reference's matches of each tenant."""
+        last_ts = max(event.ts for event in self.events)  # timers run up to there, also for other tenants
         return {
             name: settled(expected(patterns.detect(case.rules, case.events, last_ts=last_ts), case.rules))
             for name, case in self.tenants.items()
@@ -137,17 +137,17 @@ class Pack:
 
 
 def settled(rows: Iterable[Row]) -> list[Row]:
-    """Matches in an order of their own, without the attributes of other rules, which are null."""
+    """Sort matches, and drop null attributes, which belong to other rules."""
     whole = [{name: value for name, value in row.items() if value is not None} for row in rows]
     return sorted(whole, key=lambda row: (row["ts"], row["id"], row["rule"]))
 
 
-def difference(right: list[Row], found: list[Row]) -> str:
-    """What is missing and what is too much, one of each in full; nothing if they are the same."""
-    if found == right:
+def difference(expected_rows: list[Row], found: list[Row]) -> str:
+    """Describe missing and surplus matches, one of each in full; empty if there are none."""
+    if found == expected_rows:
         return ""
-    expected, present = Counter(map(repr, right)), Counter(map(repr, found))
-    lines = [f"{len(right)} matches expected, {len(found)} found"]
+    expected, present = Counter(map(repr, expected_rows)), Counter(map(repr, found))
+    lines = [f"{len(expected_rows)} matches expected, {len(found)} found"]
     for word, rows in (("missing", expected - present), ("too many", present - expected)):
         lines += [f"{rows.total()} {word}, as {next(iter(rows))}"] if rows else []
     return "\n".join(lines)
@@ -158,9 +158,9 @@ def difference(right: list[Row], found: list[Row]) -> str:
 
 @lru_cache
 def packed(query: Query) -> Pack:
-    """The tenants of a query."""
+    """Return the tenants of a query."""
     tenants = {}
-    for number, case in enumerate(drawn(query.tenants, query.seed, named=query.named), 1):
+    for number, case in enumerate(generated(query.tenants, query.seed, named=query.named), 1):
         asked = any(isinstance(rule, ast.Query) for rule in case.rules)
         move = Move(f"t{number}_", query.tick_us, query.start_us, attributes=asked)
         tenants[f"t{number}"] = move.case(case)
@@ -173,32 +173,32 @@ def packed(query: Query) -> Pack:
     return Pack(tenants)
 
 
-def drawn(count: int, seed: int, *, named: bool) -> list[Case]:
-    """That many cases whose events all have ids, or have none: one in six without a match, many with keys."""
-    chance = random.Random(seed)
+def generated(count: int, seed: int, *, named: bool) -> list[Case]:
+    """Generate cases whose events all have ids, or none do: one in six without a match, many with keys."""
+    rng = random.Random(seed)
     found: list[Case] = []
     idle: list[Case] = []
 
     @settings(database=None, suppress_health_check=list(HealthCheck))
     @given(cases(), rule_sets())
     def collect(case: Case, others: tuple[Rule, ...]) -> None:
-        if chance.random() < 0.4:
-            case = joined(case, chance.choice(list(KINDS)), chance.choice([-1, -1, 1, 2, 5]))
-        if chance.random() < 0.3:
+        if rng.random() < 0.4:
+            case = joined(case, rng.choice(list(KINDS)), rng.choice([-1, -1, 1, 2, 5]))
+        if rng.random() < 0.3:
             case = beside(case, others)
         if case.events:
             (found if patterns.detect(case.rules, case.events) else idle).append(case)
 
-    # Hypothesis itself would come back to what it drew before, with small changes.
+    # Hypothesis itself would repeat earlier cases with small changes.
     while len(found) < count - count // 6 or len(idle) < count // 6:
-        collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
-    others = [*_requests(count // 4, chance), *drawn_queries(count // 3, chance)]
+        collect.hypothesis.fuzz_one_input(rng.randbytes(BYTES))
+    others = [*_requests(count // 4, rng), *generated_queries(count // 3, rng)]
     mixed = [*others, *found[: count - count // 6 - len(others)], *idle[: count // 6]]
-    return [replace(case, events=tuple(_with_ids(case.events, named, chance))) for case in mixed]
+    return [replace(case, events=tuple(_with_ids(case.events, named, rng))) for case in mixed]
 
 
-def _requests(count: int, chance: random.Random) -> list[Case]:
-    """That many cases of requests for notification, in all modes and with timers."""
+def _requests(count: int, rng: random.Random) -> list[Case]:
+    """Generate cases of requests for notification, in all modes and with timers."""
     found: list[Case] = []
 
     @settings(database=None, suppress_health_check=list(HealthCheck))
@@ -208,12 +208,12 @@ def _requests(count: int, chance: random.Random) -> list[Case]:
             found.append(case)
 
     while len(found) < count:
-        collect.hypothesis.fuzz_one_input(chance.randbytes(BYTES))
+        collect.hypothesis.fuzz_one_input(rng.randbytes(BYTES))
     return found[:count]
 
 
 def joined(case: Case, name: str, which: int = -1) -> Case:
-    """The case with equalities over all events of some rules (the bits of `which`), so that they can be keyed by the
+    """Add equalities over all events of some rules (the bits of `which`), so that they can be keyed by the
     attribute of that name. All composite events have it then.
     """
     rules = []
@@ -230,7 +230,7 @@ def joined(case: Case, name: str, which: int = -1) -> Case:
 
 
 def beside(case: Case, others: Sequence[Rule]) -> Case:
-    """The case with more rules over the same events."""
+    """Return the case with more rules over the same events."""
     rules = (*case.rules, *Move("o_", kept="ABCDE").node(tuple(others)))
     events = case.events
     while events and matches_max(rules, events) > MATCHES_MAX:
@@ -243,27 +243,27 @@ def _joined(pattern: Pattern, name: str) -> Pattern:
     return replace(pattern, constraints=(*pattern.constraints, test))
 
 
-def _with_ids(events: Sequence[Event], named: bool, chance: random.Random) -> Iterator[Event]:
+def _with_ids(events: Sequence[Event], named: bool, rng: random.Random) -> Iterator[Event]:
     for number, event in enumerate(events):
-        id = event.id or f"{chance.choice('aZ')}{number}"
+        id = event.id or f"{rng.choice('aZ')}{number}"
         yield replace(event, id=id if named else None)
 
 
 def read_case(path: Path) -> Case:
-    """A case from a file: rules (and the types of events, if any are not plain from the values), `---`, events."""
+    """Read a case from a file: rules (and event types, unless they follow from the values), `---`, events."""
     text, written, *_ = path.read_text(encoding="utf-8").split("---\n")
     program, events = parse(text), tuple(read_events(written))
     return Case(program.rules, events, program.types or _types_of(program.rules, events))
 
 
 def write_case(case: Case) -> str:
-    """The same as text."""
+    """Write a case as text, in the format of `read_case`."""
     program = print_program(Program(case.types, case.rules))
     return program + "---\n" + "".join(write_event(event) + "\n" for event in case.events)
 
 
 def _types_of(rules: Iterable[Rule], events: Iterable[Event]) -> tuple[EventType, ...]:
-    """The types that events show, and those without events that rules name."""
+    """Infer the types from the events; rules may name further types."""
     kinds: dict[str, dict[str, Kind]] = {name: {} for name in _inputs(rules)}
     plain = {str: Kind.STRING, int: Kind.LONG, float: Kind.DOUBLE, bool: Kind.BOOL}
     for event in events:
@@ -280,13 +280,13 @@ def _inputs(rules: Iterable[Rule]) -> list[str]:
 
 @dataclass(frozen=True)
 class Move:
-    """A case among others: its names get a prefix, and a microsecond becomes a tick."""
+    """Rename a case, to run it beside others: names get a prefix, and a microsecond becomes a tick."""
 
     prefix: str
     tick_us: int = 1
     start_us: int = 0
     attributes: bool = False
-    """Whether attributes get the prefix too: they must where others have some of the same name and another kind."""
+    """Whether attributes get the prefix too, as others may have the same name with another kind."""
     kept: str = ""
     """Names of one letter that get no prefix."""
 
@@ -313,7 +313,7 @@ class Move:
         return self.prefix + name if self.attributes and name not in HEADER else name
 
     def node(self, node: Any) -> Any:
-        """A rule or anything in it."""
+        """Rename a rule or any node in it."""
         match node:
             case tuple():
                 return tuple(map(self.node, node))
@@ -380,7 +380,7 @@ class Move:
 
 
 def table(events: Sequence[Event], types: Iterable[EventType], query: Query, type: bool = True) -> pa.Table:
-    """Events of these types in one table; `type`: with a column for the type."""
+    """Convert events of these types to one table; `type`: with a column for the type."""
     ts = pa.timestamp("us", "UTC") if query.timestamps else pa.int64()
     columns: dict[str, pa.Array] = {"type": pa.array([event.type for event in events], pa.string())} if type else {}
     columns["ts"] = pa.array([event.ts for event in events], ts)
@@ -393,16 +393,16 @@ def table(events: Sequence[Event], types: Iterable[EventType], query: Query, typ
     return pa.table(columns)
 
 
-def arrival(events: Sequence[Event], query: Query, chance: random.Random) -> list[list[Event]]:
-    """The micro-batches: out of order within the delay, cut at random."""
+def arrival(events: Sequence[Event], query: Query, rng: random.Random) -> list[list[Event]]:
+    """Return random micro-batches, out of order within the delay."""
     delay_us = query.delay_ticks * query.tick_us
-    late = sorted(events, key=lambda event: event.ts + chance.randint(0, delay_us))
-    cuts = sorted(chance.sample(range(1, len(late)), query.batches - 1)) if late else []
+    late = sorted(events, key=lambda event: event.ts + rng.randint(0, delay_us))
+    cuts = sorted(rng.sample(range(1, len(late)), query.batches - 1)) if late else []
     return [late[start:end] for start, end in zip([0, *cuts], [*cuts, len(late)], strict=True)]
 
 
 def matches_of(report: pa.Table) -> list[Row]:
-    """The matches of a report that has no dead letters."""
+    """Return the matches of a report without dead letters."""
     rows = rows_of(report)
     dead = [row for row in rows if row["rule"] is None and row["_metrics"] is None]
     assert not dead, dead
@@ -410,7 +410,7 @@ def matches_of(report: pa.Table) -> list[Row]:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """Rows with times as integers, those of the parts too."""
+    """Convert times of rows and parts to integers."""
     return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema])).to_pylist()
 
 
@@ -425,6 +425,6 @@ def _plain(type: pa.DataType) -> pa.DataType:
 
 
 def census(pack: Pack) -> str:
-    """What a pack holds, in a line."""
-    matches = Counter(name for name, rows in pack.right.items() for _ in rows)
+    """Summarize a pack in a line."""
+    matches = Counter(name for name, rows in pack.expected_rows.items() for _ in rows)
     return f"{len(pack.tenants)} tenants, {len(pack.rules)} rules, {len(pack.events)} events, {matches.total()} matches"

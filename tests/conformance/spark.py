@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.conformance.spark CASE embedded|batch|stream SLOTS
 
-runs one case alone, from a file as a failing test writes it, and shows what is missing and what is too much.
+runs one case alone, from a file as a failing test writes it, and prints missing and surplus matches.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ PATIENCE_S = 600
 
 
 def embedded(pack: Pack) -> list[Row]:
-    """The matches of all tenants, found without Spark."""
+    """Return the matches of all tenants without Spark."""
     detector = Detector(pack.rules, pack.types, delay_us=2**60)
     return [*rows_of(detector.push(pack.events)), *rows_of(detector.finish())]
 
 
 def batch(spark: SparkSession, pack: Pack, query: Query, folder: Path) -> list[Row]:
-    """The matches of all tenants, found in tables of several files and in no order."""
-    chance = random.Random(query.seed)
-    shuffled = chance.sample(pack.events, len(pack.events))
-    put(shuffled, pack, query, folder, chance)
+    """Return the matches of all tenants, from unordered tables of several files."""
+    rng = random.Random(query.seed)
+    shuffled = rng.sample(pack.events, len(pack.events))
+    put(shuffled, pack, query, folder, rng)
     with conf(spark, partitions=query.partitions):
         frames = {path.name: spark.read.parquet(str(path)) for path in sorted(folder.iterdir())}
         events = frames if query.by_type else frames["events"]
@@ -48,15 +48,15 @@ def batch(spark: SparkSession, pack: Pack, query: Query, folder: Path) -> list[R
 
 
 def stream(spark: SparkSession, pack: Pack, query: Query, folder: Path) -> list[Row]:
-    """The matches of all tenants, found in micro-batches, with restarts in between and before time is advanced."""
-    chance = random.Random(query.seed)
-    pending = arrival(pack.events, query, chance)
+    """Return the matches of all tenants, from micro-batches with restarts in between and before time advances."""
+    rng = random.Random(query.seed)
+    pending = arrival(pack.events, query, rng)
     (folder / "control").mkdir(parents=True)
     with conf(spark, partitions=query.partitions), cold(spark) if query.cold else conf(spark):
         found: dict[int, pa.Table] = {}
         stops = {round(query.batches * n / (query.restarts + 1)) for n in range(1, query.restarts + 1)}
         for number, events in enumerate(pending, 1):
-            put(events, pack, query, folder / "events", chance, number)
+            put(events, pack, query, folder / "events", rng, number)
             if number in stops or number == query.batches:
                 run(spark, pack, query, folder, found)
         assert len(found) >= query.batches, f"{len(found)} micro-batches"
@@ -67,7 +67,7 @@ def stream(spark: SparkSession, pack: Pack, query: Query, folder: Path) -> list[
 
 
 def run(spark: SparkSession, pack: Pack, query: Query, folder: Path, found: dict[int, pa.Table]) -> None:
-    """Runs what is there. A batch that runs again replaces what it found before."""
+    """Run all available data. A batch that runs again replaces its earlier output."""
     reader = spark.readStream.option("maxFilesPerTrigger", 1 if query.by_type else 2)
     frames: Mapping[str, DataFrame] = {
         path.name: reader.schema(spark.read.parquet(str(path)).schema).parquet(str(path))
@@ -92,21 +92,21 @@ def run(spark: SparkSession, pack: Pack, query: Query, folder: Path, found: dict
         running.stop()
 
 
-def put(events: list[Event], pack: Pack, query: Query, folder: Path, chance: random.Random, number: int = 0) -> None:
-    """Writes the events of a micro-batch: into two files, or into one for each type."""
+def put(events: list[Event], pack: Pack, query: Query, folder: Path, rng: random.Random, number: int = 0) -> None:
+    """Write the events of a micro-batch into two files, or into one for each type."""
     if query.by_type:
         parts = {name: [event for event in events if event.type == name] for name in pack.types}
         for name, mine in parts.items():
             write(table(mine, [pack.types[name]], query, type=False), folder / name / f"{number:03}.parquet", number)
         return
-    middle = chance.randint(0, len(events))
+    middle = rng.randint(0, len(events))
     for part, some in enumerate((events[:middle], events[middle:])):
         whole = table(some, pack.types.values(), query)
         write(whole, folder / "events" / f"{number:03}-{part}.parquet", number)
 
 
 def write(table: pa.Table, path: Path, number: int) -> None:
-    """Writes a file as of the time at which it is to be read: Spark takes the oldest first."""
+    """Write a file and set its modification time, as Spark reads the oldest file first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)
     moment = time.time() - 3600 + number * 60
@@ -123,7 +123,7 @@ def options(query: Query) -> dict[str, object]:
 
 @contextmanager
 def conf(spark: SparkSession, partitions: int | None = None) -> Iterator[None]:
-    """A session with that many shuffle partitions for a while."""
+    """Set the number of shuffle partitions of the session."""
     name = "spark.sql.shuffle.partitions"
     before = spark.conf.get(name)
     spark.conf.set(name, str(partitions or before))
@@ -135,8 +135,8 @@ def conf(spark: SparkSession, partitions: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def cold(spark: SparkSession) -> Iterator[None]:
-    """Each task has a Python worker of its own for a while, so that nothing is found in memory."""
-    settings = spark.sparkContext._conf  # that of the running context: it is asked anew for each task
+    """Give each task a new Python worker, so that nothing is cached in memory."""
+    settings = spark.sparkContext._conf  # of the running context, read for each task
     settings.set("spark.python.worker.reuse", "false")
     try:
         yield
@@ -145,7 +145,7 @@ def cold(spark: SparkSession) -> Iterator[None]:
 
 
 def alone(path: Path, way: str, slots: int) -> bool:
-    """Runs a case from a file by itself, and tells whether its matches are right."""
+    """Run one case from a file, and print whether its matches are correct."""
     case = read_case(path)
     pack = Pack({case.rules[0].name.split("_")[0]: case})
     named = bool(case.events) and case.events[0].id is not None
@@ -157,7 +157,7 @@ def alone(path: Path, way: str, slots: int) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             found = {"batch": batch, "stream": stream}[way](spark, pack, query, Path(folder) / "case")
     wrong = "\n".join(pack.wrong(found).values())
-    print(wrong or f"{len(found)} matches, all of them right")
+    print(wrong or f"{len(found)} matches, all correct")
     return not wrong
 
 

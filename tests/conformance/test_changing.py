@@ -35,9 +35,9 @@ def test_sequences_while_sites_change(strategy: str) -> None:
 
 
 def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
-    def checked(chance: random.Random, seed: int) -> Counter[str]:
-        rules, events = sequences(chance)
-        rules = [replace(rule, consuming=chance.choice([(), (rule.roles[-1].role,)])) for rule in rules]
+    def checked(rng: random.Random, seed: int) -> Counter[str]:
+        rules, events = sequences(rng)
+        rules = [replace(rule, consuming=rng.choice([(), (rule.roles[-1].role,)])) for rule in rules]
         return check_changes(rules, events, strategy, seed)
 
     return swept(seeds, checked)

@@ -1,4 +1,4 @@
-"""Requests for notification: every host gives the answer of the reference, and so do the paper's four phases."""
+"""Requests for notification: each host, and the paper's four phases, give the answer of the reference."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_one_event_that_is_both_alternatives_is_accumulated_as_both() -> None:
     assert [[(part["role"], part["ts"]) for part in match["parts"]] for match in found] == [
         [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
     ]
-    right = patterns.detect(parse(text).rules, events)
-    assert [[(part.role, part.ts) for part in match.parts] for match in right] == [
+    expected = patterns.detect(parse(text).rules, events)
+    assert [[(part.role, part.ts) for part in match.parts] for match in expected] == [
         [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
     ]
 
@@ -125,17 +125,17 @@ def test_four_phases_give_the_notifications_of_the_reference(case: Case, seed: i
     found = []
     for fact in sorted(identified(case.events), key=lambda fact: fact.key):
         found += [(request.name, fact.ts, [part.id for _, part in parts]) for request, parts in tree.arrive(fact)]
-    right = patterns.detect(case.rules, case.events)
-    assert sorted(found) == sorted((match.rule, match.ts, [part.id for part in match.parts]) for match in right)
+    expected = patterns.detect(case.rules, case.events)
+    assert sorted(found) == sorted((match.rule, match.ts, [part.id for part in match.parts]) for match in expected)
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
 @given(case=request_cases(), seed=st.integers(0, 999))
 def test_four_phases_while_requests_come_and_go(case: Case, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     facts = sorted(identified(case.events), key=lambda fact: fact.key)
-    fate = {request.name: chance.choice(["stays", "goes", "comes"]) for request in case.rules}
-    at = chance.randint(0, 20)
+    fate = {request.name: rng.choice(["stays", "goes", "comes"]) for request in case.rules}
+    at = rng.randint(0, 20)
     tree = Tree(request for request in case.rules if fate[request.name] != "comes")
     found = []
     changed = False
@@ -148,13 +148,13 @@ def test_four_phases_while_requests_come_and_go(case: Case, seed: int) -> None:
                 elif fate[request.name] == "comes":
                     tree.add(request, since=at)
         found += [(request.name, fact.ts, [part.id for _, part in parts]) for request, parts in tree.arrive(fact)]
-    right = []
+    expected = []
     for request in case.rules:
         since = {request.name: at} if fate[request.name] == "comes" else {}
         for match in patterns.detect([request], case.events, since):
             if fate[request.name] != "goes" or match.ts < at:
-                right.append((match.rule, match.ts, [part.id for part in match.parts]))
-    assert sorted(found) == sorted(right)
+                expected.append((match.rule, match.ts, [part.id for part in match.parts]))
+    assert sorted(found) == sorted(expected)
 
 
 @settings(max_examples=examples(100), suppress_health_check=QUIET)

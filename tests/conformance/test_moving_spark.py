@@ -17,14 +17,14 @@ HUNDRED = MovingQuery("100", seed=5000, tenants=100)
 BATCHES = [
     MovingQuery("few", seed=5100, tenants=10),
     pytest.param(HUNDRED, marks=slow),
-    pytest.param(MovingQuery("nameless", seed=6000, tenants=60, slots=3, named=False, history_us=None), marks=slow),
+    pytest.param(MovingQuery("without ids", seed=6000, tenants=60, slots=3, named=False, history_us=None), marks=slow),
     pytest.param(MovingQuery("apart", seed=7000, tenants=60, slots=1, apart=True, history_us=60), marks=slow),
 ]
 STREAMS = [
     MovingQuery("few", seed=5100, tenants=10, rekeyed=3),
     pytest.param(HUNDRED, marks=slow),
     pytest.param(
-        MovingQuery("nameless", seed=6000, tenants=60, slots=3, named=False, batches=6, rekeyed=1), marks=slow
+        MovingQuery("without ids", seed=6000, tenants=60, slots=3, named=False, batches=6, rekeyed=1), marks=slow
     ),
     pytest.param(MovingQuery("apart", seed=7000, tenants=60, slots=1, apart=True, restarts=2), marks=slow),
 ]
@@ -33,23 +33,23 @@ STREAMS = [
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "query" in metafunc.fixturenames:
         tables = metafunc.function is test_tables
-        metafunc.parametrize("query", queries(BATCHES if tables else STREAMS, drawn_query), ids=str)
+        metafunc.parametrize("query", queries(BATCHES if tables else STREAMS, generated_query), ids=str)
 
 
-def drawn_query(seed: int) -> MovingQuery:
+def generated_query(seed: int) -> MovingQuery:
     """Any query, with a long history: a short one ends ranges of a stream with an error, unlike in the reference."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return MovingQuery(
         f"seed-{seed}",
         seed=1000 * seed,  # one for each tenant
-        tenants=chance.randint(10, 60),
-        slots=chance.randint(1, 5),
-        named=chance.random() < 0.7,
-        batches=chance.randint(2, 6),
-        delay_us=chance.choice([0, 1, 5, 10]),
-        restarts=chance.choice([1, 1, 2]),
-        apart=chance.random() < 0.3,
-        rekeyed=chance.choice([None, 1, 3]),
+        tenants=rng.randint(10, 60),
+        slots=rng.randint(1, 5),
+        named=rng.random() < 0.7,
+        batches=rng.randint(2, 6),
+        delay_us=rng.choice([0, 1, 5, 10]),
+        restarts=rng.choice([1, 1, 2]),
+        apart=rng.random() < 0.3,
+        rekeyed=rng.choice([None, 1, 3]),
     )
 
 

@@ -1,4 +1,4 @@
-"""One rule, one answer: sites joined by links give every sink the matches of the reference, whatever the strategy."""
+"""Sites joined by links give every sink the matches of the reference, with any strategy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.budget import examples, seeds
 from tests.conformance.changing import check_changes
-from tests.conformance.overlay import ALL, TALLYING, aggregates, check, sequences, swept
+from tests.conformance.overlay import ALL, WITH_AGGREGATES, aggregates, check, sequences, swept
 from tests.strategies import Case, cases
 
 SMALL = cases(events_max=24, ids_shared=False)
@@ -36,18 +36,18 @@ def test_a_change_of_masters_while_messages_are_delayed() -> None:
 
 
 def sequences_checked(strategy: str, seeds: range) -> Counter[str]:
-    return swept(seeds, lambda chance, seed: check(*sequences(chance), strategy, seed))
+    return swept(seeds, lambda rng, seed: check(*sequences(rng), strategy, seed))
 
 
-@pytest.mark.parametrize("strategy", TALLYING)
+@pytest.mark.parametrize("strategy", WITH_AGGREGATES)
 def test_aggregates_on_the_way_are_those_of_one_place(strategy: str) -> None:
     sent = aggregates_checked(strategy, seeds(range(15)))
     assert sent["Shares"], "no site was ever asked"
 
 
 def aggregates_checked(strategy: str, seeds: range) -> Counter[str]:
-    def checked(chance: random.Random, seed: int) -> Counter[str]:
-        rules, events = aggregates(chance)
+    def checked(rng: random.Random, seed: int) -> Counter[str]:
+        rules, events = aggregates(rng)
         sent = check(rules, events, strategy, seed)
         return sent + check_changes(rules, events, strategy, seed) if seed % 3 == 0 else sent
 

@@ -70,7 +70,7 @@ def _renamed(query: str, ending: str) -> str:
 
 
 def check(host: str, rules: Sequence[Statement], given: Sequence[Event], seed: int, types: dict) -> None:
-    right = expected(patterns.detect(rules, given), rules)
+    expected_rows = expected(patterns.detect(rules, given), rules)
     try:
         found = ALL[host](rules, types, list(given), random.Random(seed))
     except RuleError as error:
@@ -78,16 +78,16 @@ def check(host: str, rules: Sequence[Statement], given: Sequence[Event], seed: i
             return
         raise
     if host == "ordered" or host in SLOTS:
-        found, right = settled(found), settled(right)
-    assert found == right
+        found, expected_rows = settled(found), settled(expected_rows)
+    assert found == expected_rows
 
 
 @pytest.mark.parametrize("host", ALL)
 @settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
-@given(text=texts(), drawn=events(), seed=st.integers(0, 999))
-def test_host_gives_the_rows_of_the_reference(host: str, text: str, drawn: tuple[Event, ...], seed: int) -> None:
+@given(text=texts(), given_events=events(), seed=st.integers(0, 999))
+def test_host_gives_the_rows_of_the_reference(host: str, text: str, given_events: tuple[Event, ...], seed: int) -> None:
     program = parse(text, "siddhi")
-    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+    check(host, program.rules, given_events, seed, {type.name: type for type in program.types})
 
 
 @st.composite
@@ -120,12 +120,12 @@ def test_host_gives_the_rows_of_the_reference_for_numbers_of_events(
 
 @pytest.mark.parametrize("host", [host for host in ALL if host != "ordered"])
 @settings(max_examples=EXAMPLES, suppress_health_check=QUIET)
-@given(query=single(), drawn=events(), seed=st.integers(0, 999))
-def test_rules_of_tesla_see_the_rows_of_queries(host: str, query: str, drawn: tuple[Event, ...], seed: int) -> None:
+@given(query=single(), given_events=events(), seed=st.integers(0, 999))
+def test_tesla_rules_see_the_rows_of_queries(host: str, query: str, given_events: tuple[Event, ...], seed: int) -> None:
     program = parse(f"{definitions()}{query} insert all events into O;", "siddhi")
     seen = parse("define Seen(v2: long) from O() as o and last A() as a within 4 us from o where v2 = a.x")
     rules = (*program.rules, *seen.rules)
-    check(host, rules, drawn, seed, {type.name: type for type in program.types})
+    check(host, rules, given_events, seed, {type.name: type for type in program.types})
 
 
 @pytest.mark.parametrize("host", ALL)
@@ -133,24 +133,24 @@ def test_rules_of_tesla_see_the_rows_of_queries(host: str, query: str, drawn: tu
 @given(
     query=joins(),
     which=st.sampled_from(["", "all events ", "expired events "]),
-    drawn=events(),
+    given_events=events(),
     seed=st.integers(0, 999),
 )
 def test_host_gives_the_rows_of_the_reference_for_joins(
-    host: str, query: str, which: str, drawn: tuple[Event, ...], seed: int
+    host: str, query: str, which: str, given_events: tuple[Event, ...], seed: int
 ) -> None:
     program = parse(f"{definitions()}{query} insert {which}into O;", "siddhi")
-    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+    check(host, program.rules, given_events, seed, {type.name: type for type in program.types})
 
 
 @pytest.mark.parametrize("host", ALL)
 @settings(max_examples=examples(50), suppress_health_check=QUIET)
-@given(query=chains(), behind=st.sampled_from(BEHIND), drawn=events(), seed=st.integers(0, 999))
+@given(query=chains(), behind=st.sampled_from(BEHIND), given_events=events(), seed=st.integers(0, 999))
 def test_host_gives_the_rows_of_the_reference_for_chains(
-    host: str, query: str, behind: str, drawn: tuple[Event, ...], seed: int
+    host: str, query: str, behind: str, given_events: tuple[Event, ...], seed: int
 ) -> None:
     program = parse(f"{definitions()}{query} insert into O;{behind}", "siddhi")
-    check(host, program.rules, drawn, seed, {type.name: type for type in program.types})
+    check(host, program.rules, given_events, seed, {type.name: type for type in program.types})
 
 
 @pytest.mark.parametrize("name", NAMES)

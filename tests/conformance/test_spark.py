@@ -18,7 +18,7 @@ from tests.conformance.spark import batch, embedded, stream
 
 MS = 1_000
 HOUR = 100_000_000
-"""A tick with which drawn cases last about as long as those of the paper."""
+"""A tick with which generated cases last about as long as those of the paper."""
 SHOWN = 3
 """How many failing tenants are shown in full."""
 
@@ -51,7 +51,7 @@ STREAMS = [
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "query" in metafunc.fixturenames:
         tables = metafunc.function is test_tables_give_the_answer_of_the_reference
-        metafunc.parametrize("query", queries(BATCHES if tables else STREAMS, drawn_query), ids=str)
+        metafunc.parametrize("query", queries(BATCHES if tables else STREAMS, generated_query), ids=str)
 
 
 def test_tables_give_the_answer_of_the_reference(query: Query, spark: SparkSession, tmp_path: Path) -> None:
@@ -66,27 +66,27 @@ def test_a_stream_gives_the_answer_of_the_reference(query: Query, spark: SparkSe
     check(pack, query, "stream", stream(spark, pack, query, tmp_path / "query"), tmp_path)
 
 
-def drawn_query(seed: int) -> Query:
+def generated_query(seed: int) -> Query:
     """Any query."""
-    chance = random.Random(seed)
-    by_type, golden = chance.random() < 0.2, chance.random() < 0.3
-    tick_us = HOUR if golden else chance.choice([1, 1, 100, MS, HOUR])
+    rng = random.Random(seed)
+    by_type, golden = rng.random() < 0.2, rng.random() < 0.3
+    tick_us = HOUR if golden else rng.choice([1, 1, 100, MS, HOUR])
     return Query(
         f"seed-{seed}",
         seed=1000 + seed,
-        slots=chance.randint(1, 7),
-        tenants=4 if by_type else chance.randint(10, 60),
-        named=chance.random() < 0.5,
+        slots=rng.randint(1, 7),
+        tenants=4 if by_type else rng.randint(10, 60),
+        named=rng.random() < 0.5,
         by_type=by_type,
-        timestamps=chance.random() < 0.3,
+        timestamps=rng.random() < 0.3,
         tick_us=tick_us,
-        start_us=chance.choice([0, 0, -15, 10**6]) * tick_us if not golden else 0,
+        start_us=rng.choice([0, 0, -15, 10**6]) * tick_us if not golden else 0,
         golden=golden,
-        partitions=chance.randint(1, 4),
-        batches=chance.randint(1, 6),
-        delay_ticks=chance.choice([0, 1, 3, 10]),
-        restarts=chance.choice([0, 0, 1, 2]),
-        cold=chance.random() < 0.1,
+        partitions=rng.randint(1, 4),
+        batches=rng.randint(1, 6),
+        delay_ticks=rng.choice([0, 1, 3, 10]),
+        restarts=rng.choice([0, 0, 1, 2]),
+        cold=rng.random() < 0.1,
     )
 
 

@@ -26,13 +26,13 @@ KEYED = st.builds(
 
 
 def check(host: str, case: Case, seed: int) -> None:
-    right = expected(patterns.detect(case.rules, case.events), case.rules)
+    expected_rows = expected(patterns.detect(case.rules, case.events), case.rules)
     found = ALL[host](case.rules, DECLARED, list(case.events), random.Random(seed))
     if host == "ordered":  # what is released at once cannot be put in order within its instant
-        assert [row["ts"] for row in found] == [row["ts"] for row in right]
+        assert [row["ts"] for row in found] == [row["ts"] for row in expected_rows]
     if host == "ordered" or host in SLOTS:
-        found, right = settled(found), settled(right)
-    assert found == right
+        found, expected_rows = settled(found), settled(expected_rows)
+    assert found == expected_rows
 
 
 @pytest.mark.parametrize("host", ALL)

@@ -1,4 +1,4 @@
-"""Names, ids, types and order: columns of any name, ids that repeat, types that nobody asked for, rows in any order."""
+"""Names, ids, types and order: columns of any name, repeated ids, types that no rule uses, rows in any order."""
 
 from __future__ import annotations
 

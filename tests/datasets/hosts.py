@@ -39,7 +39,7 @@ from tocsin.events.formats import read_events
 from tocsin.events.reader import Columns
 from tocsin.events.types import Event, Kind
 from tocsin.ruleset import DeadLetterWarning
-from tocsin.service.records import Tick
+from tocsin.service.records import TimeRecord
 from tocsin.service.service import Options
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def stream(case: Case, folder: Path, spark: SparkSession) -> Outcome:
         if isinstance(case.data, Files):
             address = str(on_disk(case.data, case.options, folder / "events", alone=False))
             columns = Columns(**case.options)
-            shape = connectors.shape_of(spark, address, columns, rules.types)
-            frames = connectors.stream(spark, address, shape, columns)
+            shape = connectors.infer_schema(spark, address, columns, rules.types)
+            frames = connectors.open_stream(spark, address, shape, columns)
         else:
             frames = streams(spark, data_frames(spark, case), folder)
         orders = folder / "control"
@@ -162,7 +162,9 @@ def service(case: Case, folder: Path) -> Outcome:
             return Outcome(error=str(error))
         place.service.wait()
         if place.service.events:
-            place.service.committer.submit(Tick(case.until or place.service.detection.largest + 1).encode()).result()
+            place.service.committer.submit(
+                TimeRecord(case.until or place.service.backend.largest + 1).encode()
+            ).result()
             place.service.wait()
         letters = Counter(reason(one["reason"]) for one in client.dead_letters())
         assert dead <= letters, f"rejected, and no dead letters: {dead - letters}"
@@ -276,10 +278,10 @@ def as_json(event: Event) -> dict[str, Any]:
 
 def reported(run: Callable[[], pa.Table]) -> Outcome:
     """The outcome of a report of Spark's, or of the error that there is instead."""
-    from tocsin.spark.sessions import plainly
+    from tocsin.spark.sessions import plain_errors
 
     try:
-        with plainly():
+        with plain_errors():
             report = run()
     except TocsinError as error:
         return Outcome(error=str(error))
@@ -317,19 +319,19 @@ _NO_TIME = re.compile(r"^(\S+) is not a time: ['\"]?(.*?)['\"]?$", re.DOTALL)
 _IS_NOT = re.compile(r"^(\S+) is (?:\"(.*?)\"|(\S+)), which is not .*$", re.DOTALL)
 
 
-def reason(told: str) -> str:
+def reason(text: str) -> str:
     """A reason without the place in a file; of a value that does not fit, the column and the value alone; of a line
     that cannot be read at all, that, as each reader has its own words for it."""
-    told = _LINE.sub("", told)
-    if _NO_LINE.match(told):
+    text = _LINE.sub("", text)
+    if _NO_LINE.match(text):
         return NO_LINE
-    if fits := _SHOULD.match(told):
+    if fits := _SHOULD.match(text):
         return f"{fits[1]}: {fits[2]}"
-    if fits := _NO_TIME.match(told):
+    if fits := _NO_TIME.match(text):
         return f"{fits[1]}: {fits[2]}"
-    if fits := _IS_NOT.match(told):
+    if fits := _IS_NOT.match(text):
         return f"{fits[1]}: {fits[2] or fits[3]}"
-    return told
+    return text
 
 
 def kinds_of(rules: str) -> dict[str, Kind]:

@@ -1,7 +1,6 @@
-"""What is a data set here? Data in the form in which a user has it, rules, reading options, and the right answer.
+"""A data set: data in the form in which a user has it, rules, reading options, and the expected matches.
 
-The answer stands in the case: written out by hand, or computed by a few lines of Python or pandas that know nothing of
-the engine.
+The matches are written out by hand, or computed by a few lines of Python or pandas without the engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One data set, one answer: every data set of `cases` on every host.
+"""Every data set of `cases` gives the same matches on every host.
 
-In `make test` all data sets run on the hosts that need no Spark and no server, and those that are `core` on all;
-`make sweeps` runs all of them on all.
+In `make test` all data sets run on the hosts that need no Spark and no server, and those that are `core` on all; `make
+sweeps` runs all of them on all.
 """
 
 from __future__ import annotations

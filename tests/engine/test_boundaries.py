@@ -1,4 +1,4 @@
-"""Exactly at the bound: an event as old as `within`, a timer due at the last event, a match at a location update."""
+"""Events exactly at a bound: as old as `within`, at the time of a timer, or at a location update."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_event_exactly_as_old_as_within_is_in(age_us: int, matches: int, mode
 
 @pytest.mark.parametrize(("last_us", "matches"), [(10 * S - 1, 0), (10 * S, 1), (10 * S + 1, 1)])
 @pytest.mark.parametrize("timer", ["at(Order, 10 s)", 'at("1970-01-01T00:00:10Z")', "every(10 s)"])
-def test_a_timer_due_exactly_at_the_last_event_rings(timer: str, last_us: int, matches: int) -> None:
+def test_a_timer_due_exactly_at_the_last_event_fires(timer: str, last_us: int, matches: int) -> None:
     rules = tocsin.rules(f"request Late on Order as o ; {timer} as t")
     events = [Event("Order", 0), Event("Clock", last_us)]
     expected = len(patterns.detect(rules.rules, events))
@@ -39,10 +39,10 @@ def test_a_match_at_the_instant_of_a_location_update_belongs_to_both_ranges(ts: 
     rules = tocsin.rules("define Hot() from A()\ninterest Near of Hot around Me() range circle 9 m")
     here = {"x": 0.0, "y": 0.0}
     events = [Event("Me", 0, here), Event("Me", 20 * S, here), Event("A", ts, here)]
-    found = [row["range"] for row in rules.detect(events).to_pylist() if row["rule"]]
+    actual = [row["range"] for row in rules.detect(events).to_pylist() if row["rule"]]
     (interest,) = rules.interests
     expected = [one.range.number for one in coverings(interest, events) for _ in one.delivered]
-    assert found == expected == ranges
+    assert actual == expected == ranges
 
 
 @pytest.mark.parametrize(("age_us", "matches"), [(10 * S, 1), (10 * S + 1, 0)])

@@ -1,4 +1,4 @@
-"""Does a detector take events in every form, rules that come and go, and forget what it does not need?"""
+"""Detectors read events in every format, add and remove rules, and evict what they do not need."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fires(*tables: pa.Table) -> list[tuple[object, ...]]:
     return [(row["area"], row["temp"], row["ts"]) for table in tables for row in rows_of(table)]
 
 
-# ---- what is pushed
+# ---- push
 
 
 def as_table(events: Sequence[Event]) -> pa.Table:
@@ -85,7 +85,7 @@ def as_mapping(events: Sequence[Event]) -> dict[str, pa.Table]:
         lambda events: pa.concat_tables([as_table(events[:2]), as_table(events[2:])]),
     ],
 )
-def test_events_in_every_form(form: object) -> None:
+def test_events_in_every_format(form: object) -> None:
     assert callable(form)
     rules = tocsin.rules(FIRE)
     assert fires(rules.detect(form(EVENTS))) == FIRES
@@ -94,25 +94,25 @@ def test_events_in_every_form(form: object) -> None:
     assert detector.counts == {"events": 7, "late": 0, "dead": 0, "matches": 2}
 
 
-def test_forms_may_change_in_between() -> None:
+def test_formats_may_change() -> None:
     detector = tocsin.rules(FIRE).detector()
     pieces = [EVENTS[:3], as_table(EVENTS[3:5]), EVENTS[5], as_table(EVENTS[6:]).to_batches()[0]]
     assert fires(*(detector.push(piece) for piece in pieces), detector.finish()) == FIRES
 
 
-def test_times_come_out_as_they_went_in() -> None:
+def test_timestamps_keep_their_type() -> None:
     rules = tocsin.rules(FIRE)
     table = as_table(EVENTS)
     assert rules.detect(table).schema.field("ts").type == pa.int64()
     times = table.set_column(1, "ts", table["ts"].cast(pa.timestamp("us", tz="UTC")))
-    found = rules.detect(times)
-    assert found.schema.field("ts").type == pa.timestamp("us", tz="UTC")
-    assert fires(found) == FIRES
+    actual = rules.detect(times)
+    assert actual.schema.field("ts").type == pa.timestamp("us", tz="UTC")
+    assert fires(actual) == FIRES
     seconds = table.set_column(1, "ts", pa.array([event.ts // 1_000_000 for event in EVENTS]))
     assert fires(rules.detect(seconds, ts_unit="s")) == FIRES
 
 
-def test_pushes_of_nothing() -> None:
+def test_empty_pushes() -> None:
     detector = tocsin.rules(FIRE).detector()
     assert detector.push(as_table(EVENTS)[:0]).num_rows == 0
     assert detector.push([]).num_rows == 0
@@ -121,13 +121,13 @@ def test_pushes_of_nothing() -> None:
     assert fires(detector.push(EVENTS), detector.finish()) == FIRES
 
 
-def test_a_first_push_of_no_events() -> None:
+def test_a_first_push_without_events() -> None:
     detector = tocsin.rules(FIRE).detector()
     assert detector.push([]).num_rows == 0
     assert fires(detector.push(EVENTS), detector.finish()) == FIRES
 
 
-def test_what_is_certain_comes_at_once() -> None:
+def test_certain_matches_are_returned_at_once() -> None:
     detector = tocsin.rules(FIRE).detector(delay="2 s")
     assert fires(detector.push(EVENTS[:3])) == []
     assert detector.watermark == 1_000_000
@@ -137,11 +137,11 @@ def test_what_is_certain_comes_at_once() -> None:
     assert fires(detector.finish()) == FIRES[1:]
 
 
-# ---- rules that come and go
+# ---- changes of rules
 
 
 def filled(rows: list[dict[str, object]], names: Sequence[str]) -> list[dict[str, object]]:
-    """Rows with all columns: a table has none for the attributes of rules that were not there yet."""
+    """Return rows with all columns: a table lacks those of rules that were added later."""
     return [{**dict.fromkeys(names), **row} for row in rows]
 
 
@@ -150,7 +150,7 @@ def names_of(rules: Sequence[Rule]) -> list[str]:
 
 
 def closed_under_use(rules: Sequence[Rule], wanted: set[str]) -> list[Rule]:
-    """The wanted rules and those that they need, in their order."""
+    """Return the wanted rules and those that they read, in order."""
     while True:
         used = {
             pattern.type
@@ -164,8 +164,8 @@ def closed_under_use(rules: Sequence[Rule], wanted: set[str]) -> list[Rule]:
         wanted = wanted | more
 
 
-def arrivals(events: Sequence[Event], delay_us: int, chance: random.Random) -> list[Event]:
-    return sorted(events, key=lambda event: event.ts + chance.randint(0, delay_us))
+def arrivals(events: Sequence[Event], delay_us: int, rng: random.Random) -> list[Event]:
+    return sorted(events, key=lambda event: event.ts + rng.randint(0, delay_us))
 
 
 QUIET = {
@@ -176,75 +176,75 @@ QUIET = {
 
 @settings(max_examples=examples(150), **QUIET)
 @given(case=cases(events_max=30), seed=st.integers(0, 999))
-def test_a_rule_that_is_added_sees_later_events(case: Case, seed: int) -> None:
-    chance = random.Random(seed)
-    first = closed_under_use(case.rules, {rule.name for rule in case.rules if chance.random() < 0.5})
+def test_an_added_rule_sees_later_events(case: Case, seed: int) -> None:
+    rng = random.Random(seed)
+    first = closed_under_use(case.rules, {rule.name for rule in case.rules if rng.random() < 0.5})
     rest = [rule for rule in case.rules if rule not in first]
-    delay_us = chance.choice([0, 3, 10])
-    arrival = arrivals(case.events, delay_us, chance)
-    cut = chance.randint(0, len(arrival))
+    delay_us = rng.choice([0, 3, 10])
+    arrival = arrivals(case.events, delay_us, rng)
+    cut = rng.randint(0, len(arrival))
     detector = Detector(first, DECLARED, delay_us=delay_us)
-    found = rows_of(detector.push(arrival[:cut]))
-    if chance.random() < 0.3:
+    actual = rows_of(detector.push(arrival[:cut]))
+    if rng.random() < 0.3:
         detector = Detector.restore(detector.snapshot(), first, DECLARED)
     since = dict.fromkeys((rule.name for rule in rest), detector.add(rest))
     for number, event in enumerate(arrival[cut:]):
-        found += rows_of(detector.push([event]))
-        if number == 3 and chance.random() < 0.3:
+        actual += rows_of(detector.push([event]))
+        if number == 3 and rng.random() < 0.3:
             detector = Detector.restore(detector.snapshot(), [*first, *rest], DECLARED)
-    found += rows_of(detector.finish())
-    right = expected(patterns.detect(case.rules, case.events, since), case.rules)
-    assert filled(found, names_of(case.rules)) == right
+    actual += rows_of(detector.finish())
+    expected_rows = expected(patterns.detect(case.rules, case.events, since), case.rules)
+    assert filled(actual, names_of(case.rules)) == expected_rows
 
 
 @settings(max_examples=examples(100), **QUIET)
 @given(case=cases(events_max=30), seed=st.integers(0, 999))
-def test_a_rule_that_is_removed_leaves_the_others_alone(case: Case, seed: int) -> None:
-    chance = random.Random(seed)
-    staying = closed_under_use(case.rules, {rule.name for rule in case.rules if chance.random() < 0.5})
+def test_a_removed_rule_does_not_affect_others(case: Case, seed: int) -> None:
+    rng = random.Random(seed)
+    staying = closed_under_use(case.rules, {rule.name for rule in case.rules if rng.random() < 0.5})
     types = {rule.emits.name for rule in staying}
     going = [rule for rule in case.rules if rule not in staying and rule.emits.name not in types]
     staying = [rule for rule in case.rules if rule not in going]
     staying = closed_under_use(case.rules, {rule.name for rule in staying})
     going = [rule.name for rule in case.rules if rule not in staying]
-    arrival = arrivals(case.events, 5, chance)
-    cut = chance.randint(0, len(arrival))
+    arrival = arrivals(case.events, 5, rng)
+    cut = rng.randint(0, len(arrival))
     detector = Detector(case.rules, DECLARED, delay_us=5)
-    found = rows_of(detector.push(arrival[:cut]))
+    actual = rows_of(detector.push(arrival[:cut]))
     detector.remove(going)
     for event in arrival[cut:]:
-        found += rows_of(detector.push([event]))
-    found += rows_of(detector.finish())
+        actual += rows_of(detector.push([event]))
+    actual += rows_of(detector.finish())
     names = names_of(case.rules)
-    right = expected(patterns.detect(staying, case.events), case.rules)
-    assert [row for row in filled(found, names) if row["rule"] not in going] == right
+    expected_rows = expected(patterns.detect(staying, case.events), case.rules)
+    assert [row for row in filled(actual, names) if row["rule"] not in going] == expected_rows
 
 
 @settings(max_examples=examples(100), **QUIET)
 @given(case=cases(events_max=30), other=cases(events_max=0), seed=st.integers(0, 999))
-def test_a_rule_that_is_changed_in_a_snapshot_sees_later_events(case: Case, other: Case, seed: int) -> None:
-    chance = random.Random(seed)
+def test_a_rule_changed_at_a_snapshot_sees_later_events(case: Case, other: Case, seed: int) -> None:
+    rng = random.Random(seed)
     before, after = case.rules, other.rules
-    if chance.random() < 0.7 and len(case.rules) > 1:  # some stay as they are
-        after = tuple(closed_under_use(case.rules, {chance.choice(case.rules).name}))
-    arrival = arrivals(case.events, 5, chance)
-    cut = chance.randint(0, len(arrival))
+    if rng.random() < 0.7 and len(case.rules) > 1:  # some rules stay unchanged
+        after = tuple(closed_under_use(case.rules, {rng.choice(case.rules).name}))
+    arrival = arrivals(case.events, 5, rng)
+    cut = rng.randint(0, len(arrival))
     detector = Detector(before, DECLARED, delay_us=5)
     detector.push(arrival[:cut])
     start = max((event.ts for event in arrival[:cut]), default=-1) + 1
     watermark = detector.watermark
     detector = Detector.restore(detector.snapshot(), after, DECLARED)
-    found: list[dict[str, object]] = []
+    actual: list[dict[str, object]] = []
     for event in arrival[cut:]:
-        found += rows_of(detector.push([event]))
-    found += rows_of(detector.finish())
+        actual += rows_of(detector.push([event]))
+    actual += rows_of(detector.finish())
     known = {rule.name: rule for rule in before}
     since = {rule.name: start for rule in after if known.get(rule.name) != rule and start > 0}
-    right = expected(patterns.detect(after, case.events, since), after)
-    out = [row for row in right if watermark is None or row["ts"] >= watermark]  # type: ignore[operator]
-    if any(rule.consuming for rule in after):  # what was consumed before depends on rules that are gone
-        found, out = ([row for row in rows if row["rule"] in since] for rows in (found, out))
-    assert found == out
+    expected_rows = expected(patterns.detect(after, case.events, since), after)
+    out = [row for row in expected_rows if watermark is None or row["ts"] >= watermark]  # type: ignore[operator]
+    if any(rule.consuming for rule in after):  # earlier consumption depends on removed rules
+        actual, out = ([row for row in rows if row["rule"] in since] for rows in (actual, out))
+    assert actual == out
 
 
 def test_a_snapshot_right_after_a_rule_that_reads_more() -> None:
@@ -260,8 +260,8 @@ def test_rules_added_as_text_and_removed() -> None:
     detector = tocsin.rules(FIRE).detector()
     detector.push(EVENTS[:3])
     assert detector.add("define Alarm(area: string) from Smoke() where area = Smoke.area") == 3_000_001
-    found = rows_of(detector.push(EVENTS[3:]))
-    assert [(row["rule"], row["ts"]) for row in found] == [
+    actual = rows_of(detector.push(EVENTS[3:]))
+    assert [(row["rule"], row["ts"]) for row in actual] == [
         ("Fire", 3_000_000),
         ("Alarm", 4_000_000),
         ("Alarm", 6_000_000),
@@ -286,7 +286,7 @@ def test_a_rule_added_for_a_later_time() -> None:
     assert fires(detector.push(EVENTS[1:]), detector.finish()) == FIRES[1:]
 
 
-def test_a_mistake_leaves_the_detector_as_it_was() -> None:
+def test_an_error_leaves_the_detector_unchanged() -> None:
     detector = tocsin.rules("event Smoke()\ndefine Fire() from Smoke()").detector()
     detector.push([Event("Smoke", 1)])
     detector.add("define Alarm() from Fire()")
@@ -303,14 +303,14 @@ def test_a_mistake_leaves_the_detector_as_it_was() -> None:
         assert detector.snapshot() == before
 
 
-def test_a_removal_that_fails_forgets_nothing() -> None:
+def test_a_failed_removal_changes_nothing() -> None:
     text = "event Smoke()\nevent Temp()\ndefine Alarm() from Smoke() and each Temp() within 1 h from Smoke"
     detector = tocsin.rules(text).detector()
     detector.push([Event("Temp", 1)])
     detector.add("define Fire() from Smoke() and each Temp() within 1 h from Smoke\ndefine Blaze() from Fire()")
     with pytest.raises(RuleError):
         detector.remove(["Fire"])
-    detector.remove(["Alarm"])  # the machine is made again
+    detector.remove(["Alarm"])  # the pipeline is rebuilt
     detector.push([Event("Smoke", 5)])
     assert detector.finish().num_rows == 0
 
@@ -319,7 +319,7 @@ def test_a_removal_that_fails_forgets_nothing() -> None:
 
 
 def stream(count: int, start: int = 0) -> pa.Table:
-    """A hundred events a second, a hundred areas."""
+    """A hundred events a second in a hundred areas."""
     at = np.arange(start, start + count)
     return pa.table(
         {
@@ -350,13 +350,13 @@ where  n = $n
 @pytest.mark.parametrize(("count", "chunk"), [(150_000, 5_000), (2_000_000, 100_000)])
 def test_a_long_stream_leaves_no_more_than_its_last_window(options: dict[str, object], count: int, chunk: int) -> None:
     rules = tocsin.rules(STREAMED)
-    detector, fresh = (rules.detector(ts_unit="us", **options) for _ in range(2))  # type: ignore[arg-type]
+    detector, recent = (rules.detector(ts_unit="us", **options) for _ in range(2))  # type: ignore[arg-type]
     events = stream(count)
     for start in range(0, count, chunk):
         detector.push(events.slice(start, chunk))
-    fresh.push(events.slice(count - 4_000))  # 40 s: more than all windows together
+    recent.push(events.slice(count - 4_000))  # 40 s: more than all windows together
     assert detector.counts["matches"] > 10_000
-    assert detector.state_bytes == fresh.state_bytes
+    assert detector.state_bytes == recent.state_bytes
 
 
 def test_the_state_does_not_grow_with_the_stream() -> None:
@@ -369,7 +369,7 @@ def test_the_state_does_not_grow_with_the_stream() -> None:
 
 
 def test_dead_letters_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detector_module, "LETTERS_KEPT", 10)
+    monkeypatch.setattr(detector_module, "DEAD_LETTERS_MAX", 10)
     detector = tocsin.rules(FIRE).detector()
     detector.push(EVENTS[-1:])
     for _ in range(4):
@@ -381,28 +381,28 @@ def test_dead_letters_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -
     assert detector.dead_letters()["reason"].to_pylist() == ["late"] * 6
 
 
-def texts_after(text: str, events: int = 300_000) -> int:
-    """How many strings are remembered at most while every event brings a new one."""
+def strings_after(text: str, events: int = 300_000) -> int:
+    """Return the largest size of the string dictionary while every event has a new string."""
     detector = tocsin.rules(text).detector()
     most = 0
     for start in range(0, events, 20_000):
         at = np.arange(start, start + 20_000)
         names = pa.array([f"s{number}" for number in at])
         detector.push(pa.table({"type": pa.array(["A", "B"] * 10_000), "ts": pa.array(at * 1000), "k": names}))
-        most = max(most, len(detector._machine.texts))
+        most = max(most, len(detector._pipeline.strings))
     return most
 
 
-def test_strings_are_forgotten() -> None:
-    assert texts_after("define X() from A(k = $k) and last B(k = $k) within 1 s from A") < 150_000
+def test_unused_strings_are_removed() -> None:
+    assert strings_after("define X() from A(k = $k) and last B(k = $k) within 1 s from A") < 150_000
 
 
 @pytest.mark.parametrize("text", ['define X() from A(k = "x")', 'define X(k: string) from A(k < "s2") where k = A.k'])
-def test_strings_of_events_that_enter_no_buffer_are_forgotten(text: str) -> None:
-    assert texts_after(text) < 150_000
+def test_strings_of_unbuffered_events_are_removed(text: str) -> None:
+    assert strings_after(text) < 150_000
 
 
-def test_a_snapshot_says_the_same_twice_and_goes_on() -> None:
+def test_snapshots_are_equal_and_resume() -> None:
     rules = tocsin.rules(STREAMED)
     detector = rules.detector(delay="1 s")
     detector.push(stream(3_000))
@@ -421,5 +421,5 @@ def test_a_snapshot_says_the_same_twice_and_goes_on() -> None:
 def test_a_constraint_may_be_long() -> None:
     either = " or ".join(f"n = {n}" for n in range(0, 400, 2))
     events = [Event("A", ts, {"n": ts}) for ts in range(10)]
-    found = tocsin.rules(f"define P(n: long) from A({either}) where n = A.n").detect(events)
-    assert found["n"].to_pylist() == [0, 2, 4, 6, 8]
+    actual = tocsin.rules(f"define P(n: long) from A({either}) where n = A.n").detect(events)
+    assert actual["n"].to_pylist() == [0, 2, 4, 6, 8]

@@ -1,4 +1,4 @@
-"""What a detector is told about types without being shown a table: kinds that may not be all, and declarations."""
+"""Detectors learn kinds of attributes from hosts, completely or not, and from declarations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batch(value: pa.Array) -> pa.Table:
     return pa.table({**columns, "value:double": value})
 
 
-def test_what_is_learned_binds_rules_and_leaves_other_attributes_open() -> None:
+def test_learned_kinds_bind_rules_and_allow_other_attributes() -> None:
     detector = Detector(parse(HOT).rules, {}, times=True)
     detector.learn({"Temp": {"area": Kind.STRING}})
     detector.learn({"Temp": {"value": Kind.DOUBLE}})
@@ -33,7 +33,7 @@ def test_what_is_learned_binds_rules_and_leaves_other_attributes_open() -> None:
         detector.learn({"Temp": {"wind": Kind.STRING}})
 
 
-def test_a_declaration_says_all_and_must_fit_what_came() -> None:
+def test_a_declaration_is_complete_and_must_match_earlier_events() -> None:
     detector = Detector(parse(HOT).rules, {}, times=True)
     temp = EventType("Temp", (("value", Kind.DOUBLE),))
     detector.learn({"Temp": {"value": Kind.DOUBLE}})
@@ -44,5 +44,5 @@ def test_a_declaration_says_all_and_must_fit_what_came() -> None:
     with pytest.raises(RuleError, match="no attribute wind"):
         detector.add("define Cold() from Temp(wind > 3)")
     detector.learn({"Rain": {"mm": Kind.DOUBLE}})
-    with pytest.raises(RuleError, match="mm of Rain is double in the events"):
+    with pytest.raises(RuleError, match="mm of Rain is double in earlier events"):
         detector.declare([EventType("Rain", (("mm", Kind.STRING),))])

@@ -1,4 +1,4 @@
-"""Are texts found as a dictionary finds them, and is the answer the same whoever sifts, and in whatever pieces?"""
+"""String dictionaries, the predicate index, prefetching and projections agree with simple implementations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tocsin
 from tests.budget import examples
 from tocsin.engine import compile, pipeline, predicate_index
 from tocsin.engine.batch_columns import hexadecimal
-from tocsin.engine.strings import Lexicon, Texts
+from tocsin.engine.strings import StringDictionary, StringIndex
 
 WORDS = st.one_of(
     st.sampled_from(["", "a", "abcdefgh", "abcdefgi", "abcdefghi", "abcdefghj", "ä", "\0", "a\0"]),
@@ -24,39 +24,39 @@ WORDS = st.one_of(
 
 
 @given(known=st.lists(WORDS, unique=True, max_size=40), column=st.lists(st.none() | WORDS, max_size=40), at=st.data())
-def test_a_lexicon_is_a_dictionary(known: list[str], column: list[str | None], at: st.DataObject) -> None:
+def test_a_string_index_is_a_dictionary(known: list[str], column: list[str | None], at: st.DataObject) -> None:
     numbers = {text: number for number, text in enumerate(known)}
-    lexicon = Lexicon(numbers, -1, np.int32)
+    index = StringIndex(numbers, -1, np.int32)
     begin = at.draw(st.integers(0, len(column)))
     array = pa.array(column, pa.string()).slice(begin)
     expected = [numbers.get(text, -1) for text in column[begin:] if text is not None]
-    for texts in (array, array.dictionary_encode()):
-        found, there = lexicon.find_all(texts)
-        there_is = np.array([text is not None for text in column[begin:]], bool)
-        assert found[there_is].tolist() == expected
-        assert there >= set(expected) - {-1}
-        assert (lexicon.find(texts)[there_is] == found[there_is]).all()
+    for strings in (array, array.dictionary_encode()):
+        detected, present = index.find_all(strings)
+        is_valid = np.array([text is not None for text in column[begin:]], bool)
+        assert detected[is_valid].tolist() == expected
+        assert present >= set(expected) - {-1}
+        assert (index.find(strings)[is_valid] == detected[is_valid]).all()
 
 
-@given(batches=st.lists(st.lists(st.none() | WORDS, max_size=30), max_size=6), forget=st.booleans())
-def test_texts_keep_their_numbers(batches: list[list[str | None]], forget: bool) -> None:
-    texts = Texts()
-    pinned = texts.pin("abcdefghi")
+@given(batches=st.lists(st.lists(st.none() | WORDS, max_size=30), max_size=6), remove=st.booleans())
+def test_strings_keep_their_codes(batches: list[list[str | None]], remove: bool) -> None:
+    strings = StringDictionary()
+    pinned = strings.pin("abcdefghi")
     used: dict[str, int] = {}
     for batch in batches:
-        numbers = texts.encode(pa.array(batch, pa.string()))
+        numbers = strings.encode(pa.array(batch, pa.string()))
         for text, number in zip(batch, numbers.tolist(), strict=True):
             if text is not None:
                 assert used.setdefault(text, number) == number
-                assert texts.text(number) == text
-        if forget:
-            texts.keep([])
+                assert strings.string(number) == text
+        if remove:
+            strings.retain([])
             used = {"abcdefghi": pinned}
-    assert texts.encode(pa.array(["abcdefghi"]))[0] == pinned
+    assert strings.encode(pa.array(["abcdefghi"]))[0] == pinned
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), max_size=9))
-def test_identities_are_printed_in_hexadecimal(words: list[tuple[int, int]]) -> None:
+def test_ids_are_printed_in_hexadecimal(words: list[tuple[int, int]]) -> None:
     first, second = (np.array([pair[k] for pair in words], np.uint64) for k in range(2))
     assert hexadecimal(first, second).to_pylist() == [f"{one:016x}{two:016x}" for one, two in words]
 
@@ -76,7 +76,7 @@ RULES = {
 }
 
 
-def table(seed: int, events: int, named: bool = False) -> pa.Table:
+def table(seed: int, events: int, with_ids: bool = False) -> pa.Table:
     random = np.random.default_rng(seed)
     missing = random.random((4, events)) < 0.1
     double = np.round(random.uniform(0, 8, events), 1)
@@ -89,16 +89,18 @@ def table(seed: int, events: int, named: bool = False) -> pa.Table:
         "n": pa.array(random.integers(0, 4, events), pa.int32(), mask=missing[2]),
         "v": pa.array(double, mask=missing[3]),
     }
-    if named:
+    if with_ids:
         columns["id"] = pa.array([str(number) for number in range(events)])
     return pa.table(columns)
 
 
 @pytest.mark.parametrize("rules", RULES)
 @settings(max_examples=examples(15), deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.booleans(), offset=st.integers(0, 9))
-def test_pieces_sifted_ahead_give_the_same(rules: str, seed: int, chunk: int, named: bool, offset: int) -> None:
-    events = table(seed, 120, named).slice(offset)
+@given(seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), with_ids=st.booleans(), offset=st.integers(0, 9))
+def test_prefetched_chunks_give_the_same_matches(
+    rules: str, seed: int, chunk: int, with_ids: bool, offset: int
+) -> None:
+    events = table(seed, 120, with_ids).slice(offset)
     plain = tocsin.rules(RULES[rules])
     expected = plain.detect(events, ts_unit="us")
     with pytest.MonkeyPatch.context() as patch:
@@ -128,39 +130,40 @@ QUERIES = """
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), named=st.sampled_from([0, 70, 150]),
+    seed=st.integers(0, 2**32 - 1), chunk=st.integers(1, 40), with_ids=st.sampled_from([0, 70, 150]),
     instants=st.sampled_from([None, 300, 15, 2]), cut=st.integers(0, 150),
 )  # fmt: skip
-def test_plain_queries_give_the_same_in_pieces(
-    seed: int, chunk: int, named: int, instants: int | None, cut: int
+def test_projections_give_the_same_rows_in_pieces(
+    seed: int, chunk: int, with_ids: int, instants: int | None, cut: int
 ) -> None:
-    """Wherever events are read, with twins or without, also equal ones, in pieces, after a restart, and whether all is
-    asked for. So many of the events have ids.
+    """Projections in place or on stored events, with ties and equal events, in pieces and after a restart, agree.
+
+    `with_ids`: the number of events with ids.
     """
     rules, events, random = tocsin.rules(QUERIES, language="siddhi"), table(seed, 150), np.random.default_rng(seed)
     times = np.arange(150) if instants is None else np.sort(random.integers(0, instants, 150))
     events = events.take(random.integers(0, random.choice([50, 150]), 150)).set_column(1, "ts", pa.array(times * 1_000))
-    if random.random() < 0.3:  # all events are read in place, and all are taken in as well
+    if random.random() < 0.3:  # read all events in place, and store all of them as well
         events = events.set_column(0, "type", pa.array(["A"] * 150))
-    parts = [events.slice(0, named), events.slice(named)]
-    parts[0] = parts[0].append_column("id", pa.array(random.permutation(named).astype(str)))
+    parts = [events.slice(0, with_ids), events.slice(with_ids)]
+    parts[0] = parts[0].append_column("id", pa.array(random.permutation(with_ids).astype(str)))
     parts = [part for part in parts if part.num_rows]
 
-    def found(select: list[str] | None = None) -> pa.Table:
+    def detected(select: list[str] | None = None) -> pa.Table:
         if len(parts) == 1:
             return rules.detect(parts[0], ts_unit="us", select=select)
         detector = rules.detector(delay="1 h", ts_unit="us")
         pieces = [*map(detector.push, parts), detector.finish()]
         return pa.concat_tables(pieces) if select is None else pa.concat_tables(pieces).select(select)
 
-    with pytest.MonkeyPatch.context() as patch:  # all events are taken in, each filter is in the index
+    with pytest.MonkeyPatch.context() as patch:  # store all events, and index each filter
         patch.setattr(compile, "reads_in_place", lambda _: False)
-        patch.setattr(predicate_index, "FEW", 0)
-        expected = found()
+        patch.setattr(predicate_index, "SCAN_MAX", 0)
+        expected = detected()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "CHUNK", chunk)
-        assert found().equals(expected)
-        assert found(["rule", "m"]).equals(expected.select(["rule", "m"]))
+        assert detected().equals(expected)
+        assert detected(["rule", "m"]).equals(expected.select(["rule", "m"]))
         if len(parts) > 1:
             return
         first = rules.detector(delay="1 h", ts_unit="us")
@@ -175,8 +178,8 @@ def test_plain_queries_give_the_same_in_pieces(
 
 @settings(max_examples=examples(15), deadline=None)
 @given(seeds=st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=4), doubles=st.booleans())
-def test_rules_laid_out_once_give_the_same(seeds: list[int], doubles: bool) -> None:
-    """Tables with other strings, and, if so drawn, with `n` of another kind every other time."""
+def test_cached_rules_give_the_same_matches(seeds: list[int], doubles: bool) -> None:
+    """Use compiled rules with other strings and, if `doubles`, with other kinds every other time."""
     kept = tocsin.rules(RULES["constants"])
     for number, seed in enumerate(seeds):
         events = table(seed, 80)
@@ -196,15 +199,15 @@ RELATIONS = {
 
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), types=st.sampled_from([1, 3, 12]), filters=st.sampled_from([1, 5, 70, 600]))
-def test_filters_pass_what_they_ask_for(data: st.DataObject, types: int, filters: int) -> None:
-    """Few and many types; filters for a part of a word, for two words, for two blocks."""
+def test_filters_select_matching_events(data: st.DataObject, types: int, filters: int) -> None:
+    """Few and many types; filters for part of a mask word, for two words, for two blocks."""
     seed = data.draw(st.integers(0, 2**32 - 1))
     random = np.random.default_rng(seed)
     numbers, doubles = data.draw(st.lists(NUMBERS, min_size=1)), data.draw(st.lists(DOUBLES, min_size=1))
     size = 60
     type_of = random.integers(0, types, size)
     n, v = random.choice(np.array(numbers), size), random.choice(doubles, size)
-    there = random.random((2, size)) < 0.8
+    present = random.random((2, size)) < 0.8
     asked = [
         (
             int(random.integers(types)),
@@ -223,16 +226,16 @@ def test_filters_pass_what_they_ask_for(data: st.DataObject, types: int, filters
         {
             "type": [f"T{type}" for type in type_of],
             "ts": np.arange(size),
-            "n": pa.array(n, pa.int64(), mask=~there[0]),
-            "v": pa.array(v, pa.float64(), mask=~there[1]),
+            "n": pa.array(n, pa.int64(), mask=~present[0]),
+            "v": pa.array(v, pa.float64(), mask=~present[1]),
         }
     )
-    found = tocsin.rules(text).detect(events, ts_unit="us", select=["rule", "ts"])
-    pairs = set(zip(found["rule"].to_pylist(), found["ts"].to_pylist(), strict=True))
-    assert len(pairs) == found.num_rows
+    detected = tocsin.rules(text).detect(events, ts_unit="us", select=["rule", "ts"])
+    pairs = set(zip(detected["rule"].to_pylist(), detected["ts"].to_pylist(), strict=True))
+    assert len(pairs) == detected.num_rows
     expected = set()
     for number, (type, one, whole, other, double) in enumerate(asked):
-        holds = (type_of == type) & there.all(axis=0) & np.isfinite(v)
+        holds = (type_of == type) & present.all(axis=0) & np.isfinite(v)
         holds &= RELATIONS[one](n, whole) & RELATIONS[other](v, double)
         expected |= {(f"X{number}", int(ts)) for ts in np.flatnonzero(holds)}
     assert pairs == expected

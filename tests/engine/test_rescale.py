@@ -1,4 +1,4 @@
-"""Does a stream give the same matches when its state is regrouped for other partitions on the way?"""
+"""A stream gives the same matches when its state is split and joined for other partitions on the way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.hosts import canonical_key, expected, rows_of
 from tests.strategies import TYPES, streams
 from tocsin.engine import detector_state
 from tocsin.engine.detector import Detector
-from tocsin.engine.rescale import joined, narrowed, split
+from tocsin.engine.rescale import join, narrow, split
 from tocsin.errors import StateError
 from tocsin.events.types import Event
 from tocsin.language import parse
@@ -106,19 +106,19 @@ def by_identity(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(rows, key=lambda row: (row["ts"], row["rule"], row["id"]))
 
 
-def batches(events: Sequence[Event], chance: random.Random) -> Iterator[Sequence[Event]]:
+def batches(events: Sequence[Event], rng: random.Random) -> Iterator[Sequence[Event]]:
     at = 0
     while at < len(events):
-        size = chance.choice([1, 2, 5, 20])
+        size = rng.choice([1, 2, 5, 20])
         yield events[at : at + size]
         at += size
 
 
-def arrivals(events: Sequence[Event], delay_us: int | None, chance: random.Random) -> list[Event]:
-    """As they come within the delay; without one, in canonical order."""
+def arrivals(events: Sequence[Event], delay_us: int | None, rng: random.Random) -> list[Event]:
+    """Return events in an order of arrival within the delay; without one, in canonical order."""
     if delay_us is None:
         return sorted(events, key=canonical_key)
-    return sorted(events, key=lambda event: event.ts + chance.randint(0, delay_us))
+    return sorted(events, key=lambda event: event.ts + rng.randint(0, delay_us))
 
 
 def started(rules: Sequence[Rule], delay_us: int | None) -> Detector:
@@ -126,30 +126,30 @@ def started(rules: Sequence[Rule], delay_us: int | None) -> Detector:
 
 
 class Partitions:
-    """Detectors by key, which share their time."""
+    """Detectors by key that advance together."""
 
     def __init__(self, rules: Sequence[Rule], parts: int, delay_us: int | None) -> None:
         self.rules, self.delay_us, self.largest = rules, delay_us or 0, -1
         self.detectors = [started(rules, delay_us) for _ in range(parts)]
 
     def push(self, batch: Sequence[Event]) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = []
+        actual: list[dict[str, object]] = []
         parts = [part_of(event.attributes.get("k"), len(self.detectors)) for event in batch]
         for number, detector in enumerate(self.detectors):
             mine = [event for event, part in zip(batch, parts, strict=True) if part == number]
-            found += rows_of(detector.push(mine))
+            actual += rows_of(detector.push(mine))
         self.largest = max(self.largest, *(event.ts for event in batch))
         for detector in self.detectors:
-            found += rows_of(detector.advance(self.largest - self.delay_us))
-        return found
+            actual += rows_of(detector.advance(self.largest - self.delay_us))
+        return actual
 
-    def regroup(self, parts: int, chance: random.Random) -> None:
+    def regroup(self, parts: int, rng: random.Random) -> None:
         states = [detector.snapshot() for detector in self.detectors]
-        if chance.random() < 0.5:
-            regrouped = split(joined(states), place(parts), parts)
+        if rng.random() < 0.5:
+            regrouped = split(join(states), place(parts), parts)
         else:
             pieces = [split(state, place(parts), parts) for state in states]
-            regrouped = [joined(piece[part] for piece in pieces) for part in range(parts)]
+            regrouped = [join(piece[part] for piece in pieces) for part in range(parts)]
         self.detectors = [Detector.restore(state, self.rules, DECLARED) for state in regrouped]
 
     def finish(self) -> list[dict[str, object]]:
@@ -159,55 +159,55 @@ class Partitions:
 @pytest.mark.parametrize("text", TEXTS)
 @settings(max_examples=examples(120), **QUIET)
 @given(events=streams("ABC", 60), seed=st.integers(0, 999))
-def test_regrouped_partitions_give_the_answer_of_the_reference(text: str, events: list[Event], seed: int) -> None:
-    chance = random.Random(seed)
+def test_rescaled_partitions_agree_with_the_reference(text: str, events: list[Event], seed: int) -> None:
+    rng = random.Random(seed)
     rules = parse(text).rules
     events = events[:25] if text == PAIRED else events
-    delay_us = chance.choice([0, 3, 10, None])
-    partitions = Partitions(rules, chance.randint(1, 4), delay_us)
-    found: list[dict[str, object]] = []
-    for batch in batches(arrivals(events, delay_us, chance), chance):
-        found += partitions.push(batch)
-        if chance.random() < 0.3:
-            partitions.regroup(chance.randint(1, 4), chance)
+    delay_us = rng.choice([0, 3, 10, None])
+    partitions = Partitions(rules, rng.randint(1, 4), delay_us)
+    actual: list[dict[str, object]] = []
+    for batch in batches(arrivals(events, delay_us, rng), rng):
+        actual += partitions.push(batch)
+        if rng.random() < 0.3:
+            partitions.regroup(rng.randint(1, 4), rng)
     events_seen = sum(detector.counts["events"] for detector in partitions.detectors)
-    found += partitions.finish()
+    actual += partitions.finish()
     assert events_seen == len(events)
-    assert by_identity(found) == by_identity(expected(patterns.detect(rules, events), rules))
+    assert by_identity(actual) == by_identity(expected(patterns.detect(rules, events), rules))
 
 
 @settings(max_examples=examples(120), **QUIET)
 @given(events=streams("ABC", 60), seed=st.integers(0, 999))
-def test_states_of_some_rules_each_are_joined(events: list[Event], seed: int) -> None:
-    chance = random.Random(seed)
+def test_states_of_different_rules_are_joined(events: list[Event], seed: int) -> None:
+    rng = random.Random(seed)
     groups = [parse(text).rules for text in (CONSUMING, GUARDED, PAIRED, TIMED)]
     rules = [rule for group in groups for rule in group]
     events = events[:15]  # the reference tries all combinations
-    delay_us = chance.choice([0, 3, 10])
-    arrival = arrivals(events, delay_us, chance)
-    cut = chance.randint(0, len(arrival))
+    delay_us = rng.choice([0, 3, 10])
+    arrival = arrivals(events, delay_us, rng)
+    cut = rng.randint(0, len(arrival))
     detector = started(rules, delay_us)
-    found = rows_of(detector.push(arrival[:cut]))
-    if chance.random() < 0.5:
-        states = [narrowed(detector.snapshot(), group, DECLARED) for group in groups]
+    actual = rows_of(detector.push(arrival[:cut]))
+    if rng.random() < 0.5:
+        states = [narrow(detector.snapshot(), group, DECLARED) for group in groups]
     else:
         alone = [started(group, delay_us) for group in groups]
         for one in alone:
             one.push(arrival[:cut])
         states = [one.snapshot() for one in alone]
-    detector = Detector.restore(joined(states), rules, DECLARED)
-    found += rows_of(detector.push(arrival[cut:])) + rows_of(detector.finish())
-    assert by_identity(found) == by_identity(expected(patterns.detect(rules, events), rules))
+    detector = Detector.restore(join(states), rules, DECLARED)
+    actual += rows_of(detector.push(arrival[cut:])) + rows_of(detector.finish())
+    assert by_identity(actual) == by_identity(expected(patterns.detect(rules, events), rules))
 
 
 @settings(max_examples=examples(80), **QUIET)
 @given(events=streams("ABC", 60), parts=st.integers(1, 5), text=st.sampled_from(TEXTS))
-def test_what_was_split_is_joined_as_it_was(events: list[Event], parts: int, text: str) -> None:
+def test_join_is_the_inverse_of_split(events: list[Event], parts: int, text: str) -> None:
     rules = parse(text).rules
     detector = Detector(rules, DECLARED, delay_us=5)
     detector.push(sorted(events, key=lambda event: event.ts))
     before = detector_state.decode(detector.snapshot())
-    after = detector_state.decode(joined(split(detector.snapshot(), place(parts), parts)))
+    after = detector_state.decode(join(split(detector.snapshot(), place(parts), parts)))
     assert after.numbers == before.numbers
     assert {type: rows_of(rows) for type, rows in after.state.rows.items()} == {
         type: rows_of(rows) for type, rows in before.state.rows.items()
@@ -225,16 +225,16 @@ def events_in(waiting: pa.Table | None) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in ([] if waiting is None else rows_of(waiting)))
 
 
-def test_what_is_narrowed_is_less() -> None:
+def test_a_narrowed_state_is_smaller() -> None:
     rules = [*parse(CONSUMING).rules, *parse(GUARDED).rules]
     detector = Detector(rules, DECLARED)
     detector.push([Event("A", 1, {"k": "x"}), Event("B", 1, {"k": "x", "n": 1}), Event("B", 3, {"k": "x", "n": 1})])
-    state = detector_state.decode(narrowed(detector.snapshot(), rules[:1], DECLARED)).state
+    state = detector_state.decode(narrow(detector.snapshot(), rules[:1], DECLARED)).state
     assert set(state.rows) == {"B"}
     assert set(state.left) == {("Taken", 1)}
 
 
-# ---- what does not fit
+# ---- errors
 
 
 def state_of(text: str, events: Sequence[Event], **options: object) -> bytes:
@@ -243,7 +243,7 @@ def state_of(text: str, events: Sequence[Event], **options: object) -> bytes:
     return detector.snapshot()
 
 
-def test_states_that_do_not_fit_are_not_joined() -> None:
+def test_incompatible_states_are_not_joined() -> None:
     text, other = CONSUMING, CONSUMING.replace("10 us", "11 us")
     events = [Event("B", ts, {"k": "x", "n": 1}) for ts in range(3)]
     later = [Event("B", ts, {"k": "x", "n": 1}) for ts in range(50, 53)]
@@ -252,14 +252,14 @@ def test_states_that_do_not_fit_are_not_joined() -> None:
         ([], "no state"),
         ([state_of(text, events), state_of(other, events)], "rule Taken"),
         ([state_of(text, events), state_of(text, events, delay=3)], "delay_us"),
-        ([state_of(text, events), state_of(text, later)], "one time"),
+        ([state_of(text, events), state_of(text, later)], "different watermarks"),
         ([state_of(CONSUMING, events), state_of(GUARDED, doubles)], "attribute n"),
     ]:
         with pytest.raises(StateError, match=message):
-            joined(states)
+            join(states)
 
 
-def test_every_event_needs_a_part() -> None:
+def test_each_event_needs_a_partition() -> None:
     state = state_of(CONSUMING, [Event("B", ts, {"k": "x", "n": 1}) for ts in range(3)])
-    with pytest.raises(StateError, match="each B needs one of the 2 parts"):
+    with pytest.raises(StateError, match="each B must be assigned to one of 2 parts"):
         split(state, lambda type, rows: np.full(rows.num_rows, 2), 2)

@@ -1,4 +1,4 @@
-"""Files and folders of events: every format gives the same table, and what cannot be read is said, never lost."""
+"""Files and folders of events: every format gives the same table, and unreadable lines are reported, never lost."""
 
 import csv
 import json

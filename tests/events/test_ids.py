@@ -97,7 +97,7 @@ def test_mixing_loses_nothing(one: int, other: int) -> None:
 @given(PAIRS, WORDS, WORDS)
 def test_a_word_more_is_another_identity(state: tuple[int, int], one: int, other: int) -> None:
     assert (fold(state, one) == fold(state, other)) == (one == other)
-    assert all(0 <= lane <= MASK for lane in fold(state, one))
+    assert all(0 <= word <= MASK for word in fold(state, one))
 
 
 def test_small_worlds_have_no_collisions() -> None:

@@ -1,4 +1,4 @@
-"""Does what a user has become what the engine reads, and is every bad row set aside with its reason?"""
+"""User data becomes batches, and every bad row is rejected with its reason."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 
 from tocsin.errors import EventError
 from tocsin.events.columns import ARROW, concat, convert, kind_of
-from tocsin.events.dead_letters import letters
-from tocsin.events.reader import DEFINED, LABEL_COLUMN, Columns, Known, Seen, read
+from tocsin.events.dead_letters import dead_letter_table
+from tocsin.events.reader import DEFINED, LABEL_COLUMN, Columns, ReadResult, TypeInfo, read
 from tocsin.events.types import Event, Kind
 
-KNOWN = Known({"A": 0, "B": 1, "P": DEFINED})
+KNOWN = TypeInfo({"A": 0, "B": 1, "P": DEFINED})
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 NOON_US = 1_704_110_400_000_000
 
 
-def seen(data: object, known: Known = KNOWN, **columns: str) -> Seen:
+def seen(data: object, known: TypeInfo = KNOWN, **columns: str) -> ReadResult:
     return read(data, Columns(**columns), known)  # type: ignore[arg-type]
 
 
-def rows(result: Seen) -> list[dict[str, object]]:
+def rows(result: ReadResult) -> list[dict[str, object]]:
     return result.batch.to_pylist()
 
 
@@ -119,7 +119,7 @@ def test_units_of_ts(column: pa.Array, unit: str | None, ts: int, times: bool) -
     result = read(pa.table({"type": ["A"], "ts": column}), Columns(ts_unit=unit), KNOWN)
     assert result.batch["ts"].to_pylist() == [ts]
     assert result.times == times
-    assert result.dead == []
+    assert result.rejected == []
 
 
 def test_a_table_of_many_types() -> None:
@@ -171,28 +171,28 @@ def test_a_mapping_keeps_the_order_of_arrival_among_equal_times() -> None:
 
 
 def test_declared_kinds_win_over_columns() -> None:
-    known = Known({"A": 0, "B": 1}, exact={"A": {"n": Kind.DOUBLE}})
+    known = TypeInfo({"A": 0, "B": 1}, exact={"A": {"n": Kind.DOUBLE}})
     result = seen(pa.table({"type": ["A", "B", "A"], "ts": [1, 2, 3], "n": ["1.5", "x", "y"]}), known)
     assert [(row["type"], row.get("n:double"), row.get("n:string")) for row in rows(result)] == [
         (0, 1.5, None),
         (1, None, "x"),
     ]
-    assert result.dead == [("n should be a double, it is 'y'", "A", 3, 'A@3(n="y")')]
+    assert result.rejected == [("n should be a double, it is 'y'", "A", 3, 'A@3(n="y")')]
 
 
 def test_columns_that_a_declared_type_has_not_are_left_alone() -> None:
-    known = Known({"A": 0}, exact={"A": {"n": Kind.LONG}})
+    known = TypeInfo({"A": 0}, exact={"A": {"n": Kind.LONG}})
     result = seen(pa.table({"type": ["A"], "ts": [1], "n": [1], "other": ["x"]}), known)
     assert rows(result)[0]["n:long"] == 1
-    assert result.dead == []
+    assert result.rejected == []
 
 
 @pytest.mark.parametrize("type", [pa.null(), pa.string(), pa.float64()])
 def test_columns_of_nothing_but_nulls(type: pa.DataType) -> None:
-    known = Known({"A": 0}, exact={"A": {"n": Kind.LONG}})
+    known = TypeInfo({"A": 0}, exact={"A": {"n": Kind.LONG}})
     table = pa.table({"type": ["A"], "ts": [1], "n": pa.nulls(1, type)})
     for result in (seen(table), seen(table, known)):
-        assert result.dead == []
+        assert result.rejected == []
         assert all(value is None for name, value in rows(result)[0].items() if ":" in name)
 
 
@@ -215,14 +215,14 @@ def test_bad_rows_are_set_aside_with_the_first_reason() -> None:
     result = seen(table)
     assert rows(result) == [{"type": 0, "ts": 3, "seq": 0, "id:string": None, "n:long": 3}]
     assert result.rows == 4
-    assert [letter[0] for letter in result.dead] == ["ts is null", "P is defined by a rule", "ts is out of range"]
-    assert result.dead[1][1:] == ("P", 2, 'P@2(id="b", n=2)')
+    assert [letter[0] for letter in result.rejected] == ["ts is null", "P is defined by a rule", "ts is out of range"]
+    assert result.rejected[1][1:] == ("P", 2, 'P@2(id="b", n=2)')
 
 
 def test_an_empty_table() -> None:
     table = pa.table({"type": pa.array([], pa.string()), "ts": pa.array([], pa.int64()), "n": pa.array([], pa.int8())})
     result = seen(table)
-    assert (result.rows, result.batch.num_rows, result.dead) == (0, 0, [])
+    assert (result.rows, result.batch.num_rows, result.rejected) == (0, 0, [])
 
 
 def test_events_keep_the_order_in_which_they_came() -> None:
@@ -268,7 +268,7 @@ def test_batches_one_after_another() -> None:
 
 
 def test_no_dead_letters() -> None:
-    assert letters([]).to_pylist() == []
-    assert letters([("why", None, None, "A@1()")]).to_pylist() == [
+    assert dead_letter_table([]).to_pylist() == []
+    assert dead_letter_table([("why", None, None, "A@1()")]).to_pylist() == [
         {"reason": "why", "type": None, "ts": None, "event": "A@1()"}
     ]

@@ -1,4 +1,4 @@
-"""Does every event get its turn, in order, and is it late exactly if it comes after the watermark?"""
+"""Events are released in order, and an event is late exactly if it arrives after the watermark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a column of times read in one way, whatever form it has?"""
+"""A column of times is read the same, whatever its form."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import tocsin
 from tocsin.errors import EventError
 from tocsin.events.columns import convert
 from tocsin.events.files import iso, open_events
-from tocsin.events.reader import Columns, Known, Seen, read
+from tocsin.events.reader import Columns, ReadResult, TypeInfo, read
 from tocsin.events.times import TS_MAX, TS_MIN, micros
 from tocsin.events.types import Kind
 from tocsin.testing.times import REFUSED, SPELLINGS
 
-KNOWN = Known({"A": 0})
+KNOWN = TypeInfo({"A": 0})
 NOON = 1_704_110_400_000_000
 """2024-01-01T12:00:00Z"""
 OUT, NO_TIME = "ts is out of range", "ts is not a time"
 
 
-def seen(ts: pa.Array, unit: str | None = None) -> Seen:
+def seen(ts: pa.Array, unit: str | None = None) -> ReadResult:
     return read(pa.table({"type": ["A"] * len(ts), "ts": ts}), Columns(ts_unit=unit), KNOWN)
 
 
@@ -76,7 +76,7 @@ def test_forms_of_ts(ts: pa.Array, unit: str | None, expected: list[int | str]) 
     assert result.batch["ts"].to_pylist() == [one for one in expected if isinstance(one, int)]
     wrong = [(row, reason) for row, reason in enumerate(expected) if isinstance(reason, str)]
     assert [(row, reason.split(":")[0]) for row, reason in sorted(result.reasons.items())] == wrong
-    assert len(result.dead) == len(wrong)
+    assert len(result.rejected) == len(wrong)
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -1,4 +1,4 @@
-"""A recorded case as text: rules, events in their order of arrival, how they are fed to the engine, and the answer.
+"""Read, write and run recorded cases: rules, events in order of arrival, how they are fed to the engine, the answer.
 
 === 17 way=stream delay_us=3 sizes=4,9,2
 define P() from A()
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def batches(self) -> list[list[Event]]:
-        """The events as they arrive."""
+        """The events in order of arrival."""
         events, found = read_events("\n".join(self.events)), []
         for size in self.sizes or (len(events),):
             found.append(events[:size])
@@ -55,7 +55,7 @@ class Case:
         return tocsin.rules(self.rules, self.language)
 
     def options(self) -> dict[str, Any]:
-        """The keywords of `RuleSet.detect` and `RuleSet.detector` that the case asks for."""
+        """The keywords of `RuleSet.detect` and `RuleSet.detector` for the case."""
         return {"ts_unit": "us"} if self.history_us is None else {"ts_unit": "us", "history": self.history_us}
 
     def detector(self) -> Any:
@@ -63,7 +63,7 @@ class Case:
 
 
 def answer_of(case: Case) -> tuple[str, ...]:
-    """What the engine answers now."""
+    """Return the current answer of the engine."""
     if case.way == TABLE:
         found = case.ruleset().detect(read_events("\n".join(case.events)), **case.options())
         return (*lines_of(rows_of(found)), "dead 0")
@@ -71,7 +71,7 @@ def answer_of(case: Case) -> tuple[str, ...]:
 
 
 def follow(case: Case, detector: Any, batches: Iterable[list[Event]]) -> tuple[str, ...]:
-    """What a detector answers to batches until the end of the stream."""
+    """Return the answer of a detector to batches and the end of the stream."""
     rows, dead = [], 0
     for batch in batches:
         rows += rows_of(detector.push(batch))
@@ -83,7 +83,7 @@ def follow(case: Case, detector: Any, batches: Iterable[list[Event]]) -> tuple[s
 
 
 def lines_of(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Matches as lines: rule, type, time, id, attributes without nulls, then the parts."""
+    """Write matches as lines: rule, type, time, id, attributes without nulls, then the parts."""
     return [_line(row) for row in rows]
 
 
@@ -99,7 +99,7 @@ def _is_shown(name: str, value: Any) -> bool:
 
 
 def write(cases: Sequence[Case]) -> str:
-    """Cases as text, which `read` takes back."""
+    """Write cases as text, the inverse of `read`."""
     lines = []
     for case in cases:
         head = f"=== {case.number} way={case.way}"
@@ -111,7 +111,7 @@ def write(cases: Sequence[Case]) -> str:
 
 
 def read(language: str, text: str) -> list[Case]:
-    """The cases of a text."""
+    """Parse the cases of a text."""
     found = []
     for block in f"\n{text.rstrip(chr(10))}".split("\n=== ")[1:]:
         head, _, body = block.partition("\n")
@@ -132,17 +132,17 @@ def read(language: str, text: str) -> list[Case]:
 
 
 def corpus(language: str) -> list[Case]:
-    """The recorded cases of a language."""
+    """Return the recorded cases of a language."""
     return read(language, gzip.decompress((CORPUS / f"{language}.txt.gz").read_bytes()).decode())
 
 
 def compressed(text: str) -> bytes:
-    """A text as gzip, the same bytes each time."""
+    """Compress a text as gzip, always to the same bytes."""
     return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 def difference(case: Case, actual: Sequence[str], expected: Sequence[str] | None = None) -> str:
-    """The case, and how the answer differs; nothing if it is as recorded."""
+    """Describe the case and how the answer differs; empty if it is as recorded."""
     expected = case.answer if expected is None else expected
     if tuple(actual) == tuple(expected):
         return ""

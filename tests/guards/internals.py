@@ -13,10 +13,10 @@ import typer
 from tests.conformance import moving_slots, slots
 from tests.conformance.changing import check_changes
 from tests.conformance.hosts import expected, rows_of
-from tests.conformance.overlay import BY_NAME, DECLARED, TALLYING, aggregates, check, sequences, table
+from tests.conformance.overlay import BY_NAME, DECLARED, WITH_AGGREGATES, aggregates, check, sequences, table
 from tests.conformance.overlay import network_of as sites_for
 from tests.conformance.slots import Store as Slots
-from tests.simulation.schedules import draw, play
+from tests.simulation.schedules import draw, play_case
 from tocsin import cli
 from tocsin.events.formats import read_events, write_event
 from tocsin.events.reader import Columns
@@ -29,13 +29,13 @@ from tocsin.plans.typing import Catalog
 from tocsin.reference import patterns
 from tocsin.reference.ranges import coverings
 from tocsin.simulation.network import Network
-from tocsin.simulation.runs import deployed
+from tocsin.simulation.runs import deploy
 from tocsin.spark.job import send
 from tocsin.spark.moving_job import MovingJob
 
 __all__ = [
     "BY_NAME",
-    "TALLYING",
+    "WITH_AGGREGATES",
     "Event",
     "SlotStream",
     "Slots",
@@ -71,7 +71,7 @@ Watch = Callable[[str, str, Any], None]
 
 
 def reference_rows(text: str, language: str, events: Sequence[Event], history_us: int | None) -> list[Row]:
-    """The rows that the reference gives for a text of rules."""
+    """Return the reference's rows for a text of rules."""
     program = parse(text, language)
     if not program.interests:
         return expected(patterns.detect(program.rules, events), program.rules)
@@ -97,10 +97,10 @@ def reference_rows(text: str, language: str, events: Sequence[Event], history_us
 
 
 class SlotStream:
-    """The slots of a stream, which take micro-batches; their stored state can be taken out as bytes and put in."""
+    """The slots of a stream, which run micro-batches; their stored state can be read and replaced as bytes."""
 
     def __init__(self, text: str, language: str, events: Sequence[Event], options: Mapping[str, int]) -> None:
-        """`options`: the delay and the history in microseconds, and the seed of what is left to chance."""
+        """`options`: the delay and the history in microseconds, and the seed of random choices."""
         self._events = events
         self._rng = random.Random(options["seed"])
         program = parse(text, language)
@@ -120,18 +120,18 @@ class SlotStream:
         self.stores = {label: slots.Store() for label in self._sent.job.labels}
 
     def take(self, batch: list[Event]) -> list[Row]:
-        """The matches that a micro-batch brings."""
+        """Run a micro-batch and return its matches."""
         if self._moving:
             return moving_slots.turn(self._sent, self.stores, moving_slots.packed(batch, self._sent, self._rng))
         blocks = slots.packed(batch, self._types, self._sent, self._rng, ticks=True)
         return slots.turn(self._sent, self.stores, blocks)
 
     def finish(self) -> list[Row]:
-        """The matches that come when time passes the last event."""
+        """Advance time past the last event and return the matches."""
         if not self._moving:
             return slots.ended(self._sent, self.stores, list(self._events))
         end = json.dumps({"advance": max(event.ts for event in self._events) + 1}).encode()
-        blocks = [moving_slots.Parcel(label, moving_slots.CONTROL, None, None, end) for label in self.stores]
+        blocks = [moving_slots.ShuffleBlock(label, moving_slots.CONTROL, None, None, end) for label in self.stores]
         return moving_slots.turn(self._sent, self.stores, blocks)
 
 
@@ -139,26 +139,26 @@ class SlotStream:
 
 
 def with_rules(rules: Iterable[Any], types: Iterable[Any] = (), interests: Iterable[Any] = ()) -> Any:
-    """A program of rules."""
+    """Build a program of rules."""
     return Program(tuple(types), tuple(rules), tuple(interests))
 
 
 def new_network(sites: Any, strategy: str, text: str, watch: Watch | None = None) -> Network:
-    """Processors with deployed rules, and the links between them."""
+    """Build processors with deployed rules, and the links between them."""
     rules = parse(text).rules
     watch = watch or (lambda sender, receiver, message: None)
-    return deployed(sites, BY_NAME[strategy], DECLARED, rules, period_us=10, watch=watch)
+    return deploy(sites, BY_NAME[strategy], DECLARED, rules, period_us=10, watch=watch)
 
 
 def states_of(network: Network) -> dict[str, bytes]:
-    """The state of each processor; no message may be on its way."""
+    """Return the state of each processor; no message may be in flight."""
     return {name: snapshot(processor) for name, processor in network.processors.items()}
 
 
 def restored_network(
     states: Mapping[str, bytes], delays_us: Mapping[tuple[str, str], int], strategy: str, text: str
 ) -> Network:
-    """A network whose processors go on from their states."""
+    """Build a network whose processors are restored from states."""
     rules, processors = parse(text).rules, {}
     for name, data in states.items():
         links = {there: delay for (here, there), delay in delays_us.items() if here == name}
@@ -167,14 +167,14 @@ def restored_network(
 
 
 def published(network: Network, events: Mapping[str, Sequence[Event]], upto: int) -> None:
-    """Publish the events of each processor up to a time, and carry all messages."""
+    """Publish the events of each processor up to a time, and deliver all messages."""
     for name in sorted(network.processors):
         network.processors[name].publish(table(events.get(name, ())), upto)
     network.run()
 
 
 def notices_of(network: Network) -> list[tuple[str, list[Row]]]:
-    """What sinks got so far, in order."""
+    """Return the notices of sinks so far, in order."""
     return [
         (sink, rows_of(batch.table)) for _, one in sorted(network.processors.items()) for sink, batch, _ in one.notices
     ]
@@ -184,18 +184,18 @@ def notices_of(network: Network) -> list[tuple[str, list[Row]]]:
 
 
 def wire_form(message: Any) -> bytes:
-    """A message as it is written for a link."""
+    """Encode a message for a link."""
     return encode(message)
 
 
 def sample_messages() -> list[Any]:
-    """Two messages of one kind, which is called CreateTree on the wire."""
+    """Return two messages of the kind CreateTree."""
     return [messages.CreateTree("3", 5000), messages.CreateTree("3", 5001)]
 
 
 def run_replicas(seed: int, watch: Watch) -> list[Any]:
-    """Run replicas under generated faults; returns the violations of their properties."""
-    _, wrong = play(draw(seed), None, seed, shared=seed % 10 != 0, watch=watch)
+    """Run replicas under generated faults and return the violations of their properties."""
+    _, wrong = play_case(draw(seed), None, seed, shared=seed % 10 != 0, watch=watch)
     return wrong
 
 
@@ -203,7 +203,7 @@ def run_replicas(seed: int, watch: Watch) -> list[Any]:
 
 
 def commands() -> Iterable[tuple[str, list[str]]]:
-    """The commands of `tocsin` with the flags of their options, and their arguments."""
+    """Yield the commands of `tocsin` with the flags of their options, and their arguments."""
     yield from _commands("tocsin", typer.main.get_command(cli.app))
 
 
@@ -218,7 +218,7 @@ def _commands(name: str, command: Any) -> Iterable[tuple[str, list[str]]]:
 
 
 def as_table(data: bytes) -> pa.Table | None:
-    """The Arrow table in some bytes, or None if there is none."""
+    """Decode the Arrow table in some bytes; None if there is none."""
     try:
         with pa.ipc.open_stream(data) as reader:
             return reader.read_all()

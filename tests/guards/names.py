@@ -27,7 +27,7 @@ SHOWN_SPECIAL = ("__call__", "__enter__", "__exit__", "__iter__", "__len__")
 
 
 def public_names() -> str:
-    """All public names, one a line."""
+    """Return all public names, one per line."""
     lines: list[str] = []
     for name in MODULES:
         lines += [f"module {name}", *(f"    {line}" for line in _module(name)), ""]
@@ -50,7 +50,7 @@ def _module(name: str) -> Iterator[str]:
 
 
 def _defined(module: Any) -> Iterator[str]:
-    """The public names that a module without `__all__` defines and does not import."""
+    """Yield the public names that a module without `__all__` defines itself."""
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names = [node.name]
@@ -102,7 +102,7 @@ def _member(kind: type, name: str, value: Any) -> str:
 
 
 def _assigned(kind: type) -> Iterator[str]:
-    """The attributes that `__init__` assigns to `self`."""
+    """Yield the attributes that `__init__` assigns to `self`."""
     start = vars(kind).get("__init__")
     if not inspect.isfunction(start) or dataclasses.is_dataclass(kind):
         return
@@ -121,7 +121,7 @@ def _signature(value: Any) -> str:
 
 
 class _Shown:
-    """A default value whose text has no address."""
+    """A default value, printed without its address."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""Record what the guards compare with.
+"""Record the data that the guards compare with.
 
     python -m tests.guards.record corpus [tesla eps siddhi mcep]
     python -m tests.guards.record states
@@ -25,13 +25,13 @@ from tests.guards.internals import Event, parse, read_events, reference_rows
 
 CASES = 2500
 LINES_MAX = 80
-"""A case with a longer answer is left out, as the files would grow too large."""
+"""Cases with a longer answer are skipped, to limit the size of the files."""
 EMPTY_MAX = CASES // 4
-"""No more cases than that are without a match."""
+"""At most this many cases have no match."""
 
 
 def record_corpus(language: str) -> None:
-    """Write the cases of a language with the answers of the engine, compared with those of the reference."""
+    """Write the cases of a language with the answers of the engine, after comparing them with the reference."""
     began = time.monotonic()
     kept: list[Case] = []
     left_out: Counter[str] = Counter()
@@ -64,7 +64,7 @@ def record_corpus(language: str) -> None:
 
 
 def _unfit(case: Case, answer: tuple[str, ...]) -> str | None:
-    """Why the reference cannot judge a case, or None if it gives the same answer; fails if it gives another."""
+    """Return why the reference cannot judge a case, or None if it agrees; fail if it gives another answer."""
     events = read_events("\n".join(case.events))
     dead = int(answer[-1].removeprefix("dead "))
     if dead:
@@ -90,13 +90,13 @@ def _history_us(case: Case) -> int | None:
 
 
 def _by_query(lines: list[str]) -> list[str]:
-    """The lines of each query together; the reference gives markers no ids."""
+    """Group lines by query and drop the ids of markers, which the reference lacks."""
     plain = [re.sub(r"^(- Marker@-?\d+) \w+ ", r"\1 - ", line) for line in lines]
     return sorted(plain, key=lambda line: next(word for word in line.split() if word.startswith("query=")))
 
 
 def _accepted(case: Case) -> list[Event] | None:
-    """The events that were not late; None if its dead letter shows a late event otherwise."""
+    """Return the events that were not late; None if a dead letter prints a late event differently."""
     detector, late = case.detector(), Counter[str]()
     for batch in case.batches:
         detector.push(batch)

@@ -1,7 +1,7 @@
-"""The shape of the source: how many modules there are, how long, and how large classes and functions are.
+"""Check the size of the source: the number and length of modules, and the size of classes and functions.
 
-`shape_exceptions.txt` lists what is over a limit today: the check, what it is about, and the value, which is as large
-as it may be. Lists and values only shrink. The list is written by `python -m tests.guards.record shape`, which refuses
+`shape_exceptions.txt` lists what is over a limit: the check, its subject, and the value, which must not
+grow. Lists and values only shrink. The list is written by `python -m tests.guards.record shape`, which refuses
 one with more exceptions of a check than before.
 """
 
@@ -20,16 +20,16 @@ LIMITS = {"modules": 230, "lines": 450, "folder": 30, "parameters": 8, "attribut
 of a class, public classes of one name."""
 
 Key = tuple[str, str]
-"""The check, and what it is about."""
+"""The check, and its subject."""
 
 
 def exceptions(source: Path = SOURCE) -> dict[Key, int]:
-    """All that is over a limit."""
+    """Return all values over their limit."""
     return {key: value for key, value in measured(source) if value > LIMITS[key[0]]}
 
 
 def measured(source: Path = SOURCE) -> Iterator[tuple[Key, int]]:
-    """All values that have a limit."""
+    """Yield all values that have a limit."""
     folders: Counter[str] = Counter()
     names: Counter[str] = Counter()
     for path in sorted(source.rglob("*.py")):
@@ -47,7 +47,7 @@ def measured(source: Path = SOURCE) -> Iterator[tuple[Key, int]]:
 
 
 def _sizes(prefix: str, tree: ast.AST, *, kernel: bool) -> Iterator[tuple[Key, int]]:
-    """The parameters of functions, those of kernels aside, and the attributes of classes."""
+    """Yield the number of parameters of functions, except kernels, and of attributes of classes."""
     for node in ast.iter_child_nodes(tree):
         name = f"{prefix}.{node.name}" if isinstance(node, ast.FunctionDef | ast.ClassDef) else prefix
         if isinstance(node, ast.FunctionDef) and not kernel:
@@ -64,7 +64,7 @@ def _parameters(function: ast.FunctionDef) -> int:
 
 
 def _attributes(kind: ast.ClassDef) -> set[str]:
-    """What `__init__` assigns to `self`, or the fields of a dataclass."""
+    """Return the attributes that `__init__` assigns, or the fields of a dataclass."""
     if any("dataclass" in ast.unparse(one) for one in kind.decorator_list):
         fields = [one for one in kind.body if isinstance(one, ast.AnnAssign) and "ClassVar" not in ast.unparse(one)]
         return {one.target.id for one in fields if isinstance(one.target, ast.Name)}
@@ -78,14 +78,14 @@ def _attributes(kind: ast.ClassDef) -> set[str]:
 
 
 def recorded() -> dict[Key, int]:
-    """The exceptions that the list allows."""
+    """Read the list of exceptions."""
     lines = PATH.read_text(encoding="utf-8").splitlines() if PATH.exists() else []
     split = [line.split() for line in lines]
     return {(check, name): int(value) for check, name, value in split}
 
 
 def problems(actual: dict[Key, int], allowed: dict[Key, int]) -> list[str]:
-    """What is over its limit without an exception, and exceptions that are no longer needed."""
+    """Describe values over their limit without an exception, and exceptions that are not needed."""
     found = []
     for (check, name), value in sorted(actual.items()):
         limit = allowed.get((check, name), LIMITS[check])
@@ -97,7 +97,7 @@ def problems(actual: dict[Key, int], allowed: dict[Key, int]) -> list[str]:
 
 
 def record() -> None:
-    """Write the list again, if it has not grown."""
+    """Rewrite the list, unless it would grow."""
     actual, before = exceptions(), recorded()
     now, then = (Counter(check for check, _ in found) for found in (actual, before))
     grown = [f"{check}: {now[check]} exceptions, before {then[check]}" for check in now if now[check] > then[check]]

@@ -1,4 +1,4 @@
-"""Stored states: snapshots in the middle of recorded cases, with the events that follow and what they must bring.
+"""Stored states: snapshots in the middle of recorded cases, with the events that follow and their matches.
 
 Three archives under tests/guards/states: `detectors.zip` (for each case its text and a snapshot), `slots.zip` (text and
 the state of each slot of Spark's streams), `processors.zip` (sites as JSON and the state of each processor).
@@ -48,7 +48,7 @@ END = 1000
 
 
 def middle_of(case: Case) -> tuple[bytes, Case]:
-    """A snapshot after half of the batches, and the case with the rest and its answer."""
+    """Return a snapshot after half of the batches, and a case of the rest with its answer."""
     half = len(case.sizes) // 2
     detector = case.detector()
     for batch in case.batches[:half]:
@@ -60,12 +60,12 @@ def middle_of(case: Case) -> tuple[bytes, Case]:
 
 
 def continued(case: Case, data: bytes) -> tuple[str, ...]:
-    """The answer of a detector that goes on from a snapshot."""
+    """Return the answer of a detector restored from a snapshot."""
     return follow(case, case.ruleset().restore(data), case.batches)
 
 
 def fit(language: str, number: int) -> Iterator[Case]:
-    """Streams of the corpus in which at least three lines come after the middle."""
+    """Yield streams of the corpus with at least three lines after the middle."""
     for case in corpus(language):
         if case.way == TABLE or len(case.sizes) < 2 or len(case.answer) < 4:
             continue
@@ -78,7 +78,7 @@ def fit(language: str, number: int) -> Iterator[Case]:
 
 
 def detectors(language: str) -> Iterator[tuple[Case, bytes]]:
-    """The stored snapshots of a language, each with the rest of its case."""
+    """Yield the stored snapshots of a language, each with the rest of its case."""
     files = entries(DETECTORS)
     for name in sorted(files):
         if name.startswith(f"{language}/") and name.endswith(".txt"):
@@ -90,8 +90,8 @@ def detectors(language: str) -> Iterator[tuple[Case, bytes]]:
 
 
 def middle_of_slots(case: Case) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
-    """The state of the slots after half of the batches; all lines of an unbroken stream after it; those of a stream
-    that goes on from the bytes."""
+    """Return the state of the slots after half of the batches, the following lines of the same stream, and those of a
+    stream restored from the bytes."""
     stream = slot_stream(case)
     half = len(case.sizes) // 2
     for batch in case.batches[:half]:
@@ -106,20 +106,20 @@ def slot_stream(case: Case) -> SlotStream:
 
 
 def rest_of_slots(case: Case, stream: SlotStream) -> tuple[str, ...]:
-    """What the second half of the batches brings; slots answer in any order."""
+    """Return the sorted lines of the second half of the batches, as slots answer in any order."""
     rows = [row for batch in case.batches[len(case.sizes) // 2 :] for row in stream.take(batch)]
     return tuple(sorted(lines_of([*rows, *stream.finish()])))
 
 
 def continued_slots(case: Case, data: bytes) -> tuple[str, ...]:
-    """What slots bring that go on from stored state."""
+    """Return the lines of slots restored from stored state."""
     stream = slot_stream(case)
     stream.stores = unpacked(data)
     return rest_of_slots(case, stream)
 
 
 def packed(stores: Mapping[int, Slots]) -> bytes:
-    """The values of the state stores as JSON, with bytes in base 64."""
+    """Encode the values of the state stores as JSON, with bytes in base 64."""
     return json.dumps([[label, _packed(store.values)] for label, store in stores.items()]).encode()
 
 
@@ -152,7 +152,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def slots(language: str) -> Iterator[tuple[Case, bytes]]:
-    """The stored slots of a language; the answer of the case is what comes after the middle."""
+    """Yield the stored slots of a language; the answer of a case is that after the middle."""
     files = entries(SLOTS)
     for name in sorted(files):
         if name.startswith(f"{language}/") and name.endswith(".txt"):
@@ -164,7 +164,7 @@ def slots(language: str) -> Iterator[tuple[Case, bytes]]:
 
 
 def network_case(number: int) -> tuple[dict[str, Any], dict[str, bytes], tuple[str, ...]]:
-    """A network of processors as JSON, their states after half of the time, and all notices of an unbroken run."""
+    """Return a network as JSON, the states of its processors at half time, and all notices of an uninterrupted run."""
     rng = random.Random(f"states {number}")
     rules, events = sequences(rng)
     sites = sites_for(rng, rules)
@@ -188,7 +188,7 @@ def network_case(number: int) -> tuple[dict[str, Any], dict[str, bytes], tuple[s
 
 
 def events_of(case: Mapping[str, Any], since: int, until: int) -> dict[str, list[Event]]:
-    """The events of each processor in a stretch of time."""
+    """Return the events of each processor in a time range."""
     return {
         name: [event for event in read_events("\n".join(texts)) if since <= event.ts < until]
         for name, texts in case["events"].items()
@@ -196,7 +196,7 @@ def events_of(case: Mapping[str, Any], since: int, until: int) -> dict[str, list
 
 
 def continued_network(case: Mapping[str, Any], states: Mapping[str, bytes]) -> tuple[str, ...]:
-    """All notices of a network whose processors go on from stored states."""
+    """Return all notices of a network whose processors are restored from stored states."""
     delays_us = {(here, there): delay_us for here, there, delay_us in case["delays_us"]}
     network = restored_network(states, delays_us, case["strategy"], case["rules"])
     published(network, events_of(case, case["middle"], END), END)
@@ -208,7 +208,7 @@ def notice_lines(network: Any) -> tuple[str, ...]:
 
 
 def networks() -> Iterator[tuple[dict[str, Any], dict[str, bytes], tuple[str, ...]]]:
-    """The stored networks: the case, the states, the notices."""
+    """Yield the stored networks: case, states, notices."""
     files = entries(PROCESSORS)
     for name in sorted(name for name in files if name.endswith("/case.json")):
         folder = name.removesuffix("case.json")
@@ -229,7 +229,7 @@ def entries(path: Path) -> dict[str, bytes]:
 
 
 def store(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write an archive without times of writing."""
+    """Write an archive without timestamps."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, data in files.items():
@@ -291,6 +291,6 @@ def _slot_files() -> Iterator[tuple[str, bytes]]:
 
 
 def _has_places_only(case: Case) -> bool:
-    """Whether events have coordinates only, as the tables that the slots' tests make of them."""
+    """Return whether events have coordinates only, as the tables of the slots' tests require."""
     names = {name for event in read_events("\n".join(case.events)) for name in event.attributes}
     return names <= {"x", "y"} or names <= {"lon", "lat"}

@@ -1,4 +1,4 @@
-"""Does the engine give the recorded answers, case by case?"""
+"""The engine gives the recorded answers of all cases."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.guards.cases import CORPUS, LANGUAGES, Case, answer_of, corpus, diffe
 
 PARTS = 10
 SHARE = 5
-"""`make test` runs one of so many cases; `make slow` runs all."""
+"""`make test` runs one in this many cases; `make slow` runs all."""
 SHOWN = 3
 SIZE_MAX = 1_500_000
 
 
 def check(cases: list[Case]) -> None:
-    """Fail with the first wrong cases, and the numbers of all."""
+    """Fail with the first wrong cases, and the numbers of all wrong ones."""
     wrong = {case.number: text for case in cases if (text := difference(case, _answer(case)))}
     if wrong:
         texts = list(wrong.values())[:SHOWN]
@@ -45,7 +45,7 @@ def test_all_answers_are_as_recorded(language: str, part: int) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_corpus_is_whole(language: str) -> None:
+def test_the_corpus_is_complete(language: str) -> None:
     path = CORPUS / f"{language}.txt.gz"
     text = gzip.decompress(path.read_bytes()).decode()
     cases = read(language, text)

@@ -1,4 +1,4 @@
-"""Do processors and replicas send each other the recorded messages?"""
+"""Processors and replicas send each other the recorded messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the public names, their signatures and the options of the commands as recorded?"""
+"""Public names, their signatures and the options of the commands are as recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the source within the limits of its shape, apart from listed exceptions that are still needed?"""
+"""The source is within its size limits, apart from listed exceptions that are still needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OVER = {
 
 
 @pytest.mark.parametrize("check", OVER)
-def test_what_is_over_a_limit_is_found(check: str, tmp_path: Path) -> None:
+def test_a_value_over_a_limit_is_reported(check: str, tmp_path: Path) -> None:
     for name, text in OVER[check].items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Do stored states restore, and bring what an unbroken stream brought?"""
+"""Stored states restore, and then give the matches of an uninterrupted stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message traces: who sends what to whom in simulated runs, as one line for each run.
+"""Trace the messages of simulated runs, with their senders and receivers, as one line for each run.
 
 A line holds a digest over (sender, receiver, kind, digest of the payload) of all messages in their order, and how many
 there were of each kind. Kinds are the names on the wire. Tables count by their values, not by Arrow's bytes, which may
@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.guards.internals import (
     BY_NAME,
-    TALLYING,
+    WITH_AGGREGATES,
     aggregates,
     as_table,
     check,
@@ -32,12 +32,12 @@ from tests.guards.internals import (
 
 PATH = Path(__file__).parent / "messages.txt"
 RUNS = 50
-"""How many runs of each sort."""
+"""Number of runs of each sort."""
 MESSAGES_MIN = 60
 
 
 class Trace:
-    """What was sent in a run."""
+    """The messages of a run."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -54,7 +54,7 @@ class Trace:
 
 
 def kind_and_digest(message: Any) -> tuple[str, str]:
-    """The name of a message on the wire, and a digest of what it carries."""
+    """Return the name of a message on the wire, and a digest of its content."""
     data = wire_form(message)
     number = int(np.frombuffer(data[:8], "<i8")[0])
     lengths = np.frombuffer(data[8 : 8 + 8 * number], "<i8").tolist()
@@ -73,9 +73,9 @@ def kind_and_digest(message: Any) -> tuple[str, str]:
 
 
 def simulated(number: int) -> tuple[str, Trace]:
-    """One run of processors: any strategy, some with changes of sites on the way."""
+    """Run processors with any strategy, sometimes with changes of sites during the run."""
     strategy = [*BY_NAME][number % len(BY_NAME)]
-    generate = aggregates if strategy in TALLYING else sequences
+    generate = aggregates if strategy in WITH_AGGREGATES else sequences
     rules, events = generate(random.Random(number))
     trace = Trace()
     run = check_changes if number % 3 == 2 else check
@@ -85,7 +85,7 @@ def simulated(number: int) -> tuple[str, Trace]:
 
 
 def replicated(number: int) -> tuple[str, Trace]:
-    """One run of replicas under faults."""
+    """Run replicas under faults."""
     trace = Trace()
     wrong = run_replicas(number, trace.watch)
     assert not wrong, f"replicated {number}: {[str(one) for one in wrong]}"
@@ -96,13 +96,13 @@ SORTS: dict[str, Callable[[int], tuple[str, Trace]]] = {"simulated": simulated, 
 
 
 def line(sort: str, number: int) -> str:
-    """The trace of one run."""
+    """Return the trace of one run."""
     name, trace = SORTS[sort](number)
     return f"{name}: {trace}"
 
 
 def recorded(sort: str) -> list[tuple[int, str]]:
-    """The recorded runs of a sort: the number of each, which is its seed, and the line."""
+    """Return the recorded runs of a sort: the number of each, which is its seed, and the line."""
     lines = PATH.read_text(encoding="utf-8").splitlines()
     return [(int(line.partition(":")[0].split()[1]), line) for line in lines if line.startswith(f"{sort} ")]
 

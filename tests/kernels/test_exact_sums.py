@@ -1,4 +1,4 @@
-"""Exact sums: whatever was added and taken away, the sum and the variance are those of fractions, rounded once."""
+"""Exact sums: after any additions and subtractions, sum and variance equal those of fractions, rounded once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sums_and_variances_are_those_of_fractions(values: list[tuple[int | floa
     memory = np.zeros(2048, np.int64)
     at, double = memory.ctypes.data, any(isinstance(value, float) for value, _ in values)
     exact_sums.clear_sum(at, SUM)
-    exact_sums.clear_sum(at, ALONE)  # of which nobody asks for a variance: it stays narrow as long as it can
+    exact_sums.clear_sum(at, ALONE)  # no variance is computed from it: it stays narrow as long as it can
     exact_sums.clear_wide(at, SQUARES, exact_sums.LIMBS_DOUBLE_SQUARES if double else exact_sums.LIMBS_LONG_SQUARES)
     held: list[int | float] = []
 

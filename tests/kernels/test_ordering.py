@@ -1,4 +1,4 @@
-"""Matches of many rules in the order of time: the kernel against NumPy's sort."""
+"""The order of matches of many rules: the kernel against NumPy's sort."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MATCHES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 4)), min_size=1,
 
 
 @given(events=EVENTS, matches=MATCHES, before=st.integers(0, 3))
-def test_matches_are_sorted_by_instant_and_rank_and_equals_stay(
+def test_matches_are_sorted_by_instant_and_rank_stably(
     events: list[tuple[int, int]], matches: list[tuple[int, int]], before: int
 ) -> None:
-    instants = np.array([(9, 9)] * before + sorted(events), np.int64)  # what stands before them is not looked at
+    instants = np.array([(9, 9)] * before + sorted(events), np.int64)  # rows before the first match are ignored
     ts, seq = np.ascontiguousarray(instants[:, 0]), np.ascontiguousarray(instants[:, 1])
     rows, ranks = np.array([(before + row % len(events), rank) for row, rank in matches], np.int64).T.copy()
     order = np.empty(len(rows), np.int64)
@@ -25,9 +25,9 @@ def test_matches_are_sorted_by_instant_and_rank_and_equals_stay(
 
 
 @given(events=EVENTS)
-def test_rows_that_are_not_in_order_of_time_are_left_to_others(events: list[tuple[int, int]]) -> None:
+def test_rows_out_of_time_order_are_refused(events: list[tuple[int, int]]) -> None:
     instants = np.array(events, np.int64)
     ts, seq = np.ascontiguousarray(instants[:, 0]), np.ascontiguousarray(instants[:, 1])
     rows = np.arange(len(events))
-    told = kernels.ordering.order_matches(rows, np.zeros_like(rows), 1, ts, seq, np.empty_like(rows))
-    assert told == (events == sorted(events))
+    is_ordered = kernels.ordering.order_matches(rows, np.zeros_like(rows), 1, ts, seq, np.empty_like(rows))
+    assert is_ordered == (events == sorted(events))

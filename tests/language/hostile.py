@@ -1,4 +1,4 @@
-"""Texts that are small to write and large to read: each must give statements or an error, soon."""
+"""Short texts that are expensive to parse or to plan: each must give statements or an error in a short time."""
 
 from __future__ import annotations
 

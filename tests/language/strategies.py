@@ -1,4 +1,4 @@
-"""Hypothesis strategies for anything that can be written: rules that parse, whether or not they mean something."""
+"""Hypothesis strategies for syntactically valid rules, which may be semantically invalid."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def attributes(draw: st.DrawFn, bare: bool = True) -> Attribute:
 
 @st.composite
 def expressions(draw: st.DrawFn, depth: int = 3, bare: bool = True) -> Expression:
-    """Any expression; without `bare`, each attribute says whose it is."""
+    """Generate expressions; without `bare`, each attribute has a role."""
     smaller = expressions(depth - 1, bare)
     form = draw(st.sampled_from(LEAVES if depth == 0 else LEAVES + FORMS))
     if form is Literal:

@@ -1,4 +1,4 @@
-"""A request that is built equals the one that is written."""
+"""A request built in Python equals the request parsed from its text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.language.builder import event, role, this
 from tocsin.language.eps.builder import after, at, both, called, either, every, request, then, times_df, times_eq
 
 
-def test_built_and_written_requests_are_equal() -> None:
+def test_built_and_parsed_requests_are_equal() -> None:
     built = request(
         "R",
         either(
@@ -43,14 +43,14 @@ def test_built_and_written_requests_are_equal() -> None:
     ("make", "message"),
     [
         (lambda: request("R", event("A"), mode="best"), "unknown mode 'best'"),
-        (lambda: both(event("A")), "an operator joins two events or more"),
+        (lambda: both(event("A")), "an operator needs at least two events"),
         (lambda: both(event("A"), event("B"), as_=["a"]), "there are 2 events and 1 names"),
-        (lambda: times_eq(1, event("A"), "x"), "a repetition is of 2 to 64 events"),
+        (lambda: times_eq(1, event("A"), "x"), "a repetition has 2 to 64 events"),
         (lambda: both("A", "B"), "'A' is not an event"),
-        (lambda: called("x", both(event("A"), event("B"))), "only an event or a timer has a name"),
+        (lambda: called("x", both(event("A"), event("B"))), "only an event or a timer can have a name"),
         (lambda: request("R", both(event("A"), event("A"))), "two events of this request are called A"),
     ],
 )
-def test_mistakes_are_told(make: object, message: str) -> None:
+def test_mistakes_raise_errors(make: object, message: str) -> None:
     with pytest.raises(RuleError, match=message):
         make()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Whatever a text says: it gives statements or an error that a person can mend, and soon."""
+"""Any text gives statements or a clear error in a short time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tocsin
 from tests.budget import examples
 from tests.language.hostile import EPS, HOSTILE, MCEP, SIDDHI, TESLA
 from tocsin.errors import RuleError, TocsinError
-from tocsin.service.deployments import TEXT_CHARACTERS_MAX, read
+from tocsin.service.deployments import TEXT_CHARACTERS_MAX, parse_rules
 
 LIMIT_S = 30
 """Each takes one or two seconds on a machine that is busy; what expands without a bound takes hours."""
@@ -22,7 +22,7 @@ LIMIT_S = 30
 
 @contextmanager
 def bounded(seconds: int = LIMIT_S) -> Iterator[None]:
-    """Ends what takes too long."""
+    """Stop the test after a time limit."""
 
     def stop(*_: object) -> None:
         raise AssertionError(f"not done after {seconds} s")
@@ -37,7 +37,7 @@ def bounded(seconds: int = LIMIT_S) -> Iterator[None]:
 
 
 def outcome(use: Callable[[], object]) -> None:
-    """Anything but an error of ours fails the test."""
+    """Parse and plan a text. Any exception other than a `TocsinError` fails the test."""
     with suppress(TocsinError):
         use()
 
@@ -52,14 +52,14 @@ def test_a_hostile_text_gives_statements_or_an_error(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (EPS["|| in &"], "this can happen in 1,099,511,627,776 ways, more than 64"),
-        (EPS["|| in ;"], "this can happen in 1,099,511,627,776 ways, more than 64"),
-        (EPS["|| in & beside an order"], "the 64 ways in which this can happen have 5,504 events, more than 640"),
+        (EPS["|| in &"], "this request has 1,099,511,627,776 alternatives, more than 64"),
+        (EPS["|| in ;"], "this request has 1,099,511,627,776 alternatives, more than 64"),
+        (EPS["|| in & beside an order"], "the 64 alternatives of this request have 5,504 events, more than 640"),
         (EPS["&"], "a request has at most 100 events"),
         (EPS["nested ;"], "this request is nested deeper than 100 levels"),
         (EPS["many TimesDf"], "a request has at most 100 events"),
         (EPS["timers of timers"], "a request has at most 100 events"),
-        (EPS["TimesEq"], "a repetition is of 2 to 64 events"),
+        (EPS["TimesEq"], "a repetition has 2 to 64 events"),
         (TESLA["not and parentheses"], "this expression is nested deeper than 100 levels"),
         (TESLA["a sum"], "this expression is nested deeper than 100 levels"),
         (TESLA["a circle of rules"], "a composite event cannot be made from itself"),
@@ -74,7 +74,7 @@ def test_an_error_names_the_limit(text: str, message: str) -> None:
     assert message in refused.value.message
 
 
-def test_what_the_limits_allow_is_bound() -> None:
+def test_statements_within_the_limits_are_bound() -> None:
     with bounded():
         tocsin.rules("request R on " + " & ".join(f"A{n}" for n in range(100)))
         tocsin.rules("request R on " + " & ".join(f"(A{n} || B{n})" for n in range(6)))
@@ -85,7 +85,7 @@ def test_what_the_limits_allow_is_bound() -> None:
 def test_the_service_reads_a_hostile_text(name: str) -> None:
     language, text = HOSTILE[name]
     with bounded():
-        outcome(lambda: read(text, language))
+        outcome(lambda: parse_rules(text, language))
 
 
 WORDS = {

@@ -1,4 +1,4 @@
-"""Does the package find the language of a text, and do its examples run?"""
+"""The language of a text is guessed, and the parser is loaded lazily."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_an_unknown_language_has_a_hint() -> None:
     assert caught.value.hint == "Did you mean 'tesla'?"
 
 
-def test_the_parser_is_loaded_when_it_is_needed() -> None:
+def test_the_parser_is_loaded_on_first_use() -> None:
     script = "import sys, tocsin.language, tocsin.language.builder; sys.exit('lark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Are dynamic interest queries read as they are written, printed as they are read, and built alike?"""
+"""Dynamic interest queries are parsed, printed and built to equal objects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from      Brake()
 """
 
 
-def test_all_that_an_interest_says() -> None:
+def test_all_clauses_of_an_interest() -> None:
     (found,) = parse(TEXT).interests
     assert (found.name, found.delivers, found.focal.type) == ("Accidents", ("Accident",), "Position")
     assert found.shape == Rectangle(1000.0, 500.0)
@@ -47,13 +47,13 @@ def test_all_that_an_interest_says() -> None:
     assert found.consumes
 
 
-def test_its_rules_are_those_that_its_types_need() -> None:
+def test_an_interest_has_the_rules_that_its_types_need() -> None:
     (found,) = parse(TEXT).interests
     assert [rule.name for rule in found.rules] == ["Stop", "Accident"]
     assert len(parse(TEXT).rules) == 3
 
 
-def test_what_is_not_said_is_as_usual() -> None:
+def test_defaults() -> None:
     (found,) = parse("define P() from A() interest I of P around A range circle 2.5 m").interests
     assert (found.space, found.lifetime_us, found.update) == (Space.PLANE, 0, Each())
     assert found.semantics is Semantics.WEAK
@@ -61,7 +61,7 @@ def test_what_is_not_said_is_as_usual() -> None:
     assert not found.consumes
 
 
-def test_keywords_are_names_elsewhere() -> None:
+def test_keywords_can_be_names() -> None:
     text = "define range(of: long) from circle(update = 3) where of = circle.every interest of of range around space"
     (found,) = parse(text + " range circle 1 m").interests
     assert (found.name, found.delivers, found.focal.type) == ("of", ("range",), "space")
@@ -87,7 +87,7 @@ def test_a_built_interest_equals_its_text() -> None:
     )
 
 
-def test_what_cannot_be_built() -> None:
+def test_invalid_interests_cannot_be_built() -> None:
     rule = define("P", a="long").from_(event("A")).where(a=role.A.a).build()
     for wrong in (
         {"of": ["Q"]},
@@ -114,7 +114,7 @@ _UPDATES = st.one_of(st.just(Each()), st.integers(1, 10**12).map(Timed), st.buil
 
 
 @given(_SHAPES, st.sampled_from(Space), st.integers(0, 10**12), _UPDATES, st.sampled_from(Semantics))
-def test_what_is_printed_is_read_as_it_was(shape, space, lifetime_us, update, semantics) -> None:
+def test_a_printed_interest_parses_to_an_equal_interest(shape, space, lifetime_us, update, semantics) -> None:
     rule = define("P").from_(event("A")).build()
     one = Interest("I", ("P",), Pattern("Me"), shape, (rule,), space, lifetime_us, update, semantics)
     text = print_program(Program((), (rule,), (one,)))

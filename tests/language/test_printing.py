@@ -1,4 +1,4 @@
-"""Does a printed rule read well, and is it the rule?"""
+"""Printed rules are readable, and parsing them gives equal rules."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tocsin.language.tesla.text import parse, parse_expression, parse_pattern
 
 @given(strategies.rules())
 @settings(max_examples=examples(100))
-def test_a_printed_rule_is_the_rule(rule: Rule) -> None:
+def test_a_printed_rule_parses_to_an_equal_rule(rule: Rule) -> None:
     assert parse(print_rule(rule)).rules == (rule,)
 
 
 @given(strategies.programs())
 @settings(max_examples=examples(20))
-def test_a_printed_program_is_the_program(program: Program) -> None:
+def test_a_printed_program_parses_to_an_equal_program(program: Program) -> None:
     assert parse(print_program(program)) == program
 
 
 @given(strategies.expressions())
 @settings(max_examples=examples(150))
-def test_a_printed_expression_is_the_expression(expression: Expression) -> None:
+def test_a_printed_expression_parses_to_an_equal_expression(expression: Expression) -> None:
     assert parse_expression(print_expression(expression)) == expression
 
 
 @given(strategies.patterns(named=True))
 @settings(max_examples=examples(40))
-def test_a_printed_pattern_is_the_pattern(pattern: Pattern) -> None:
+def test_a_printed_pattern_parses_to_an_equal_pattern(pattern: Pattern) -> None:
     assert parse_pattern(print_pattern(pattern)) == pattern
 
 
@@ -68,11 +68,11 @@ def test_a_printed_pattern_is_the_pattern(pattern: Pattern) -> None:
         "a=true",
     ],
 )
-def test_an_expression_has_only_the_parentheses_it_needs(text: str) -> None:
+def test_an_expression_has_only_necessary_parentheses(text: str) -> None:
     assert print_expression(parse_expression(text)) == text
 
 
-def test_a_rule_is_laid_out_as_in_the_papers() -> None:
+def test_a_rule_is_formatted_as_in_the_papers() -> None:
     text = """\
 event Smoke(area: string)
 

@@ -1,4 +1,4 @@
-"""Is SiddhiQL read as it is written, and written as it is read?"""
+"""SiddhiQL is parsed, and parsing a printed query gives an equal query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tocsin.errors import RuleError
 from tocsin.events.types import EventType, Kind
 from tocsin.language import guess, parse, print_program, print_rule
 from tocsin.language.siddhi.ast import (
-    Absence,
+    AbsentState,
     Call,
     Chain,
     Every,
@@ -24,8 +24,8 @@ from tocsin.language.siddhi.ast import (
     Pair,
     Query,
     Side,
-    Source,
     Step,
+    StreamSource,
     Summary,
     Window,
     expressions,
@@ -68,7 +68,7 @@ def test_the_papers_queries(text: str) -> None:
 
 def test_table_1() -> None:
     first, second, third = (one(text, "") for text in TABLE_1)
-    assert isinstance(first.input, Source)
+    assert isinstance(first.input, StreamSource)
     assert first.input.tables == ("foo",)
     assert len(first.input.pattern.constraints) == 2
     assert first.aggregates == (Call(Summary.AVG, Attribute("price")),)
@@ -81,7 +81,7 @@ def test_table_1() -> None:
 
 @settings(max_examples=examples(200))
 @given(st.lists(queries(), min_size=1, max_size=3))
-def test_what_is_printed_is_read_as_it_was(texts: list[str]) -> None:
+def test_a_printed_query_parses_to_an_equal_query(texts: list[str]) -> None:
     numbered = [text.replace("into O", f"into O{number}") for number, text in enumerate(texts)]
     program = parse(definitions() + ";\n".join(numbered), "siddhi")
     printed = print_program(program)
@@ -147,7 +147,7 @@ VOCABULARY = (
 
 @settings(max_examples=examples(300))
 @given(queries(), st.randoms(use_true_random=False))
-def test_a_query_with_slips_is_read_or_has_a_rule_error(query: str, chance: random.Random) -> None:
+def test_a_query_with_typos_parses_or_raises_a_rule_error(query: str, chance: random.Random) -> None:
     text = definitions() + query
     for _ in range(chance.randint(1, 3)):
         start = chance.randint(0, len(text))
@@ -165,14 +165,14 @@ def test_a_query_with_slips_is_read_or_has_a_rule_error(query: str, chance: rand
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.integers(-(2**63), 2**63 - 1), st.floats())
-def test_constants_are_printed_as_they_are(text: str, whole: int, real: float) -> None:
+def test_constants_are_printed_unchanged(text: str, whole: int, real: float) -> None:
     if not abs(real) < float("inf"):
         real = 0.5
     long = Literal(whole, Kind.LONG)
     tests = (Comparison("=", Attribute("k"), Literal(text, Kind.STRING)), Comparison("<", Attribute("x"), long))
     tests += (Comparison(">=", Attribute("x"), Literal(real + 0.0, Kind.DOUBLE)),)
     emits = EventType("O", (("x", Kind.DOUBLE),))
-    query = Query("q", emits, Source(Pattern("S", tests)), (("x", Attribute("x")),))
+    query = Query("q", emits, StreamSource(Pattern("S", tests)), (("x", Attribute("x")),))
     assert one(print_rule(query), "") == query
 
 
@@ -182,7 +182,7 @@ def test_kinds_of_streams() -> None:
     assert program.types == (EventType("A", tuple(zip("abcdef", kinds, strict=True))),)
 
 
-def test_kinds_of_what_is_selected() -> None:
+def test_kinds_of_selected_values() -> None:
     query = one(
         """from S select x, x + 1 as a, x / 2 as b, x + 1L as c, x * 0.5 as d, sum(x) as e, avg(x) as f, min(x) as g,
         count() as h, stdDev(x) as i, x > 1 as j, sum(x * 2.0) as l insert into O"""
@@ -192,13 +192,13 @@ def test_kinds_of_what_is_selected() -> None:
     assert [kind for _, kind in query.emits.attributes] == expected
 
 
-def test_a_stream_that_a_query_fills_is_no_declared_type() -> None:
+def test_the_output_stream_of_a_query_is_not_a_declared_type() -> None:
     program = parse(STREAMS + "define stream O (x int); from S select x insert into O; from O select x insert into P")
     assert [type.name for type in program.types] == ["S", "T"]
     assert program.rules[1].emits == EventType("P", (("x", Kind.INT),))
 
 
-def test_queries_can_come_before_those_that_fill_their_streams() -> None:
+def test_queries_can_be_in_any_order() -> None:
     program = parse(STREAMS + "from O select z insert into P; from T select y as z insert into O")
     assert program.rules[0].emits == EventType("P", (("z", Kind.DOUBLE),))
 
@@ -215,14 +215,14 @@ def test_comments_keywords_and_semicolons() -> None:
     assert one(text, "").select == (("x", Attribute("x")),)
 
 
-def test_words_are_keywords_only_where_one_can_stand() -> None:
+def test_words_are_keywords_only_where_keywords_are_possible() -> None:
     query = one(
         "from from[select > 1] select select as as, last insert into into", "define stream from (select int, last int);"
     )
     assert query.emits == EventType("into", (("as", Kind.INT), ("last", Kind.INT)))
 
 
-def test_aggregates_stand_apart() -> None:
+def test_aggregates_are_separate() -> None:
     query = one("from S select sum(x) * 2 as a, sum(x) as b, count() as n insert into O")
     assert query.aggregates == (Call(Summary.SUM, Attribute("x")), Call(Summary.COUNT))
     assert query.select[0][1] == Arithmetic("*", Parameter("sum(x)"), Literal(2, Kind.INT))
@@ -258,7 +258,7 @@ def test_a_pattern() -> None:
     assert chain.within_us == 60_000_000
     every, absence, pair = chain.parts
     assert isinstance(every, Every)
-    assert isinstance(absence, Absence)
+    assert isinstance(absence, AbsentState)
     assert isinstance(pair, Pair)
     assert absence.duration_us == 5_000_000
     second = every.states[1]
@@ -288,11 +288,11 @@ def test_all_expressions_of_a_query() -> None:
 @pytest.mark.parametrize(
     "text", ["define Hot() from Temp(value > 45)", "event Temp(value: double)", "request R on A & B"]
 )
-def test_other_languages_are_not_mistaken_for_it(text: str) -> None:
+def test_other_languages_are_not_guessed_as_siddhi(text: str) -> None:
     assert guess(text) != "siddhi"
 
 
-def test_an_unknown_stream_is_no_mistake_where_none_is_defined() -> None:
+def test_unknown_streams_are_allowed_if_none_is_defined() -> None:
     assert one("from Anything select whatever insert into O", "").uses == ("Anything",)
-    with pytest.raises(RuleError, match="which attributes"):
+    with pytest.raises(RuleError, match="are not known"):
         one("from Anything select * insert into O", "")

@@ -1,4 +1,4 @@
-"""Does a TESLA text give the rules that it says?"""
+"""A TESLA text is parsed to its rules, or a syntax error shows the mistake."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_subscription() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", "-- nothing\n# at all", "\ufeff"])
-def test_a_text_of_nothing_has_no_rules(text: str) -> None:
+def test_an_empty_text_has_no_rules(text: str) -> None:
     assert parse(text) == Program()
 
 
@@ -177,14 +177,14 @@ def test_declarations_and_rules_in_any_order() -> None:
     assert program.source == text
 
 
-def test_rules_without_a_name_take_their_types_and_count() -> None:
+def test_unnamed_rules_have_the_names_of_their_types_with_numbers() -> None:
     text = (
         "define X() from A() define X() from B() rule X_2 define Y() from A() define X() from C() define Y() from B()"
     )
     assert [rule.name for rule in parse(text).rules] == ["X", "X_3", "X_2", "X_4", "Y"]
 
 
-def test_a_given_name_wins_over_an_earlier_rule_without_one() -> None:
+def test_an_explicit_name_takes_precedence_over_an_earlier_unnamed_rule() -> None:
     assert [rule.name for rule in parse("define X() from A() rule X define Y() from A()").rules] == ["X_2", "X"]
 
 
@@ -342,7 +342,7 @@ def test_an_aggregate_with_its_parameter_and_test(text: str, parameter: str | No
     assert clause_of(text.format("MAX(B(a).v within 1 s from A)")) == expected
 
 
-def test_what_an_aggregate_can_be_over() -> None:
+def test_patterns_of_aggregates() -> None:
     assert clause_of("Count(B(a) between A and C)") == Aggregate(
         Function.COUNT, Pattern("B", (A,)), None, Between("A", "C")
     )
@@ -371,7 +371,7 @@ def nodes(value: Any) -> Iterator[Any]:
             yield from nodes(getattr(value, item.name))
 
 
-def test_every_node_knows_its_text() -> None:
+def test_every_node_has_its_span() -> None:
     text = """
         rule R define Fire(area: string) from Smoke(area=$a)
         and 3-last Wind(speed > (1 + $a) * 2, not calm) as w within 1 h. from Smoke
@@ -403,14 +403,14 @@ def test_every_node_knows_its_text() -> None:
 
 @given(strategies.expressions())
 @settings(max_examples=examples(60))
-def test_the_text_of_a_part_is_the_part(expression: Expression) -> None:
+def test_the_span_of_an_expression_parses_to_it(expression: Expression) -> None:
     text = print_rule(Rule("X", EventType("X"), Pattern("A"), where=(("x", expression),)))
     for node in nodes(parse(text).rules[0].where[0][1]):
         assert parse_expression(text[node.span.start : node.span.end]) == node
 
 
 def mistake(text: str, read: Callable[[str], object] = parse) -> RuleError | None:
-    """The error of a text, if it has one; no other exception is allowed."""
+    """Return the error of a text, if any. Other exceptions fail the test."""
     try:
         read(text)
     except RuleError as error:
@@ -441,7 +441,7 @@ def check(text: str, read: Callable[[str], object] = parse) -> None:
 @example('A(x = timestamp("0001-01-01T00:00:00+23:59"))')
 @example(" " * 5000 + "!")
 @example('"' + "\\" * 5001)
-def test_any_text_parses_or_has_a_rule_error(text: str) -> None:
+def test_any_text_parses_or_raises_a_rule_error(text: str) -> None:
     check(text)
     check(text, parse_pattern)
     check(text, parse_expression)
@@ -457,7 +457,7 @@ VOCABULARY = [
 
 @given(st.lists(st.sampled_from(VOCABULARY), max_size=15), st.sampled_from(["", "define X() from A() and "]))
 @settings(max_examples=examples(300))
-def test_an_error_never_speaks_of_the_grammar(words: list[str], start: str) -> None:
+def test_an_error_never_mentions_the_grammar(words: list[str], start: str) -> None:
     error = mistake(start + " ".join(words))
     if error is not None:
         assert not re.search(r"\b[A-Z]{2,}\b|\$END", error.message), error.message
@@ -467,7 +467,7 @@ def test_an_error_never_speaks_of_the_grammar(words: list[str], start: str) -> N
 
 @given(strategies.rules(), st.randoms(use_true_random=False))
 @settings(max_examples=examples(60))
-def test_a_rule_with_slips_parses_or_has_a_rule_error(rule: Rule, chance: random.Random) -> None:
+def test_a_rule_with_typos_parses_or_raises_a_rule_error(rule: Rule, chance: random.Random) -> None:
     text = print_rule(rule)
     for _ in range(chance.randint(1, 3)):
         start = chance.randint(0, len(text))
@@ -477,7 +477,7 @@ def test_a_rule_with_slips_parses_or_has_a_rule_error(rule: Rule, chance: random
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SYNTAX.glob("*.txt")))
-def test_a_syntax_error_says_what_is_wrong(name: str, golden: Callable[[str, str], None]) -> None:
+def test_a_syntax_error_has_a_clear_message(name: str, golden: Callable[[str, str], None]) -> None:
     text = (SYNTAX / name).read_text(encoding="utf-8").partition("\n---\n")[0]
     with pytest.raises(RuleError) as caught:
         parse(text)

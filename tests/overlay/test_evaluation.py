@@ -1,4 +1,4 @@
-"""Does what a membership decides depend on where event time begins?"""
+"""The decisions of a tree node do not depend on where event time starts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TYPES = {type.name: type for type in PROGRAM.types}
 
 
 @pytest.mark.parametrize("begin_us", [0, 900_000_000, 10**12])
-def test_it_may_begin_anywhere(begin_us: int) -> None:
-    """Some of these would look like seconds or milliseconds to one who did not know."""
+def test_event_time_may_start_anywhere(begin_us: int) -> None:
+    """Some of these starts would look like times in seconds or milliseconds."""
     times = [begin_us + 1_000_000, begin_us + 2_000_000]
     rows = Rows(pa.table({"type": ["Temp"] * 2, "ts": times, "seq": [0, 0], "id": ["a", "b"], "value": [2.0, 3.0]}))
     for ordered in (True, False):
@@ -34,7 +34,7 @@ def test_it_may_begin_anywhere(begin_us: int) -> None:
         ("double", [2.0**53 + 2, 2.0**53, None], "x > 9007199254740993"),
     ],
 )
-def test_numbers_that_doubles_cannot_hold(kind: str, values: list[float | None], test: str) -> None:
+def test_integers_that_doubles_cannot_represent(kind: str, values: list[float | None], test: str) -> None:
     program = parse(f"event A(x: {kind})\ndefine X() from A({test})")
     types = {type.name: type for type in program.types}
     columns = {"type": ["A"] * 3, "ts": [1, 2, 3], "seq": [0] * 3, "id": ["a", "b", "c"], "x": values}

@@ -1,4 +1,4 @@
-"""Trees, tables and labels, without rules that matter."""
+"""Trees, tables and labels, with rules that do not matter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tocsin.overlay import messages as m
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.strategies import STRATEGIES, Sites
 from tocsin.simulation.network import Network
-from tocsin.simulation.runs import deployed
+from tocsin.simulation.runs import deploy
 from tocsin.simulation.workloads import topology
 
 TYPES = {name: EventType(name, (("v", Kind.INT),)) for name in "AB"}
@@ -23,7 +23,7 @@ RULES = parse("define Pair() from A() and last B() within 5 s from A").rules
 def network(strategy: str, seed: int = 3, processors: int = 12, **options: object) -> tuple[Network, Sites]:
     delays = topology("waxman", processors, 4, 5, seed)
     sites = Sites(delays, {"0": frozenset("A"), "5": frozenset("B")}, {"3": (parse_pattern("Pair()"),)})
-    return deployed(sites, STRATEGIES[strategy], TYPES, RULES, **options), sites  # type: ignore[arg-type]
+    return deploy(sites, STRATEGIES[strategy], TYPES, RULES, **options), sites  # type: ignore[arg-type]
 
 
 def batch(type: str, *times: int) -> pa.Table:
@@ -44,27 +44,27 @@ def test_trees_are_shortest_paths_and_both_ends_agree(seed: int) -> None:
         net, sites = network(strategy, seed)
         graph = nx.Graph()
         graph.add_weighted_edges_from((*link, delay) for link, delay in sites.delays_us.items())
-        trees = {tree for processor in net.processors.values() for tree in processor.memberships}
+        trees = {tree for processor in net.processors.values() for tree in processor.tree_nodes}
         assert len(trees) == 1
         for tree in trees:
             lengths = nx.single_source_dijkstra_path_length(graph, tree)
             for name, processor in net.processors.items():
-                membership = processor.memberships[tree]
-                assert membership.distance_us == lengths[name]
-                below = {other for other, p in net.processors.items() if p.memberships[tree].father == name}
-                assert membership.children == below
+                node = processor.tree_nodes[tree]
+                assert node.distance_us == lengths[name]
+                below = {other for other, p in net.processors.items() if p.tree_nodes[tree].parent == name}
+                assert node.children == below
 
 
-def test_all_know_the_same_leader_with_the_most_links() -> None:
+def test_all_elect_the_leader_with_the_most_links() -> None:
     net, _ = network("ST")
     (leader,) = {processor.leader[-1] for processor in net.processors.values()}
     assert len(net.processors[leader].links) == max(len(processor.links) for processor in net.processors.values())
-    assert net.processors[leader].memberships[leader].father is None
+    assert net.processors[leader].tree_nodes[leader].parent is None
 
 
-def test_advertisements_are_merged_upwards_and_events_nobody_advertised_are_refused() -> None:
+def test_advertisements_are_merged_upwards_and_other_events_are_refused() -> None:
     net, _ = network("MT")
-    root = net.processors["3"].memberships["3"]
+    root = net.processors["3"].tree_nodes["3"]
     assert {type for types in root.advertised.values() for type in types} == {"A", "B"}
     net.publish({"0": pa.concat_tables([batch("A", 1), batch("B", 2)])}, batch("A"), 10)
     assert net.processors["0"].refused == 1
@@ -109,7 +109,7 @@ def test_an_event_for_several_trees_goes_over_a_link_once() -> None:
         if isinstance(message, m.Events):
             sent.append((sender, receiver, message.batch.num_rows))
 
-    net = deployed(sites, STRATEGIES["MT"], TYPES, (), watch=watch)
+    net = deploy(sites, STRATEGIES["MT"], TYPES, (), watch=watch)
     net.publish({"s": batch("A", 5)}, batch("A"), 10)
     assert sorted(sent) == [("a", "b", 1), ("a", "c", 1), ("s", "a", 1)]
     assert [len(net.processors[name].notices) for name in ("b", "c")] == [1, 1]

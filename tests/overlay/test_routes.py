@@ -1,4 +1,4 @@
-"""Nothing is left out and nothing goes up twice when the father changes what is pushed and what is pulled."""
+"""No event is missed and none is sent twice when the parent changes what is pushed and what is pulled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tocsin.events.types import EventType, Kind
 from tocsin.language import parse_pattern
-from tocsin.overlay.messages import Asked, Request, Rows
+from tocsin.overlay.messages import RequestedPartial, Rows, WindowRequest
 from tocsin.overlay.routes import Uplink
 from tocsin.plans.splitting import Partial, partial
 
@@ -23,10 +23,10 @@ def table(*events: tuple[int, int]) -> Rows:
 
 
 def order(uplink: Uplink, pushed: dict[Partial, bool], waiting: Rows, upto: int) -> list[str]:
-    """The events that go up with a new order."""
-    known = [(waiting, np.zeros(waiting.num_rows, np.int64))]
-    asked = tuple(Asked(part, mode, 0 if mode else 100) for part, mode in pushed.items())
-    found = uplink.take_over(asked, (), known, upto, TYPES)
+    """Return the events that are sent with a new order."""
+    candidates = [(waiting, np.zeros(waiting.num_rows, np.int64))]
+    requested = tuple(RequestedPartial(part, mode, 0 if mode else 100) for part, mode in pushed.items())
+    found = uplink.take_over(requested, (), candidates, upto, TYPES)
     return [id for events, _ in found if events is not None for id in events["id"].to_pylist()]
 
 
@@ -34,7 +34,7 @@ def passed(uplink: Uplink, events: Rows) -> None:
     """Released events, of both partial rules."""
     rows = events["n"].to_numpy() > 1
     for part, mine in ((ALL, events), (SOME, events.take(rows))):
-        uplink.passed(part, mine, np.zeros(mine.num_rows, np.int64), TYPES)
+        uplink.select_simple(part, mine, np.zeros(mine.num_rows, np.int64), TYPES)
 
 
 def test_two_that_start_together_do_not_wait_for_each_other() -> None:
@@ -47,18 +47,18 @@ def test_two_that_start_together_do_not_wait_for_each_other() -> None:
     assert order(uplink, {ALL: True, SOME: True}, table((8, 2), (9, 0)), 7) == ["5", "6", "8", "9"]
 
 
-def test_what_one_that_stays_has_sent_is_not_sent_again() -> None:
+def test_events_sent_by_a_rule_that_stays_are_not_sent_again() -> None:
     uplink = Uplink(simple=(ALL, SOME))
     order(uplink, {ALL: False, SOME: True}, table((0, 0)).slice(0, 0), 0)
-    uplink.passed(ALL, table((1, 2), (2, 0)), np.zeros(2, np.int64), TYPES)
+    uplink.select_simple(ALL, table((1, 2), (2, 0)), np.zeros(2, np.int64), TYPES)
     assert order(uplink, {ALL: True, SOME: True}, table((4, 2), (5, 1)), 3) == ["2", "5"]
 
 
-def test_what_was_asked_for_is_not_sent_again() -> None:
+def test_requested_events_are_not_sent_again() -> None:
     uplink = Uplink(simple=(ALL,))
     order(uplink, {ALL: False}, table((0, 0)).slice(0, 0), 0)
-    uplink.passed(ALL, table((1, 2), (2, 0)), np.zeros(2, np.int64), TYPES)
-    answer, _ = uplink.awakened(ALL, [Request(0, 2)], np.zeros(1, np.int64), TYPES)
+    uplink.select_simple(ALL, table((1, 2), (2, 0)), np.zeros(2, np.int64), TYPES)
+    answer, _ = uplink.answer_requests(ALL, [WindowRequest(0, 2)], np.zeros(1, np.int64), TYPES)
     assert answer is not None
     assert answer["id"].to_pylist() == ["1"]
     assert order(uplink, {ALL: True}, table((4, 2)), 3) == ["2", "4"]

@@ -1,4 +1,4 @@
-"""Does the cost model order queries as VISIRI's Section 3.3 does, and give the costs that are printed?"""
+"""The cost model orders queries as in VISIRI's Section 3.3, and gives the costs printed in the paper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cost(text: str) -> float:
 
 
 def test_the_table_of_the_paper() -> None:
-    """As in the tests of the authors' program, where the streams that are read have three attributes."""
+    """As in the tests of the authors' program, where input streams have three attributes."""
     costs = []
     for _, text, _ in TABLE_1:
         found = query(text)
@@ -37,7 +37,7 @@ def test_the_table_of_the_paper() -> None:
     assert costs[2] == pytest.approx(1.5 * math.log(365 * 24 * 3600 * 1000), rel=1e-12)
 
 
-def test_the_printed_cost_of_a_year_is_that_of_what_32_bits_leave_of_it() -> None:
+def test_the_printed_cost_of_a_year_is_that_of_its_32_bit_overflow() -> None:
     _, text, printed = TABLE_1[2]
     assert "1 year" in text
     left = 365 * 24 * 60 * 60_000 % 2**32
@@ -58,7 +58,7 @@ def test_the_printed_cost_of_a_year_is_that_of_what_32_bits_leave_of_it() -> Non
         ("every e1=S[a > 1] select e1.a as a", "every e1=S[a > 1] -> e2=T[a > 1] select e1.a as a"),
     ],
 )
-def test_what_costs_more(cheaper: str, dearer: str) -> None:
+def test_cheaper_and_more_expensive_queries(cheaper: str, dearer: str) -> None:
     assert cost(f"from {cheaper} insert into Out") < cost(f"from {dearer} insert into Out")
 
 
@@ -82,7 +82,7 @@ def test_definitions_count_all_their_attributes() -> None:
     assert query_cost(found, definitions) > query_cost(found)
 
 
-def test_tests_are_counted_wherever_they_stand() -> None:
+def test_all_tests_are_counted() -> None:
     found = query("from S[a > 1 and (b < 2 or not (c == 3))]#window.length(5)[a < 9] select a insert into Out")
     assert comparisons(found) == 4
 

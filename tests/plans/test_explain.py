@@ -1,4 +1,4 @@
-"""Is the plan told so that a person understands it, and always the same way?"""
+"""The explanation and the picture of a plan are readable and deterministic."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_equal_meanings_are_one_node() -> None:
     assert len(plan.buffers) == 3
 
 
-def test_what_is_known_of_the_kinds_is_told() -> None:
+def test_the_plan_has_the_kinds_that_events_show() -> None:
     detector = tocsin.rules("define X() from A(v > 1)").detector()
     assert detector.plan.columns == {"A": {"v": None}}
     detector.push([tocsin.Event("A", 1, {"v": 2.5})])

@@ -1,4 +1,4 @@
-"""The canonical order of expressions, and what they are made of."""
+"""The canonical order of expressions, and their leaves."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-def test_the_text_of_the_order_is_the_repr(expression: Typed) -> None:
+def test_the_sort_key_is_the_repr(expression: Typed) -> None:
     assert order(expression) == repr(expression)
 
 
 @given(st.lists(EXPRESSIONS, max_size=5))
-def test_equals_stand_once_and_in_order(expressions: list[Typed]) -> None:
+def test_ordered_expressions_are_sorted_and_distinct(expressions: list[Typed]) -> None:
     found = ordered([*expressions, *reversed(expressions)])
     assert [repr(one) for one in found] == sorted({repr(one) for one in expressions})
 
 
 @given(EXPRESSIONS)
-def test_leaves_stand_from_left_to_right(expression: Typed) -> None:
+def test_leaves_are_from_left_to_right(expression: Typed) -> None:
     def walk(node: Typed) -> list[Typed]:
         return [leaf for operand in node.operands for leaf in walk(operand)] if isinstance(node, Apply) else [node]
 

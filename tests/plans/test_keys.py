@@ -1,4 +1,4 @@
-"""By which attributes can rules be partitioned?"""
+"""The attributes by which rules can be partitioned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_rules_of_the_paper(name: str, found: tuple[Key, ...]) -> None:
     assert ways(text) == found
 
 
-def test_a_key_goes_over_parameters_of_other_roles() -> None:
+def test_a_key_through_parameters_of_other_roles() -> None:
     text = (
         "define X() from A(k = $k) and last B(a = $k, b = $b) within 1 s from A "
         "and last C(c = $b) within 1 s from B and not D(d = $k) between B and A"
@@ -46,7 +46,7 @@ def test_a_key_goes_over_parameters_of_other_roles() -> None:
     assert ways(text.replace("c = $b", "c = $k")) == (Key(("k", "a", "c", "d"), ()),)
 
 
-def test_an_event_that_is_bound_to_nothing_has_no_key() -> None:
+def test_an_unconstrained_event_has_no_key() -> None:
     assert ways("define X() from A(k = $k) and last B(k = $k) within 1 s from A and not C() within 1 s from A") == ()
     assert (
         ways("define X() from A(k = $k) and last B(k = $k) within 1 s from A and 1 < Count(C() within 1 s from A)")
@@ -59,7 +59,7 @@ def test_an_inequality_a_sum_or_an_alternative_is_no_key() -> None:
         assert ways(f"define X() from A(k = $k) and last B({constraint}) within 1 s from A") == ()
 
 
-def test_two_ways() -> None:
+def test_two_keys() -> None:
     found = ways("define X(o: long) from A(k = $k, n = $n) and last B(n = $n, k = $k) within 1 s from A where o = B.n")
     assert found == (Key(("k", "k"), ()), Key(("n", "n"), ("o",)))
 
@@ -95,20 +95,20 @@ def test_a_hierarchy_that_loses_its_key() -> None:
     assert common_key(planned(HIERARCHY.replace("Fire(zone = $w)", "Fire()")).rules) is None
 
 
-def test_rules_that_want_different_keys_of_one_type() -> None:
+def test_rules_with_different_keys_of_one_type() -> None:
     by_k = "rule R1 define X() from A(k = $k) and last B(k = $k) within 1 s from A\n"
     by_n = "rule R2 define X() from A(n = $n) and last C(n = $n) within 1 s from A\n"
     assert common_key(planned(by_k + by_n).rules) is None
     assert common_key(planned(by_k + by_n.replace("n = $n", "k = $n")).rules) == {"A": "k", "B": "k", "C": "k"}
 
 
-def test_of_two_ways_the_one_that_suits_all() -> None:
+def test_the_key_that_fits_all_rules_is_selected() -> None:
     both = "rule R1 define X() from A(k = $k, n = $n) and last B(k = $k, n = $n) within 1 s from A\n"
     by_n = "rule R2 define X() from A(n = $n) and last C(n = $n) within 1 s from A\n"
     assert common_key(planned(both + by_n).rules) == {"A": "n", "B": "n", "C": "n"}
 
 
-def test_a_rule_of_one_event_goes_along() -> None:
+def test_a_rule_of_one_event_has_the_key_of_others() -> None:
     types = "event Temp(area: string, value: double)\nevent Smoke(area: string)\n"
     hot = "define Hot(place: string) from Temp(value > 45) where place = Temp.area\n"
     fire = "define Fire() from Smoke(area = $a) and last Hot(place = $a) within 1 s from Smoke"
@@ -120,7 +120,7 @@ def test_one_event_rules_alone() -> None:
     assert common_key(rule) == {"Temp": "area", "Hot": "place"}
 
 
-def test_a_rule_of_one_event_that_hands_nothing_on_fits_any_key() -> None:
+def test_a_rule_of_one_event_without_outputs_fits_any_key() -> None:
     hot = "define Hot() from Temp(value > 45)\n"
     plan = planned(hot + "define Fire() from Smoke(a = $a) and last Temp(a = $a) within 1 s from Smoke")
     assert common_key(plan.rules) == {"Temp": "a", "Smoke": "a"}
@@ -128,8 +128,8 @@ def test_a_rule_of_one_event_that_hands_nothing_on_fits_any_key() -> None:
     assert common_key(lone.rules) in ({}, None)
 
 
-def test_a_kind_that_is_not_known_yet_joins_with_none() -> None:
-    """Before any event a composite's attribute has a kind, the others have not: the key shows when they are seen."""
+def test_an_unknown_kind_gives_no_key() -> None:
+    """Before the first event, only attributes of composite events have a kind; the key exists once events are seen."""
     rules = tocsin.rules(re.sub("event.*\n", "", HIERARCHY))
     assert common_key(rules.plan.rules) is None
     detector = rules.detector()

@@ -1,4 +1,4 @@
-"""What lies in a region, and in which cells?"""
+"""The points and cells of regions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.language.mcep.ast import Circle, Polygon, Rectangle, Space
-from tocsin.plans.moving import DEGREE_M, Grid, Region, distance_m, place_of
+from tocsin.plans.moving import DEGREE_M, Grid, Region, coordinates_of, distance_m
 
 L_SHAPE = Polygon(((0.0, 0.0), (20.0, 0.0), (20.0, 10.0), (10.0, 10.0), (10.0, 20.0), (0.0, 20.0)))
 
@@ -22,7 +22,7 @@ L_SHAPE = Polygon(((0.0, 0.0), (20.0, 0.0), (20.0, 10.0), (10.0, 10.0), (10.0, 2
         (L_SHAPE, [(5, 15), (15, 5), (0, 0), (10, 15), (20, 10), (10, 10)], [(15, 15), (-0.1, 5), (10.1, 10.1)]),
     ],
 )
-def test_borders_belong_to_a_region(shape, inside, outside) -> None:
+def test_a_region_includes_its_border(shape, inside, outside) -> None:
     region = Region(shape, (100, 200))
     assert all(region.contains((100 + x, 200 + y)) for x, y in inside)
     assert not any(region.contains((100 + x, 200 + y)) for x, y in outside)
@@ -43,7 +43,7 @@ def test_a_rectangle_on_the_earth_is_in_metres() -> None:
 
 
 @pytest.mark.parametrize(("far_m", "error_m"), [(500, 0.01), (10_000, 4.0)])
-def test_the_flat_map_is_as_good_as_it_says(far_m: float, error_m: float) -> None:
+def test_the_error_of_the_plane_is_as_documented(far_m: float, error_m: float) -> None:
     region = Region(Circle(1), (9.0, 50.0), Space.WGS84)
     for number in range(72):
         turn = math.tau * number / 72
@@ -61,13 +61,13 @@ def test_a_region_across_the_date_line() -> None:
     assert len(region.boxes) == 2
 
 
-def test_places_of_events() -> None:
-    assert place_of({"x": 1, "y": 2.5}, Space.PLANE) == (1.0, 2.5)
-    assert place_of({"x": 1}, Space.PLANE) is None
-    assert place_of({"x": True, "y": 1}, Space.PLANE) is None
-    assert place_of({"x": "1", "y": 1}, Space.PLANE) is None
-    assert place_of({"lon": 9.0, "lat": 91.0}, Space.WGS84) is None
-    assert place_of({"lon": 9.0, "lat": 48.0}, Space.WGS84) == (9.0, 48.0)
+def test_coordinates_of_events() -> None:
+    assert coordinates_of({"x": 1, "y": 2.5}, Space.PLANE) == (1.0, 2.5)
+    assert coordinates_of({"x": 1}, Space.PLANE) is None
+    assert coordinates_of({"x": True, "y": 1}, Space.PLANE) is None
+    assert coordinates_of({"x": "1", "y": 1}, Space.PLANE) is None
+    assert coordinates_of({"lon": 9.0, "lat": 91.0}, Space.WGS84) is None
+    assert coordinates_of({"lon": 9.0, "lat": 48.0}, Space.WGS84) == (9.0, 48.0)
 
 
 _SHAPES = st.sampled_from([Rectangle(30, 10), Circle(17), L_SHAPE, Rectangle(250, 3)])
@@ -75,7 +75,7 @@ _PLACES = st.tuples(st.integers(-50, 150), st.integers(-50, 150))
 
 
 @given(_SHAPES, _PLACES, _PLACES, st.integers(1, 6), st.integers(1, 6))
-def test_what_is_in_a_region_is_in_one_of_its_cells_and_boxes(shape, centre, place, columns, rows) -> None:
+def test_a_point_of_a_region_is_in_one_of_its_cells_and_boxes(shape, centre, place, columns, rows) -> None:
     grid, region = Grid((0, 0, 100, 100), columns, rows), Region(shape, centre)
     if region.contains(place):
         assert grid.cell(place) in set(grid.cells(region))
@@ -88,7 +88,7 @@ def test_what_is_in_a_region_is_in_one_of_its_cells_and_boxes(shape, centre, pla
     st.tuples(st.floats(-1, 1), st.floats(-1, 1)),
     st.sampled_from([1, 30, 1000]),
 )
-def test_boxes_on_the_earth_leave_nothing_out(shape, centre, offset, times) -> None:
+def test_boxes_on_the_earth_cover_the_region(shape, centre, offset, times) -> None:
     if isinstance(shape, Circle):
         shape = Circle(shape.radius_m * times)
     region = Region(shape, centre, Space.WGS84)

@@ -1,4 +1,4 @@
-"""Are rules checked against each other, put in order, and told what they need to read?"""
+"""Rules are checked against each other and ordered, and the plan has the attributes that they read."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def planned(text: str) -> Plan:
     return tocsin.rules(text).plan
 
 
-def test_levels() -> None:
+def test_strata() -> None:
     made = planned(CHAIN)
-    assert made.levels == {"Low": 0, "Side": 0, "Mid": 1, "Top": 2, "Over": 0}
+    assert made.strata == {"Low": 0, "Side": 0, "Mid": 1, "Top": 2, "Over": 0}
     assert made.complete == {"P": 1, "Q": 2, "R": 3, "P2": 1}
     assert list(made.defined) == ["R", "Q", "P", "P2"]
 
 
-def test_two_rules_of_one_type_at_different_levels() -> None:
+def test_two_rules_of_one_type_in_different_strata() -> None:
     made = planned("rule A1 define P() from A()\nrule Q1 define Q() from P()\nrule P2 define R() from Q()\n"
                    "rule R2 define R() from A()\nrule Last define Z() from R()")  # fmt: skip
-    assert made.levels == {"A1": 0, "Q1": 1, "P2": 2, "R2": 0, "Last": 3}
+    assert made.strata == {"A1": 0, "Q1": 1, "P2": 2, "R2": 0, "Last": 3}
     assert made.complete["R"] == 3
 
 
 def test_a_long_chain_of_rules() -> None:
     text = "define T0() from A()\n" + "\n".join(f"define T{n}() from T{n - 1}()" for n in range(1, 200))
-    assert max(planned(text).levels.values()) == 199
+    assert max(planned(text).strata.values()) == 199
 
 
 @pytest.mark.parametrize("negated", ["last", "not"])
@@ -64,7 +64,7 @@ def test_columns_are_those_that_rules_read() -> None:
     }
 
 
-def test_a_parameter_that_nobody_tests_is_not_read() -> None:
+def test_an_unused_parameter_is_not_read() -> None:
     assert planned("define P() from A(k = $k, n = $n) and last B(n = $n) within 1 s from A").columns == {
         "A": {"n": None},
         "B": {"n": None},
@@ -75,7 +75,7 @@ def test_types_are_numbered_in_the_order_of_the_rules() -> None:
     assert planned(CHAIN).numbers == {"Q": 0, "P": 1, "A": 2, "B": 3, "C": 4}
 
 
-def test_a_buffer_is_kept_for_the_longest_of_its_readers() -> None:
+def test_a_buffer_has_the_longest_retention_of_its_readers() -> None:
     made = planned(
         "rule R1 define X() from A() and last B() within 5 s from A\n"
         "rule R2 define X() from A() and last C() within 5 s from A and last B() within 7 s from C"
@@ -83,18 +83,18 @@ def test_a_buffer_is_kept_for_the_longest_of_its_readers() -> None:
     assert sorted(made.buffers.values()) == [5_000_000, 12_000_000]
 
 
-def test_more_rules_are_as_all_of_them_at_once() -> None:
+def test_adding_rules_equals_planning_all_rules() -> None:
     rules = parse(CHAIN).rules
     for cut in range(len(rules) + 1):
         made = plan(rules[:cut], Catalog()).extended(rules[cut:])
         whole = plan(rules, Catalog())
         assert made == whole
-        assert made.levels == whole.levels
+        assert made.strata == whole.strata
         assert made.numbers == whole.numbers
         assert made.complete == whole.complete
 
 
-def test_more_rules_are_checked_against_those_that_are_there() -> None:
+def test_added_rules_are_checked_against_existing_rules() -> None:
     made = planned("define P(n: long) from A() where n = A.n")
     for text, message in {
         "define P(n: long) from A() where n = A.n": "two rules are called P",
@@ -106,19 +106,19 @@ def test_more_rules_are_checked_against_those_that_are_there() -> None:
             made.extended(parse(text).rules)
 
 
-def test_a_declared_type_is_not_defined_by_rules_that_come_later() -> None:
+def test_added_rules_cannot_define_a_declared_type() -> None:
     made = planned("event A(n: long)\nevent B()\ndefine P(n: long) from A() where n = A.n")
     with pytest.raises(RuleError, match="declared"):
         made.extended(parse("define B() from A()").rules)
 
 
-def test_rules_are_bound_again_when_more_is_known() -> None:
+def test_rules_are_bound_again_to_a_new_catalog() -> None:
     made = planned("define P() from A(n > 2)")
     again = made.bound_to(Catalog(shared={"n": Kind.DOUBLE}))
     assert made.columns == {"A": {"n": None}}
     assert again.columns == {"A": {"n": Kind.DOUBLE}}
     assert made.bound_to(Catalog(shared={"n": Kind.DOUBLE})) is again
-    assert again.bound_to(again.given) is again
+    assert again.bound_to(again.catalog) is again
 
 
 def test_order_of_rules_on_top_of_others() -> None:

@@ -1,4 +1,4 @@
-"""Partial rules: those of the paper's examples, and that what they send is enough for the same matches."""
+"""Partial rules are those of the paper's examples, and the events that they send give the same matches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.strategies import Case, cases
 from tocsin.events.types import Event
 from tocsin.language import parse
 from tocsin.language.syntax.ast import Rule
-from tocsin.plans.bind.structure import Shape
+from tocsin.plans.bind.structure import PatternTree
 from tocsin.plans.splitting import HERE, Partial, bare, split
 from tocsin.reference import patterns
 
@@ -70,17 +70,17 @@ def test_partial_rules_of_the_paper(name: str, golden: Callable[[str, str], None
 
 
 def named(events: Sequence[Event]) -> list[Event]:
-    """The events with ids, as sources between sites give them."""
+    """Return the events with ids, as sources assign them."""
     return [replace(event, id=event.id or f"e{number}") for number, event in enumerate(events)]
 
 
 def sent(partial: Partial, events: Sequence[Event]) -> set[str]:
-    """The ids of what a partial rule sends, by the reference."""
+    """Return the ids of the events that a partial rule sends, by the reference."""
     matches = patterns.detect([partial.rule], events)
     ids = {part.id for match in matches for part in match.parts if part.role in partial.sends}
     if partial.blocks_us:
         heads = [match.parts[0].ts for match in matches]
-        candidates = patterns.detect([bare(Shape(partial.rule), partial.rule.anchor.role).rule], events)
+        candidates = patterns.detect([bare(PatternTree(partial.rule), partial.rule.anchor.role).rule], events)
         ids |= {
             match.parts[0].id
             for match in candidates
@@ -90,7 +90,7 @@ def sent(partial: Partial, events: Sequence[Event]) -> set[str]:
 
 
 def forwarded(rule: Rule, blocks: Partial | None, events: list[Event], chance: random.Random, depth: int) -> set[str]:
-    """The ids that reach a processor with a rule, of events spread over random children, and theirs."""
+    """Return the ids of events that reach a processor with a rule, with events distributed over random children."""
     children = [HERE, *map(str, range(chance.randint(1, 3)))]
     place = {event.id: chance.choice(children) for event in events}
     if chance.random() < 0.7:
@@ -129,12 +129,12 @@ SIMPLE = cases(events_max=20).filter(lambda case: not set("PQR") & set(case.rule
 
 @settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(case=SIMPLE, seed=st.integers(0, 9999))
-def test_what_partial_rules_send_gives_the_same_matches(case: Case, seed: int) -> None:
+def test_sent_events_give_the_same_matches(case: Case, seed: int) -> None:
     check(case, seed)
 
 
-def test_an_older_candidate_does_not_take_the_place_of_a_later_one() -> None:
-    """What the paper's partial rule for C and E would get wrong."""
+def test_an_older_candidate_does_not_replace_a_later_one() -> None:
+    """The paper's partial rule for C and E alone would give a wrong match."""
     (rule,) = parse(R4).rules
     minute = 60_000_000
     times = [("E", 0.0), ("D", 4.5), ("C", 9.0), ("C", 11.0), ("B", 12.0), ("A", 13.0)]

@@ -1,4 +1,4 @@
-"""The meaning of rules, a sentence at a time. Events are given ids, and a match is shown as the ids of its parts."""
+"""The semantics of TESLA rules, sentence by sentence. A match is shown as the ids of its events."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tocsin.events.types import (
 )
 from tocsin.language.syntax.ast import Negation, Policy, Rule, Selection
 from tocsin.language.tesla.text import parse
-from tocsin.reference.patterns import Match, Part, detect
+from tocsin.reference.patterns import Match, MatchPart, detect
 
 WORLD = {**KINDS, "m": Kind.LONG, "g": Kind.BOOL, "s": Kind.STRING, "missing": Kind.LONG, "none": Kind.BOOL}
 """The attributes that every event here may have."""
 
 
 def run(rules: str, *events: str | Event) -> list[Match]:
-    """The reference's matches, which the engine must find too."""
+    """Return the reference's matches, and check that the engine finds the same."""
     stream = [event for line in events for event in ([line] if isinstance(line, Event) else read_events(line))]
     parsed = parse(rules).rules
     matches = detect(parsed, stream)
@@ -47,12 +47,12 @@ def run(rules: str, *events: str | Event) -> list[Match]:
 
 
 def chosen(pattern: str, *events: str | Event) -> list[str]:
-    """The parts of the matches of a rule that defines P() from the pattern, as ids."""
+    """Return the events of the matches of a rule that defines P() from the pattern, as ids."""
     return [" ".join(part.id for part in match.parts) for match in run(f"define P() from {pattern}", *events)]
 
 
 def value(expression: str, pattern: str, *events: str | Event) -> Value:
-    """What an attribute of the only match is worth; `expression` begins with its kind: `long: A.n + 1`."""
+    """Return the value of an attribute of the only match; `expression` begins with its kind: `long: A.n + 1`."""
     kind, expression = expression.split(": ", 1)
     (match,) = run(f"define P(x: {kind}) from {pattern} where x = {expression}", *events)
     return match.attributes["x"]
@@ -119,7 +119,7 @@ def test_a_composite_event_is_at_its_anchor_and_known_by_rule_and_parts() -> Non
     (match,) = run("rule R define P() from A() and each B() within 9 us from A", "B@1#7[b]()", "A@2#1(n=1)")
     a = content_words("A", 2, 1, {"n": 1})
     assert (match.rule, match.type, match.ts, match.seq) == ("R", "P", 2, 1)
-    assert match.parts == (Part("A", "A", 2, 1, hexadecimal(a)), Part("B", "B", 1, 7, "b"))
+    assert match.parts == (MatchPart("A", "A", 2, 1, hexadecimal(a)), MatchPart("B", "B", 1, 7, "b"))
     assert match.id == hexadecimal(match_words("R", [a, content_words("B", 1, 7, {LABEL: "b"})]))
 
 
@@ -154,14 +154,14 @@ def test_a_rule_sees_events_since_its_start() -> None:
         ("between B and A", ["C@7#2()", "C@8()", "C@10()"], ["C@7()", "C@7#1()", "C@10#1()", "C@11()"]),
     ],
 )
-def test_one_notion_of_scope(form: str, scope: str, inside: list[str], outside: list[str]) -> None:
+def test_scopes(form: str, scope: str, inside: list[str], outside: list[str]) -> None:
     clause = {"selection": f"each C() {scope}", "negation": f"not C() {scope}", "aggregate": f"1 = Count(C() {scope})"}
     for event in inside + outside:
         found = chosen(f"A() and last B() within 9 us from A and {clause[form]}", "A@10#1()", "B@7#1()", event)
         assert len(found) == ((event in inside) != (form == "negation")), event
 
 
-def test_between_roles_that_stand_in_the_wrong_order_there_is_nothing() -> None:
+def test_nothing_is_between_roles_in_the_wrong_order() -> None:
     pattern = "A() and each B() within 9 us from A and each C() within 9 us from A and not D() between B and C"
     assert chosen(pattern, "B@1[b]()", "D@2()", "C@3[c]()", "A@9[a]()") == []
     assert chosen(pattern, "C@1[c]()", "D@2()", "B@3[b]()", "A@9[a]()") == ["a b c"]
@@ -232,7 +232,7 @@ def test_an_event_that_fails_a_constraint_is_no_candidate() -> None:
     assert chosen("A() and 2-first B(n=1) within 9 us from A", *MANY) == ["a b1", "a b3"]
 
 
-def test_there_is_no_second_try() -> None:
+def test_conditions_never_change_the_selection() -> None:
     assert chosen("A() and first B() within 9 us from A and last C() within 9 us from B", *MANY) == []
     assert chosen("A() and last B() within 9 us from A and last C() within 9 us from B", *MANY) == ["a b3 c"]
     assert chosen("A() and 2-first B() within 9 us from A and last C() within 9 us from B", *MANY) == []
@@ -431,7 +431,7 @@ def test_a_consumed_event_is_not_chosen_again() -> None:
     assert chosen(f"{pattern} consuming B", *TWICE) == ["a1 b2", "a2 b1"]
 
 
-def test_matches_of_one_anchor_do_not_rob_each_other() -> None:
+def test_matches_of_one_anchor_share_consumed_events() -> None:
     pattern = "A() and each B() within 9 us from A and each B() as c within 9 us from A consuming B"
     assert chosen(pattern, *TWICE) == ["a1 b1 b1", "a1 b1 b2", "a1 b2 b1", "a1 b2 b2"]
 
@@ -522,7 +522,7 @@ def test_events_of_a_defined_type_are_not_accepted_from_outside() -> None:
 
 
 def lone(case: Case, *, policy: Policy | None = None) -> Rule:
-    """A rule that uses no composite events, without consumption; with every selection `each` if asked."""
+    """Return a rule without composite events and consumption; with `policy`, every selection has that policy."""
     rule = replace(next(rule for rule in case.rules if rule.name == "P"), consuming=())
     if policy is None:
         return rule
@@ -532,7 +532,7 @@ def lone(case: Case, *, policy: Policy | None = None) -> Rule:
     return replace(rule, clauses=clauses)
 
 
-def keys(matches: list[Match]) -> list[tuple[Part, ...]]:
+def keys(matches: list[Match]) -> list[tuple[MatchPart, ...]]:
     return [match.parts for match in matches]
 
 
@@ -547,14 +547,14 @@ def test_input_order_never_matters(case: Case, random: Random) -> None:
 
 @settings(max_examples=examples(50))
 @given(cases(), st.integers(0, 30))
-def test_what_comes_later_changes_nothing(case: Case, ts: int) -> None:
+def test_later_events_change_nothing(case: Case, ts: int) -> None:
     early = [event for event in case.events if event.ts <= ts]
     assert detect(case.rules, early) == [match for match in detect(case.rules, case.events) if match.ts <= ts]
 
 
 @settings(max_examples=examples(50))
 @given(cases())
-def test_matches_are_sorted_and_told_apart_by_id(case: Case) -> None:
+def test_matches_are_sorted_and_have_distinct_ids(case: Case) -> None:
     matches = detect(case.rules, case.events)
     assert sorted(matches, key=lambda match: (match.ts, match.seq, match.rule)) == matches
     assert len({match.id for match in matches}) == len(matches)
@@ -587,7 +587,7 @@ def test_consuming_never_adds_a_match_of_each(case: Case) -> None:
 
 @settings(max_examples=examples(50))
 @given(cases(), st.integers(0, 30))
-def test_since_is_a_cut_of_the_input(case: Case, ts: int) -> None:
+def test_since_drops_earlier_events(case: Case, ts: int) -> None:
     rule = lone(case)
     late = [event for event in case.events if event.ts >= ts]
     assert detect([rule], case.events, since={rule.name: ts}) == detect([rule], late)

@@ -1,4 +1,4 @@
-"""What a moving query delivers, a sentence of the semantics at a time."""
+"""The semantics of moving queries, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tocsin.errors import EventError
 from tocsin.events.formats import read_events
 from tocsin.language.mcep.text import parse
 from tocsin.reference.patterns import detect
-from tocsin.reference.ranges import Covering, coverings, quiet_point, restriction_us, windows_us
+from tocsin.reference.ranges import Covering, coverings, quiescent_point, restriction_us, windows_us
 
 SEQUENCE = "define P() from B() and first A() within 9 us from B consuming A"
 
@@ -18,28 +18,28 @@ def run(text: str, *lines: str, history_us: int | None = None) -> list[Covering]
     return coverings(interest, [event for line in lines for event in read_events(line)], history_us)
 
 
-def shown(found: list[Covering]) -> list[list[str]]:
-    return [[" ".join(part.id for part in one.match.parts) for one in covering.delivered] for covering in found]
+def shown(result: list[Covering]) -> list[list[str]]:
+    return [[" ".join(part.id for part in one.match.parts) for one in covering.delivered] for covering in result]
 
 
 def near(rules: str, more: str = "") -> str:
     return f"{rules} interest I of P around Me range rectangle 10 m by 10 m {more}"
 
 
-def test_there_is_nothing_before_the_first_location() -> None:
+def test_nothing_is_delivered_before_the_first_location() -> None:
     assert run(near("define P() from A()"), "A@1[a](x=0,y=0)") == []
 
 
-def test_events_outside_of_the_range_or_without_a_place_are_not_seen() -> None:
-    found = run(near("define P() from A()"), "Me@1[m](x=0,y=0)", "A@2[a](x=5,y=5)", "A@3[b](x=6,y=0)", "A@4[c]()")
-    assert shown(found) == [["a"]]
+def test_events_outside_the_range_or_without_coordinates_are_ignored() -> None:
+    result = run(near("define P() from A()"), "Me@1[m](x=0,y=0)", "A@2[a](x=5,y=5)", "A@3[b](x=6,y=0)", "A@4[c]()")
+    assert shown(result) == [["a"]]
 
 
-def test_a_range_ends_where_the_next_begins_and_both_have_that_instant() -> None:
+def test_ranges_share_the_instant_at_which_one_ends_and_the_next_begins() -> None:
     events = ["Me@1[m](x=0,y=0)", "A@5[a](x=3,y=0)", "Me@5[n](x=4,y=0)", "A@6[b](x=-3,y=0)", "A@7[c](x=9,y=0)"]
-    found = run(near("define P() from A()"), *events)
-    assert [(covering.range.start, covering.range.end) for covering in found] == [(1, 5), (5, float("inf"))]
-    assert shown(found) == [["a"], ["a", "c"]]
+    result = run(near("define P() from A()"), *events)
+    assert [(covering.range.start, covering.range.end) for covering in result] == [(1, 5), (5, float("inf"))]
+    assert shown(result) == [["a"], ["a", "c"]]
 
 
 def test_ids_differ_between_ranges() -> None:
@@ -49,7 +49,7 @@ def test_ids_differ_between_ranges() -> None:
     assert one.id != two.id
 
 
-def test_the_lifetime_reaches_back_and_its_first_instant_belongs_to_it() -> None:
+def test_the_lifetime_includes_its_first_instant() -> None:
     events = ["A@2[a](x=0,y=0)", "A@3[b](x=0,y=0)", "Me@5[m](x=0,y=0)"]
     assert shown(run(near("define P() from A()", "lifetime 2 us"), *events)) == [["b"]]
 
@@ -81,7 +81,7 @@ def test_the_papers_example_of_two_starting_points() -> None:
     assert shown(run(wide.replace("9 us", "3 us").replace("first", "last"), *far))[0] == ["s3 s2"]
 
 
-def test_updates_every_so_often_and_so_far() -> None:
+def test_updates_by_time_and_by_distance() -> None:
     events = [f"Me@{ts}(x={x},y=0)" for ts, x in ((0, 0), (4, 3), (5, 4), (9, 30), (10, 31), (11, 40))]
     rule = "define P() from A()"
     assert [c.range.start for c in run(near(rule, "update every 5 us"), *events)] == [0, 5, 10]
@@ -95,7 +95,7 @@ def test_only_the_focal_object_moves_the_range() -> None:
     assert [covering.range.start for covering in run(text, *events)] == [1, 4]
 
 
-def test_strong_semantics_starts_at_a_quiet_point_and_gives_the_answer_of_all_time() -> None:
+def test_strong_semantics_starts_at_a_quiescent_point_and_gives_the_answer_of_all_time() -> None:
     events = [f"A@{ts}[a{ts}](x=0,y=0)" for ts in (0, 42, 44, 48)] + [f"B@{ts}[b{ts}](x=0,y=0)" for ts in (49, 52, 54)]
     moving = [*events, "Me@53[m](x=0,y=0)"]
     weak, strong = near(SEQUENCE, "lifetime 1 us"), near(SEQUENCE, "lifetime 1 us semantics strong")
@@ -108,29 +108,29 @@ def test_strong_semantics_starts_at_a_quiet_point_and_gives_the_answer_of_all_ti
     assert shown(run(strong, *busy)) == [["b52 a48"]]
 
 
-def test_without_a_quiet_point_in_the_history_strong_semantics_is_an_error() -> None:
+def test_strong_semantics_without_a_quiescent_point_in_the_history_is_an_error() -> None:
     events = [f"A@{ts}[a{ts}](x=0,y=0)" for ts in range(0, 60, 3)] + ["Me@53[m](x=0,y=0)"]
     strong = near(SEQUENCE, "semantics strong")
-    assert run(strong, *events, history_us=60)[0].error == "there is no quiet point within the history kept"
+    assert run(strong, *events, history_us=60)[0].error == "there is no quiescent point within the history kept"
     assert run(strong, *events, history_us=80)[0].error is None
     assert run(near(SEQUENCE), *events, history_us=60)[0].error is None
     assert "shorter" in (run(near(SEQUENCE), *events, history_us=5)[0].error or "")
 
 
-def test_quiet_points() -> None:
-    assert quiet_point([], 10, 3) == 10
-    assert quiet_point([7], 10, 3) == 10
-    assert quiet_point([8], 10, 3) == 7
-    assert quiet_point([2, 5, 8], 10, 3) == 1
-    assert quiet_point([1, 5, 8], 10, 3) == 4
-    assert quiet_point([20], 10, 3) == 10
+def test_quiescent_points() -> None:
+    assert quiescent_point([], 10, 3) == 10
+    assert quiescent_point([7], 10, 3) == 10
+    assert quiescent_point([8], 10, 3) == 7
+    assert quiescent_point([2, 5, 8], 10, 3) == 1
+    assert quiescent_point([1, 5, 8], 10, 3) == 4
+    assert quiescent_point([20], 10, 3) == 10
 
 
 def test_composite_events_go_up_the_tree_of_rules() -> None:
     rules = "define Q() from A() and last B() within 3 us from A define P() from C() and each Q() within 5 us from C"
     events = ["B@1[b](x=0,y=0)", "A@2[a](x=0,y=0)", "C@5[c](x=0,y=0)", "Me@5[m](x=0,y=0)"]
     (one,) = run(near(rules), *events)[0].delivered
-    (match,) = [found for found in detect(parse(rules).rules, read_events("\n".join(events))) if found.rule == "P"]
+    (match,) = [match for match in detect(parse(rules).rules, read_events("\n".join(events))) if match.rule == "P"]
     assert one.match == match
 
 

@@ -1,4 +1,4 @@
-"""Does the partitioned window model do what Section 4 of its paper says, on the operators that the paper names?"""
+"""The partitioned window model against Section 4 of its paper, on the operators that the paper names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tocsin.errors import RuleError
 from tocsin.events.types import Event, Value
 from tocsin.language.eps.text import parse as parse_requests
-from tocsin.language.mcep.ast import Consumption, Edge, Extent, Selection, SelectionWindow, Shift, WindowOperator
+from tocsin.language.mcep.ast import Consumption, Edge, Selection, SelectionWindow, Shift, WindowOperator, WindowUnit
 from tocsin.reference.patterns import detect
 from tocsin.reference.ranges import run
 
-COUNTING, TEMPORAL = Extent.COUNTING, Extent.TEMPORAL
+COUNTING, TEMPORAL = WindowUnit.COUNTING, WindowUnit.TEMPORAL
 
 
 def ids(selection: Selection) -> Iterable[Mapping[str, Value]]:
@@ -54,8 +54,8 @@ def test_the_papers_two_maximum_covering_sequences() -> None:
 
 
 def test_selection_windows_shift_into_history_and_future() -> None:
-    """Fig. 4: the window over A goes one event back, that over B waits for the next."""
-    back = WindowOperator(
+    """Fig. 4: the window over A shifts one event back, that over B waits for the next."""
+    with_consumption = WindowOperator(
         "Seq",
         (
             SelectionWindow("B", COUNTING, 1, consumption=Consumption.WINDOW),
@@ -64,8 +64,8 @@ def test_selection_windows_shift_into_history_and_future() -> None:
         100,
         ids,
     )
-    assert of(run(back, stream("A1 A2 A3 B5"))) == ["A3 B5"]
-    keeping = WindowOperator(
+    assert of(run(with_consumption, stream("A1 A2 A3 B5"))) == ["A3 B5"]
+    without_consumption = WindowOperator(
         "Seq",
         (
             SelectionWindow("B", COUNTING, 1),
@@ -74,12 +74,12 @@ def test_selection_windows_shift_into_history_and_future() -> None:
         100,
         ids,
     )
-    assert of(run(keeping, stream("A1 A2 A3 B5"))) == ["A3 B5", "A2 B5", "A1 B5"]
-    forth = WindowOperator("Two", (SelectionWindow("A", COUNTING, 2, opens=Edge.START, shift=Shift.FUTURE),), 100, ids)
-    assert of(run(forth, stream("A1 A2 A3"))[-2:]) == ["A1 A2", "A2 A3"]
+    assert of(run(without_consumption, stream("A1 A2 A3 B5"))) == ["A3 B5", "A2 B5", "A1 B5"]
+    future = WindowOperator("Two", (SelectionWindow("A", COUNTING, 2, opens=Edge.START, shift=Shift.FUTURE),), 100, ids)
+    assert of(run(future, stream("A1 A2 A3"))[-2:]) == ["A1 A2", "A2 A3"]
 
 
-def test_nothing_outside_of_the_restriction_window_is_selected() -> None:
+def test_nothing_outside_the_restriction_window_is_selected() -> None:
     operator = sequence(Edge.START, Consumption.WINDOW, restriction_us=3)
     assert of(run(operator, stream("A1 B4"))) == []
     assert of(run(operator, stream("A2 B4"))) == ["A2 B4"]
@@ -91,7 +91,7 @@ def test_a_dependency_keeps_windows_in_order() -> None:
     assert of(run(operator, stream("A2 B2"))) == []
 
 
-def test_consumption_before_takes_what_was_skipped() -> None:
+def test_consumption_before_also_consumes_skipped_events() -> None:
     operator = sequence(Edge.END, Consumption.BEFORE)
     assert of(run(operator, stream("A1 A2 B3 B4"))) == ["A2 B3"]
     operator = sequence(Edge.END, Consumption.WINDOW)
@@ -178,6 +178,6 @@ def test_the_operators_of_the_accident_tree() -> None:
         (SelectionWindow("A", COUNTING, 1), SelectionWindow("A", TEMPORAL, 1)),
     ],
 )
-def test_windows_that_cannot_be(windows: tuple[SelectionWindow, ...]) -> None:
+def test_invalid_windows_are_refused(windows: tuple[SelectionWindow, ...]) -> None:
     with pytest.raises(RuleError):
         WindowOperator("O", windows, 10, ids)

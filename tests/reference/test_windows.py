@@ -1,7 +1,7 @@
-"""Do queries mean what Siddhi means by them? Each file of tests/golden/siddhi is a case that Siddhi 5.1.30 answered.
+"""The semantics of SiddhiQL queries: each file of tests/golden/siddhi is a case that Siddhi 5.1.30 answered.
 
-A file has definitions and queries, events, and the rows that Siddhi put out when its clock ticked every millisecond.
-Where we differ from Siddhi on purpose, docs/design says why, and the tests below say what we do.
+A file has definitions and queries, events, and the rows that Siddhi emitted when its clock ticked every millisecond.
+docs/design says where we differ from Siddhi on purpose, and why; the tests below say what we do.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tocsin.events.types import Event, Value
 from tocsin.language import parse
 from tocsin.language.siddhi.ast import Query
 from tocsin.reference.patterns import Fact, detect, identified
-from tocsin.reference.windows import Row, composed, rows
+from tocsin.reference.windows import QueryRow, composed, rows
 
 NAMES = sorted(path.stem for path in (GOLDEN / "siddhi").glob("*.txt"))
 
 
-def answers(text: str, events: Sequence[Event]) -> list[tuple[Query, Row]]:
-    """The rows of all queries of a text, query after query."""
+def answers(text: str, events: Sequence[Event]) -> list[tuple[Query, QueryRow]]:
+    """Return the rows of all queries of a text, query by query."""
     facts: list[Fact] = identified(events)
     last_ts = max(event.ts for event in events)
     found = []
@@ -39,7 +39,7 @@ def answers(text: str, events: Sequence[Event]) -> list[tuple[Query, Row]]:
     return found
 
 
-def shown(query: Query, row: Row) -> str:
+def shown(query: Query, row: QueryRow) -> str:
     values = zip((name for name, _ in query.select), row.values, strict=True)
     listed = ", ".join(f"{name}={_literal(value)}" for name, value in values)
     return f"{row.query} {row.ts} {'expired' if row.expired else 'current'} {listed}"
@@ -52,13 +52,13 @@ def _literal(value: Value) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_as_siddhi_answers(name: str) -> None:
+def test_answers_equal_those_of_siddhi(name: str) -> None:
     text, events, expected = (GOLDEN / "siddhi" / f"{name}.txt").read_text("utf-8").split("---\n")
     found = [shown(query, row) for query, row in answers(text, read_events(events))]
     assert found == expected.splitlines()
 
 
-def test_there_are_many_answers() -> None:
+def test_there_are_many_cases() -> None:
     assert len(NAMES) >= 150
 
 
@@ -80,19 +80,19 @@ def test_sums_are_exact() -> None:
     ]
 
 
-def test_a_deviation_is_never_less_than_nothing() -> None:
+def test_a_deviation_is_never_negative() -> None:
     events = "\n".join(f"D@{ts}(d={value})" for ts, value in enumerate((0.1, 0.1, 0.1, 1e9, 0.1, 0.1, 0.1)))
     found = values("from D#window.length(3) select stdDev(d) as s insert into O", events)
     assert found[-1] == (6, (0.0,))
 
 
-def test_a_smallest_value_is_that_of_what_is_held() -> None:
+def test_a_minimum_is_over_the_events_in_the_window() -> None:
     events = "D@0(d=1.5)\nD@0#1(d=1.0)\nD@3(d=1.5)\nD@5(d=9.0)"
     found = values("from D#window.time(4 us) select d, min(d) as m insert expired events into O", events)
     assert found == [(4, (1.0, 1.5))]
 
 
-def test_a_batch_is_over_even_if_its_first_event_fails_the_test_after_it() -> None:
+def test_a_batch_ends_even_if_its_first_event_fails_the_test_after_the_window() -> None:
     events = "\n".join(f"S@{ts}(x={x})" for ts, x in enumerate((5, 6, 1, 7)))
     found = values("from S#window.lengthBatch(2)[x > 1] select sum(x) as s insert into O", events)
     assert found == [(1, (11,)), (3, (7,))]
@@ -106,19 +106,19 @@ def test_a_join_sees_only_the_last_batch() -> None:
     assert found == [(3, (2,))]
 
 
-def test_both_of_a_pair_in_any_order() -> None:
+def test_the_events_of_a_pair_come_in_any_order() -> None:
     events = "T@1(y=1)\nS@2(x=2)\nS@3(x=3)\nT@4(y=4)"
     found = values("from every (e1=S and e2=T) select e1.x as x, e2.y as y insert into O", events)
     assert found == [(2, (2, 1)), (4, (3, 4))]
 
 
-def test_within_ends_what_every_repeats() -> None:
+def test_within_ends_the_runs_of_every() -> None:
     events = "S@0(x=1)\nT@1(y=1)\nT@3(y=3)\nT@4(y=4)"
     found = values("from e1=S -> every e2=T within 3 us select e2.y as y insert into O", events)
     assert found == [(1, (1,)), (3, (3,))]
 
 
-def test_what_is_complete_does_not_grow_old() -> None:
+def test_complete_runs_do_not_expire() -> None:
     events = "S@0(x=1)\nS@5(x=2)\nT@10(y=3)"
     found = values("from every (e1=S or e2=T) within 3 us select e1.x as x, e2.y as y insert into O", events)
     assert found == [(0, (1, None)), (5, (2, None)), (10, (None, 3))]
@@ -138,7 +138,7 @@ def test_an_absence_at_the_start_waits_until_it_is_quiet() -> None:
     assert found == [(5, (4,))]
 
 
-def test_rows_of_batches_have_the_time_at_which_they_come_out() -> None:
+def test_rows_of_batches_have_the_time_of_their_emission() -> None:
     found = values("from S#window.lengthBatch(2) select x insert into O", "S@1(x=1)\nS@5(x=2)")
     assert found == [(5, (1,)), (5, (2,))]
 
@@ -185,8 +185,8 @@ def test_rows_come_in_order_and_later_events_change_none_of_them(case: Case) -> 
 
 @settings(max_examples=examples(60))
 @given(cases())
-def test_all_events_are_the_current_and_the_expired_ones(case: Case) -> None:
-    """Without aggregates and groups, which keep one row of a chunk, nothing is lost between the two kinds of output."""
+def test_all_events_are_the_current_and_the_expired_events(case: Case) -> None:
+    """Without aggregates and groups, of which a chunk has one row, no row is lost between the two kinds of output."""
     for query in parse(case.text, "siddhi").rules:
         assert isinstance(query, Query)
         if query.aggregates or query.group_by:

@@ -1,6 +1,6 @@
-"""Spark without Spark, for the service: its query over the log, with slots that are called as Spark calls them.
+"""A fake of Spark's query over the log, which calls slots as Spark does.
 
-What is committed is in the checkpoint's folder, with the same files for positions. It can be told to fail before a
+What is committed is in the checkpoint's folder, with the same files for positions. It can be made to fail before a
 batch is handed out, before it is committed, or not at all.
 """
 
@@ -17,18 +17,18 @@ import pyarrow as pa
 
 from tests.conformance.slots import Clock, Store
 from tocsin.spark import log_stream, rescale, stream
-from tocsin.spark.blocks import PARCELS, Parcel, decode
+from tocsin.spark.blocks import BLOCK_SCHEMA, ShuffleBlock, decode
 from tocsin.spark.job import Job, send
-from tocsin.spark.log_stream import LogProcessor, LogReader, Work
+from tocsin.spark.log_stream import LogProcessor, LogQueryOptions, LogReader
 from tocsin.spark.stream import SlotProcessor
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class Following:
-    """Stands in for `tocsin.spark.log_stream.Following`."""
+    """Stands in for `tocsin.spark.log_stream.LogQuery`."""
 
     fails: Callable[[str], bool] = staticmethod(lambda moment: False)
     """Whether the process is killed at a moment: `found`, `kept`."""
@@ -36,19 +36,19 @@ class Following:
     def __init__(self, session: Any, reading: Any) -> None:
         self.session = session
         self._reading = reading
-        self.runs = False
+        self.running = False
         self._uncommitted: tuple[int, dict[int, Store]] | None = None
 
     def start(self, job: Job, checkpoint: Path, start: int, watermark: int, largest: int) -> None:
-        assert not self.runs
+        assert not self.running
         sent = send(job)
-        work = Work(self._reading, sent, start)
+        work = LogQueryOptions(self._reading, sent, start)
         self._reader = LogReader("work")
         log_stream._work = lambda path: work  # type: ignore[assignment]
         self._made = lambda: LogProcessor(sent, watermark, largest)
         self._checkpoint, self._job = checkpoint, job
         stream._cached.clear()
-        self.runs = True
+        self.running = True
 
     def run(self, upto: int) -> list[pa.Table]:
         batch, position, stores = held(self._checkpoint)
@@ -61,41 +61,41 @@ class Following:
             begun.parent.mkdir(parents=True, exist_ok=True)
             begun.write_text("v1\n{}\n" + json.dumps(end))
         assert end == {"position": upto}
-        parcels = [
-            Parcel(**{name: value for name, value in row.items() if name != log_stream.AT})
+        blocks = [
+            ShuffleBlock(**{name: value for name, value in row.items() if name != log_stream.AT})
             for partition in self._reader.partitions(start, end)
             for rows in self._reader.read(partition)
             for row in rows.to_pylist()
         ]
         stores = stores or {label: Store() for label in self._job.labels}
-        found = turned(self._made, stores, parcels)
+        found = turned(self._made, stores, blocks)
         if self.fails("found"):
             raise Killed
         self._uncommitted = batch, stores
         return found
 
-    def keep(self) -> None:
+    def acknowledge(self) -> None:
         if self._uncommitted is not None:
             if self.fails("kept"):
                 raise Killed
             commit(self._checkpoint, *self._uncommitted)
             self._uncommitted = None
 
-    def settle(self) -> None:
+    def wait_committed(self) -> None:
         assert self._uncommitted is None
 
     def stop(self) -> None:
-        self.settle()
-        self.runs = False
+        self.wait_committed()
+        self.running = False
 
 
 def held(checkpoint: Path) -> tuple[int, int | None, dict[int, Store] | None]:
-    """The number of the next batch, where it starts, and the state that it starts from."""
+    """Return the number of the next batch, its start position, and its initial state."""
     commits = [int(path.name) for path in (checkpoint / "commits").glob("*")]
     if not commits:
         return 0, None, None
     stores = pickle.loads((checkpoint / "stores").read_bytes())
-    return max(commits) + 1, log_stream.ended(checkpoint, max(commits)), stores
+    return max(commits) + 1, log_stream.end_position(checkpoint, max(commits)), stores
 
 
 def commit(checkpoint: Path, batch: int, stores: dict[int, Store]) -> None:
@@ -104,15 +104,15 @@ def commit(checkpoint: Path, batch: int, stores: dict[int, Store]) -> None:
     (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 
 
-def turned(made: Callable[[], SlotProcessor], stores: dict[int, Store], parcels: list[Parcel]) -> list[pa.Table]:
-    """What the slots report of their parcels."""
+def turned(made: Callable[[], SlotProcessor], stores: dict[int, Store], blocks: list[ShuffleBlock]) -> list[pa.Table]:
+    """What the slots report for their blocks."""
     found = []
     for label, store in stores.items():
         processor = made()
         processor.init(store)
-        mine = [parcel._asdict() for parcel in parcels if parcel.slot == label]
+        mine = [block._asdict() for block in blocks if block.slot == label]
         if mine:
-            frame = pa.RecordBatch.from_pylist(mine, PARCELS).to_pandas()
+            frame = pa.RecordBatch.from_pylist(mine, BLOCK_SCHEMA).to_pandas()
             for payloads in processor.handleInputRows((label,), iter([frame]), Clock()):
                 found += [decode(payload) for payload in payloads["payload"]]
     return found
@@ -134,7 +134,7 @@ def rekey(session: Any, old: Path, new: Path, job: Job) -> None:
     }
     largest = max(store.values["head"][1] for store in stores.values())
     fresh = {label: Store() for label in job.labels}
-    turned(lambda: SlotProcessor(send(job)), fresh, rescale.seeds(layout, states, job, largest))
+    turned(lambda: SlotProcessor(send(job)), fresh, rescale.initial_states(layout, states, job, largest))
     new.mkdir(parents=True)
     (new / "offsets").mkdir()
     (new / "offsets" / str(batch - 1)).write_text("v1\n{}\n" + json.dumps({"position": position}))

@@ -1,4 +1,4 @@
-"""Bodies that are small to send and large to read."""
+"""Small bodies that need much memory to parse."""
 
 from __future__ import annotations
 
@@ -140,22 +140,22 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "names of types of NDJSON": (NDJSON, lambda: b"\n".join(names(500))),
     "lists of NDJSON": (NDJSON, lambda: (b'{"a":[' + b"[]," * 300_000 + b"[]]}\n") * 60),
 }
-"""Bodies of less than the limit for bodies that must be refused: their format, and how they are made."""
+"""Bodies below the size limit that must be refused: their format, and a function that builds them."""
 
 
 def whole_bytes() -> bytes:
-    """The most that is taken: a body of bytes, of which each becomes four."""
+    """The largest accepted body: bytes of which each becomes four."""
     column = pa.array(np.zeros(MILLION, np.int8))
     return stream({"type": types(MILLION)} | {f"a{n}": column for n in range(46)}, None)
 
 
 def read(path: str, format: str) -> None:
-    """Reads a body and prints how many MB of memory this process then had at most, beyond what it had before."""
+    """Parse a body and print by how many MB the peak memory of this process grew."""
     from tocsin.errors import EventError
     from tocsin.events.reader import Columns
-    from tocsin.service.event_intake import Bounds, Intake, Registry
+    from tocsin.service.event_intake import Bounds, EventIntake, Registry
 
-    intake = Intake(Registry(), lambda: ())
+    intake = EventIntake(Registry(), lambda: ())
     warm = stream({"type": types(10), "a": pa.array(np.zeros(10))})
     intake.read(warm, ARROW_STREAM, now_us=0, bounds=Bounds(-(2**61), 2**61))
     body = Path(path).read_bytes()
@@ -170,7 +170,7 @@ def read(path: str, format: str) -> None:
 
 
 def peak_kb() -> int:
-    """The most memory that this process had (Linux)."""
+    """Return the peak memory of this process (Linux)."""
     (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM:"))
     return int(line.split()[1])
 

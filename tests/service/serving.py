@@ -1,4 +1,4 @@
-"""A service in this process, on a port of its own."""
+"""A service in this process, on its own port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx
 from tocsin.client import Client
 from tocsin.service.service import Options, Service
 from tocsin.service.tokens import Role, Tokens
-from tocsin.service.web_access import Place
+from tocsin.service.web_access import AppState
 from tocsin.service.web_app import create, listen, server
 from tocsin.service.webhooks import Webhooks
 
@@ -24,11 +24,11 @@ OPTIONS = Options(delay_us=0, ahead_us=2**60)
 
 @dataclass
 class Running:
-    """What runs, and the tokens for it: one for each role, and one for all."""
+    """A running service and its tokens: one per role, and one with all roles."""
 
     url: str
     service: Service
-    place: Place
+    state: AppState
     tokens: dict[str, str]
     clients: dict[tuple[str, str | None], Any] = field(default_factory=dict)
 
@@ -54,9 +54,9 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path, options: Options = OPTIONS, *, allow_private: bool = False, port: int = 0, **place_options: Any
+    folder: Path, options: Options = OPTIONS, *, allow_private: bool = False, port: int = 0, **state_options: Any
 ) -> Iterator[Running]:
-    """A service on a free port until the block ends."""
+    """Run a service on a free port within the block."""
     service = Service(folder, options)
     tokens = Tokens(folder / "tokens")
     secrets = {str(role): tokens.issue(str(role), [role]) for role in Role}
@@ -70,9 +70,9 @@ def running(
         webhooks = Webhooks(
             folder / "webhooks", service.matches, allow_private=allow_private, first_wait_s=0.01, attempts=4
         )
-        place = Place(service, webhooks, tokens, frozenset({"127.0.0.1", "localhost"}), **place_options)
-        box["place"] = place
-        box["server"] = server(create(place))
+        state = AppState(service, webhooks, tokens, frozenset({"127.0.0.1", "localhost"}), **state_options)
+        box["state"] = state
+        box["server"] = server(create(state))
         started.set()
         await box["server"].serve(sockets=[listener])
 
@@ -83,9 +83,9 @@ def running(
     try:
         while not box["server"].started:
             threading.Event().wait(0.01)
-        told = Running(url, service, box["place"], secrets)
-        yield told
-        for client in told.clients.values():
+        service_info = Running(url, service, box["state"], secrets)
+        yield service_info
+        for client in service_info.clients.values():
             client.close()
     finally:
         box["server"].should_exit = True

@@ -1,4 +1,4 @@
-"""What flows through the filters of the graph, and queries that move across a restart."""
+"""Rates of filters in the graph, and moving queries across a restart."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def publish(service: Service, *events: dict[str, Any]) -> None:
     service.wait()
 
 
-def test_a_filter_lets_its_share_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_has_the_rate_of_passing_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(tmp_path, OPTIONS)
     service.deploy(RULES).result(300)
     rng = random.Random(3)
@@ -57,25 +57,25 @@ def test_a_filter_lets_its_share_through(tmp_path: Path, monkeypatch: pytest.Mon
         at = START + n * SECOND
         temps = [{"type": "Temp", "ts": at + k, "area": "A", "value": values[n + k]} for k in range(100)]
         publish(service, *temps, {"type": "Smoke", "ts": at + 100, "area": "A"}, {"type": "Other", "ts": at + 101})
-    plan = service.detection.plan
-    drawn = outline(plan)
-    filters = [node for node in drawn.labels[1] if isinstance(node, Filter)]
+    plan = service.backend.plan
+    nodes = outline(plan)
+    filters = [node for node in nodes.labels[1] if isinstance(node, Filter)]
     per_s = {"Temp": 50.0, "Smoke": 2.0, "Fire": 1.0}
-    rates = flows.passing(plan, filters, service.recent, per_s)
-    told = {(filter.type, bool(filter.conditions)): rate for filter, rate in rates.items()}
-    assert told["Temp", True] == pytest.approx(50.0 * sum(value > 45 for value in values) / 400)
-    assert told["Smoke", False] == 2.0
-    assert told["Fire", False] == 1.0
-    assert told["Fire", True] is None, "composite events are not at hand"
+    rates = flows.pass_rates(plan, filters, service.recent, per_s)
+    answer = {(filter.type, bool(filter.conditions)): rate for filter, rate in rates.items()}
+    assert answer["Temp", True] == pytest.approx(50.0 * sum(value > 45 for value in values) / 400)
+    assert answer["Smoke", False] == 2.0
+    assert answer["Fire", False] == 1.0
+    assert answer["Fire", True] is None, "composite events are not stored"
     monkeypatch.setattr(service.event_rates, "per_s", lambda: per_s)
-    buffers = [node for node in drawn.labels[2] if isinstance(node, Buffer)]
+    buffers = [node for node in nodes.labels[2] if isinstance(node, Buffer)]
     place = next(n for n, node in enumerate(buffers) if node.filter.type == "Temp")
     shown = {node["id"]: node["per_s"] for node in looking.graph(service)["nodes"]}
-    assert shown[f"2-{place}"] == pytest.approx(told["Temp", True], abs=0.01)
+    assert shown[f"2-{place}"] == pytest.approx(answer["Temp", True], abs=0.01)
     service.close()
 
 
-def test_a_query_that_moves_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_moving_query_resumes_after_a_restart(tmp_path: Path) -> None:
     rng = random.Random(5)
     stream: list[dict[str, Any]] = []
     for second in range(80):
@@ -85,7 +85,7 @@ def test_a_query_that_moves_goes_on_after_a_restart(tmp_path: Path) -> None:
             at = {"x": second * 5.0, "y": 0.0}
             stream.append({"type": "Position", "ts": START + second * SECOND + 1, "car": "c1", **at})
 
-    def told(folder: Path, restarts: bool) -> list[Any]:
+    def answer(folder: Path, restarts: bool) -> list[Any]:
         service = Service(folder, OPTIONS)
         service.deploy(NEAR).result(300)
         for start in range(0, len(stream), 11):
@@ -97,12 +97,12 @@ def test_a_query_that_moves_goes_on_after_a_restart(tmp_path: Path) -> None:
         service.close()
         return found
 
-    whole = told(tmp_path / "whole", restarts=False)
+    whole = answer(tmp_path / "whole", restarts=False)
     assert len([match for match in whole if match["type"] == "Jam"]) > 5
-    assert told(tmp_path / "again", restarts=True) == whole
+    assert answer(tmp_path / "again", restarts=True) == whole
 
 
-def test_why_of_a_request_or_a_query_has_its_events_and_says_what_it_has_not(tmp_path: Path) -> None:
+def test_why_of_a_request_or_query_has_events_but_no_checks(tmp_path: Path) -> None:
     service = Service(tmp_path, OPTIONS)
     service.deploy("request Pair on Order as o ; Paid as p within 5 min").result(300)
     service.deploy("@info(name = 'Hot') from Temp[value > 45] select value insert into Warm;").result(300)
@@ -112,10 +112,10 @@ def test_why_of_a_request_or_a_query_has_its_events_and_says_what_it_has_not(tmp
     found = {match["rule"]: match for line in service.matches.after(0, 10) if (match := json.loads(line.text))}
     assert set(found) == {"Pair", "Hot"}
     for name, match in found.items():
-        told = looking.why(service, str(match["number"]))
-        assert told["checks"] == []
+        answer = looking.why(service, str(match["number"]))
+        assert answer["checks"] == []
         kind = {"Pair": "request", "Hot": "query"}[name]
-        assert told["note"].startswith(f"why and why not cannot explain {kind} {name}: they explain TESLA rules")
+        assert answer["note"].startswith(f"why and why not cannot explain {kind} {name}: they explain TESLA rules")
         with pytest.raises(RuleError, match=f"cannot explain {kind} {name}"):
             looking.why_not(service, name, START, None)
     held = [part["attributes"] for part in looking.why(service, str(found["Pair"]["number"]))["parts"]]

@@ -1,4 +1,4 @@
-"""Killed in the middle of everything: is every event that was answered there once, and every match told once?"""
+"""Kill the service at random times: each acknowledged event is stored once and each match is delivered once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import tocsin
 from tests.budget import seeds
 from tocsin.client import Client
 from tocsin.datasets import fire_events
-from tocsin.service.records import Events, decode
+from tocsin.service.records import EventsRecord, decode
 from tocsin.service.tokens import Role, Tokens
 from tocsin.storage import Log
 
@@ -103,7 +103,7 @@ def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, events: int, e
     ids = Counter(
         id
         for record in log.read(log.begin)
-        if isinstance(batch := decode(record.payload), Events)
+        if isinstance(batch := decode(record.payload), EventsRecord)
         for id in batch.batch["id:string"].to_pylist()
     )
     log.close()

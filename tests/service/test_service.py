@@ -1,4 +1,4 @@
-"""What is found, and is it found once, whatever happens in between?"""
+"""Matches of the service are exact and delivered once, across restarts and crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tocsin.errors import RuleError, StateError
 from tocsin.service import inspection
 from tocsin.service import records as receipts_module
 from tocsin.service.event_intake import JSON, NDJSON
-from tocsin.service.records import Receipt
+from tocsin.service.records import EventsAck
 from tocsin.service.service import Conflict, NotFound, Options, Service
 
 SECOND = 1_000_000
@@ -52,20 +52,20 @@ def service(tmp_path: Path) -> Iterator[Service]:
     service.close()
 
 
-def settle(service: Service) -> None:
-    """Lets the newest instant end."""
+def wait_idle(service: Service) -> None:
+    """Close the newest instant and wait."""
     publish(service, event("Clock", 9_000))
     service.wait()
 
 
-def test_a_match_is_numbered_and_says_what_it_is_made_of(service: Service) -> None:
+def test_a_match_has_a_number_and_its_events(service: Service) -> None:
     assert [one.id for one in service.deploy(FIRE).result(300)] == ["Fire"]
-    receipt = publish(
+    ack = publish(
         service, event("Temp", 1, area="A", value=46.5), event("Smoke", 2, area="A", id="s1"), {"type": 1}, key="k"
     )
-    assert (receipt.accepted, receipt.rejected) == (2, 1)
-    assert receipt.reasons == ((2, "type is 1, not a name"),)
-    settle(service)
+    assert (ack.accepted, ack.rejected) == (2, 1)
+    assert ack.reasons == ((2, "type is 1, not a name"),)
+    wait_idle(service)
     (match,) = matches(service)
     assert match["number"] == 1
     assert (match["rule"], match["type"], match["attributes"]) == ("Fire", "Fire", {"area": "A", "temp": 46.5})
@@ -73,17 +73,17 @@ def test_a_match_is_numbered_and_says_what_it_is_made_of(service: Service) -> No
     assert len(match["parts"][0]["id"]) == 32
 
 
-def test_an_attribute_is_a_source_id_where_the_request_says_so(service: Service) -> None:
+def test_a_request_may_name_the_attribute_of_source_ids(service: Service) -> None:
     service.deploy("define Seen() from Smoke()").result(300)
     body = b"\n".join(json.dumps(event("Smoke", ts, order="s1")).encode() for ts in (1, 2, 2))
     assert service.accept(service.read(body, NDJSON, id="order")).result(300).accepted == 3
-    settle(service)
+    wait_idle(service)
     found = matches(service)
     assert [match["parts"][0]["id"] for match in found] == ["s1"] * 3
     assert len({match["id"] for match in found}) == 3
 
 
-def test_time_passes_when_nothing_comes(service: Service) -> None:
+def test_time_advances_without_events(service: Service) -> None:
     service.deploy(FIRE).result(300)
     heard: list[int] = []
     service.matches.listeners.append(lambda: heard.append(service.matches.last))
@@ -96,10 +96,10 @@ def test_time_passes_when_nothing_comes(service: Service) -> None:
     assert heard == [1]
     late = publish(service, event("Smoke", 1.5, area="A"))
     assert late.accepted == 0
-    assert late.reasons[0][1].startswith("late: time has reached")
+    assert late.reasons[0][1].startswith("late: the watermark is")
 
 
-def test_the_same_key_counts_once_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_repeated_key_counts_once_even_after_a_restart(tmp_path: Path) -> None:
     service = Service(tmp_path, NOW)
     first = publish(service, event("A", 1), event("A", 1), key="k")
     again = publish(service, event("A", 1), event("A", 1), key="k")
@@ -114,20 +114,20 @@ def test_the_same_key_counts_once_also_after_a_restart(tmp_path: Path) -> None:
     service.close()
 
 
-def test_reasons_kept_under_keys_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts_module, "REASONS_CHARACTERS", 1_000)
-    receipts = receipts_module.Receipts()
+    receipts = receipts_module.Acks()
     for number in range(20):
-        done: Future[Receipt] = Future()
+        done: Future[EventsAck] = Future()
         assert receipts.claim(f"key {number}", done) is None
-        done.set_result(Receipt(1, 2, ((0, "x" * 100), (1, "y" * 100))))
+        done.set_result(EventsAck(1, 2, ((0, "x" * 100), (1, "y" * 100))))
     kept = [receipts.find(f"key {number}") for number in range(20)]
     answers = [one.result() for one in kept if one is not None]
     assert [(one.accepted, one.rejected) for one in answers] == [(1, 2)] * 20
     assert [bool(one.reasons) for one in answers] == [False] * 15 + [True] * 5
 
 
-def test_one_fast_clock_does_not_make_the_events_of_others_late(tmp_path: Path) -> None:
+def test_a_fast_clock_does_not_make_other_events_late(tmp_path: Path) -> None:
     service = Service(tmp_path)  # with the bound that there is by default
     now, minute = time.time_ns() // 1_000, 60 * SECOND
     fast = publish(
@@ -143,7 +143,7 @@ def test_one_fast_clock_does_not_make_the_events_of_others_late(tmp_path: Path) 
     service.close()
 
 
-def test_mistakes_are_told_before_anything_is_deployed(service: Service) -> None:
+def test_errors_are_reported_before_anything_is_deployed(service: Service) -> None:
     with pytest.raises(RuleError) as mistake:
         service.deploy("define Fire() from Smoke(area=$a) and last Temp(valeu>) within 5 min from Smoke")
     assert mistake.value.line == 1
@@ -158,18 +158,20 @@ def test_mistakes_are_told_before_anything_is_deployed(service: Service) -> None
     assert service.rules == {}
 
 
-def test_events_that_a_rule_cannot_use_are_rejected_and_others_are_not(service: Service) -> None:
+def test_only_events_that_a_rule_cannot_use_are_rejected(service: Service) -> None:
     service.deploy(FIRE).result(300)
-    receipt = publish(service, event("Temp", 1, area="A", value="hot"), event("Smoke", 2, area="A"))
-    assert receipt.accepted == 1
-    assert receipt.reasons == ((0, "a rule cannot use it: a string cannot be compared with an int in 'value>45'"),)
+    ack = publish(service, event("Temp", 1, area="A", value="hot"), event("Smoke", 2, area="A"))
+    assert ack.accepted == 1
+    assert ack.reasons == (
+        (0, "incompatible with a deployed rule: a string cannot be compared with an int in 'value>45'"),
+    )
 
 
-def test_declared_types_hold_for_what_comes(service: Service) -> None:
+def test_events_must_fit_declared_types(service: Service) -> None:
     text = "event Count(n: long)\ndefine Many(n: long) from Count(n>3) where n=Count.n"
     service.deploy(text).result(300)
     publish(service, event("Count", 1, n=5), event("Count", 2, n=2))
-    settle(service)
+    wait_idle(service)
     assert [match["attributes"] for match in matches(service)] == [{"n": 5}]
     with pytest.raises(RuleError, match="declared already"):
         service.deploy("event Count(n: string)\ndefine Other() from Count()")
@@ -182,7 +184,7 @@ def test_rules_may_give_one_name_different_kinds(tmp_path: Path) -> None:
     both = "rule Both\ndefine Both(v: double) from A(v='y') and last B(v>1) within 1 min from A where v = B.v"
     service.deploy(both).result(300)
     publish(service, event("Temp", 1, area="x", value=2.5), event("Temp", 2, area="y", value=3.5))
-    settle(service)
+    wait_idle(service)
     expected = [("A", "x"), ("B", 2.5), ("Both", 2.5), ("A", "y"), ("B", 3.5)]
     assert sorted((one["rule"], str(one["attributes"]["v"])) for one in matches(service)) == sorted(
         (rule, str(value)) for rule, value in expected
@@ -241,7 +243,7 @@ def test_rules_of_every_language_survive_a_restart(tmp_path: Path, language: str
     again.close()
 
 
-def test_a_broken_snapshot_is_left_out(tmp_path: Path) -> None:
+def test_a_corrupt_snapshot_is_skipped(tmp_path: Path) -> None:
     service = Service(tmp_path, NOW)
     service.deploy(FIRE).result(300)
     service.wait()
@@ -253,12 +255,12 @@ def test_a_broken_snapshot_is_left_out(tmp_path: Path) -> None:
     service = Service(tmp_path, NOW)
     assert [*service.rules] == ["Fire"]
     publish(service, event("Smoke", 2, area="A"))
-    settle(service)
+    wait_idle(service)
     assert len(matches(service)) == 1
     service.close()
 
 
-def test_the_log_is_trimmed_behind_the_snapshots(tmp_path: Path) -> None:
+def test_the_log_before_the_snapshots_is_deleted(tmp_path: Path) -> None:
     options = Options(delay_us=0, ahead_us=2**60, segment_bytes=2_000, keep_bytes=0, snapshot_bytes=4_000)
     service = Service(tmp_path, options)
     service.deploy(FIRE).result(300)
@@ -268,7 +270,7 @@ def test_the_log_is_trimmed_behind_the_snapshots(tmp_path: Path) -> None:
     assert service.log.begin > 0
     service.close()
     again = Service(tmp_path, options)
-    settle(again)
+    wait_idle(again)
     assert len(matches(again)) == 60
     again.close()
 
@@ -292,7 +294,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(ACTIONS)
-def test_crashes_at_any_point_lose_nothing_and_tell_nothing_twice(
+def test_a_crash_at_any_point_loses_and_repeats_nothing(
     tmp_path_factory: pytest.TempPathFactory, actions: list[Any]
 ) -> None:
     folder = tmp_path_factory.mktemp("service") / "0"
@@ -337,12 +339,12 @@ def test_crashes_at_any_point_lose_nothing_and_tell_nothing_twice(
     assert sorted(match["id"] for match in found) == sorted(expected["id"].to_pylist())
 
 
-def test_ndjson_and_many_small_requests_find_what_one_table_has(service: Service) -> None:
+def test_many_small_requests_match_like_one_table(service: Service) -> None:
     service.deploy(FIRE).result(300)
     events = [event("Temp" if n % 3 else "Smoke", n, area=f"A{n % 4}", value=float(30 + n % 30)) for n in range(300)]
     futures = [service.accept(service.read(json.dumps(one).encode(), NDJSON)) for one in events]
     assert sum(future.result(300).accepted for future in futures) == 300
-    settle(service)
+    wait_idle(service)
     table = pa.Table.from_pylist(events)
     table = table.set_column(1, "ts", table["ts"].cast(pa.timestamp("us", "UTC")))
     assert [match["id"] for match in matches(service)] == tocsin.rules(FIRE).detect(table)["id"].to_pylist()

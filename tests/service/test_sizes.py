@@ -1,4 +1,4 @@
-"""How much memory and time can a small request need? Bodies, headers, keys and texts of rules."""
+"""Limits of memory and time for small requests: bodies, headers, keys and texts of rules."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_what_is_kept_of_rejected_lines_under_keys_has_a_bound(tmp_path: Path) -
     kept = []
     tracemalloc.start()
     for number in range(8):
-        receipt = service.publish(body, NDJSON, key=f"key {number}")
-        assert (receipt.rejected, len(receipt.reasons)) == (20_000, 1_000)
+        ack = service.publish(body, NDJSON, key=f"key {number}")
+        assert (ack.rejected, len(ack.reasons)) == (20_000, 1_000)
         service.wait()
         gc.collect()
         kept.append(tracemalloc.get_traced_memory()[0])

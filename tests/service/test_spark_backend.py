@@ -1,4 +1,4 @@
-"""On Spark, does the service find what it finds in its own process, whatever happens to the rules and to itself?"""
+"""The Spark backend has the matches of the embedded one while rules change and the service restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tocsin.errors import StateError
 from tocsin.language import parse
-from tocsin.plans.assignment import lay_out
+from tocsin.plans.assignment import assign_rules
 from tocsin.plans.plan import plan
 from tocsin.plans.typing import Catalog
 from tocsin.service.event_intake import JSON
@@ -77,8 +77,8 @@ def story(folder: Path, engine: str, seed: int, *, short: bool = False) -> tuple
     def publish(service: Service, from_s: float, to_s: float, count: int = 60) -> None:
         times = sorted(rng.uniform(from_s, to_s) for _ in range(count))
         for half in (times[: count // 2], times[count // 2 :]):
-            receipt = service.publish(json.dumps([event(rng, at_s) for at_s in half]).encode(), JSON)
-            receipts.append((receipt.accepted, receipt.reasons))
+            ack = service.publish(json.dumps([event(rng, at_s) for at_s in half]).encode(), JSON)
+            receipts.append((ack.accepted, ack.reasons))
         service.wait()
 
     service = Service(folder, options)
@@ -99,7 +99,7 @@ def story(folder: Path, engine: str, seed: int, *, short: bool = False) -> tuple
     service.publish(json.dumps({"type": "Clock", "ts": START + 9_000 * SECOND}).encode(), JSON)
     service.wait()
     found = [json.loads(line.text) for line in service.matches.after(0, 100_000)]
-    dead = [json.loads(line.text) for line in service.letters.after(0, 100_000)]
+    dead = [json.loads(line.text) for line in service.dead_letters.after(0, 100_000)]
     assert [match["number"] for match in found] == [*range(1, len(found) + 1)]
     assert [match["ts"] for match in found] == sorted(match["ts"] for match in found)
     assert service.events == sum(accepted for accepted, _ in receipts) + 1
@@ -118,7 +118,7 @@ def test_spark_finds_what_the_service_finds_in_its_own_process(tmp_path: Path, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_spark_finds_the_same_when_state_moves(tmp_path: Path, spark: SparkSession, seed: int) -> None:
+def test_spark_has_the_same_matches_when_state_moves(tmp_path: Path, spark: SparkSession, seed: int) -> None:
     there = story(tmp_path / "spark", "spark", seed)
     here = story(tmp_path / "embedded", "embedded", seed)
     assert {match["rule"] for match in here[0]} >= {"Fire", "Spreading", "Late"}
@@ -127,12 +127,12 @@ def test_spark_finds_the_same_when_state_moves(tmp_path: Path, spark: SparkSessi
     assert int(generation.name) > 1, "the state has moved, and the old checkpoints are gone"
 
 
-def test_the_rules_of_the_story_must_move() -> None:
+def test_the_test_scenario_moves_rules() -> None:
     def homes(*texts: str) -> dict[str, Any]:
         programs = [parse(text) for text in texts]
         types = {type.name: type for program in programs for type in program.types}
         rules = [rule for program in programs for rule in program.rules]
-        return lay_out(plan(rules, Catalog(types=types)), 2).homes
+        return assign_rules(plan(rules, Catalog(types=types)), 2).units_by_rule
 
     assert homes(DECLARED + FIRE)["Fire"].key is not None
     assert homes(DECLARED + FIRE, SPREADING)["Fire"].key is None
@@ -146,20 +146,20 @@ def test_a_folder_belongs_to_one_engine(tmp_path: Path) -> None:
         Service(tmp_path, Options(engine="spark"))
 
 
-def test_without_java_the_other_engine_is_named(tmp_path: Path) -> None:
+def test_without_java_the_error_suggests_the_embedded_engine(tmp_path: Path) -> None:
     environment = {**os.environ, "JAVA_HOME": str(tmp_path / "nowhere")}
     command = "from tocsin.cli import main; main()"
     options = ["serve", "--data", str(tmp_path / "data"), "--port", "0", "--no-tokens"]
-    told = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "-c", command, *options], env=environment, capture_output=True, text=True, timeout=300
     )
-    assert told.returncode == 1
-    assert "--engine embedded" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert process_result.returncode == 1
+    assert "--engine embedded" in process_result.stderr
+    assert "Traceback" not in process_result.stderr
 
 
-def test_a_range_of_the_log_is_cut_at_records(tmp_path: Path) -> None:
-    from tocsin.service.records import Events, Tick
+def test_a_range_of_the_log_is_split_at_records(tmp_path: Path) -> None:
+    from tocsin.service.records import EventsRecord, TimeRecord
     from tocsin.service.spark_backend import LogReading
     from tocsin.storage import Log
 
@@ -171,7 +171,7 @@ def test_a_range_of_the_log_is_cut_at_records(tmp_path: Path) -> None:
             "seq": pa.array([0] * 40_000, pa.int64()),
         }
     )
-    ends = [0, *log.append([Events(batch, ("A",)).encode()] * 5), *log.append([Tick(7).encode()])]
+    ends = [0, *log.append([EventsRecord(batch, ("A",)).encode()] * 5), *log.append([TimeRecord(7).encode()])]
     limit = tmp_path / "limit"
     limit.write_text(json.dumps({"upto": ends[-1], "unused": [ends[1]]}))
     reading = LogReading(str(tmp_path / "events"), str(limit), pieces=2)

@@ -1,4 +1,4 @@
-"""Rules come and go, the service is closed and killed: does Spark's part find what one process finds that lives on?"""
+"""The Spark backend matches like the embedded one while rules change and the service is closed and killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.budget import examples
 from tests.service import following
 from tocsin.errors import TocsinError
 from tocsin.service.event_intake import JSON
-from tocsin.service.records import Tick
+from tocsin.service.records import TimeRecord
 from tocsin.service.service import Options, Service
 
 SECOND = 1_000_000
@@ -43,46 +43,46 @@ POOL = {
 }
 
 
-def event(chance: random.Random, at_s: float) -> dict[str, Any]:
-    type = chance.choice(["Temp", "Temp", "Smoke", "Order"])
+def event(rng: random.Random, at_s: float) -> dict[str, Any]:
+    type = rng.choice(["Temp", "Temp", "Smoke", "Order"])
     held: dict[str, dict[str, Any]] = {
-        "Temp": {"area": chance.choice("ABC"), "value": chance.choice([20.0, 46.5, 50.0])},
-        "Smoke": {"area": chance.choice("ABC")},
-        "Order": {"n": chance.randrange(5)},
+        "Temp": {"area": rng.choice("ABC"), "value": rng.choice([20.0, 46.5, 50.0])},
+        "Smoke": {"area": rng.choice("ABC")},
+        "Order": {"n": rng.randrange(5)},
     }
-    named = {"id": f"e{chance.randrange(10**9)}"} if chance.random() < 0.3 else {}
-    return {"type": type, "ts": START + int((at_s - chance.uniform(0, DELAY_S / 2)) * SECOND), **held[type], **named}
+    named = {"id": f"e{rng.randrange(10**9)}"} if rng.random() < 0.3 else {}
+    return {"type": type, "ts": START + int((at_s - rng.uniform(0, DELAY_S / 2)) * SECOND), **held[type], **named}
 
 
 def acts(seed: int) -> list[tuple[str, Any]]:
     """What happens, in this order."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     deployed: set[str] = set()
     now_s = 2_000.0
-    told: list[tuple[str, Any]] = [("deploy", DECLARED + POOL["Fire"])] if chance.random() < 0.5 else []
-    deployed |= {"Fire"} if told else set()
+    script: list[tuple[str, Any]] = [("deploy", DECLARED + POOL["Fire"])] if rng.random() < 0.5 else []
+    deployed |= {"Fire"} if script else set()
     ever = set(deployed)  # a rule that is back at once has its windows still, on Spark alone
-    for _ in range(chance.randint(4, 14)):
-        kind = chance.choice(["publish", "publish", "publish", "deploy", "remove", "tick", "restart"])
+    for _ in range(rng.randint(4, 14)):
+        kind = rng.choice(["publish", "publish", "publish", "deploy", "remove", "tick", "restart"])
         if kind == "publish":
-            count = chance.randint(1, 30)
-            told.append(("publish", [event(chance, now_s + chance.uniform(0, 300)) for _ in range(count)]))
+            count = rng.randint(1, 30)
+            script.append(("publish", [event(rng, now_s + rng.uniform(0, 300)) for _ in range(count)]))
             now_s += 300
         elif kind == "deploy" and (new := sorted(set(POOL) - ever)):
-            name = chance.choice(new)
+            name = rng.choice(new)
             deployed.add(name)
             ever.add(name)
-            told.append(("deploy", POOL[name]))
+            script.append(("deploy", POOL[name]))
         elif kind == "remove" and deployed:
-            name = chance.choice(sorted(deployed))
+            name = rng.choice(sorted(deployed))
             deployed.discard(name)
-            told.append(("remove", name))
+            script.append(("remove", name))
         elif kind == "tick":
-            told.append(("tick", START + int(now_s * SECOND)))
+            script.append(("tick", START + int(now_s * SECOND)))
             now_s += DELAY_S / 2 + 1
         elif kind == "restart":
-            told.append(("restart", None))
-    return [*told, ("tick", START + int((now_s + 9_000) * SECOND))]
+            script.append(("restart", None))
+    return [*script, ("tick", START + int((now_s + 9_000) * SECOND))]
 
 
 class Alive:
@@ -96,11 +96,11 @@ class Alive:
         service = self.service
         match act:
             case "publish":
-                receipt = service.publish(json.dumps(what).encode(), JSON)
+                ack = service.publish(json.dumps(what).encode(), JSON)
                 self.settle()
-                return receipt.accepted, receipt.reasons
+                return ack.accepted, ack.reasons
             case "tick":
-                service.committer.submit(Tick(what).encode()).result(60)
+                service.committer.submit(TimeRecord(what).encode()).result(60)
                 self.settle()
             case "restart":
                 service.close()
@@ -123,7 +123,7 @@ class Alive:
             assert service.failure.startswith("Killed"), service.failure
             old, self._lives = self._root / str(self._lives), self._lives + 1
             service.committer.close()
-            for part in (service.log, service.matches, service.letters):
+            for part in (service.log, service.matches, service.dead_letters):
                 part.close()
             new = self._root / str(self._lives)
             shutil.move(old, new)
@@ -139,7 +139,7 @@ class Alive:
 
     def found(self) -> tuple[list[Any], list[Any]]:
         matches = [json.loads(line.text) for line in self.service.matches.after(0, 100_000)]
-        dead = [json.loads(line.text) for line in self.service.letters.after(0, 100_000)]
+        dead = [json.loads(line.text) for line in self.service.dead_letters.after(0, 100_000)]
         assert [match["number"] for match in matches] == [*range(1, len(matches) + 1)]
         self.service.close()
         for row in (*matches, *dead):
@@ -148,21 +148,21 @@ class Alive:
 
 
 def live(folder: Path, engine: str, seed: int, slots: int, kills: float) -> tuple[Any, ...]:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         if engine == "spark":
-            patch.setattr(tocsin.spark.log_stream, "Following", following.Following)
+            patch.setattr(tocsin.spark.log_stream, "LogQuery", following.Following)
             patch.setattr(tocsin.spark.log_stream, "_work", tocsin.spark.log_stream._work)
             patch.setattr(tocsin.spark.rescale, "rekey", following.rekey)
             patch.setattr(tocsin.spark.source, "default_slots", lambda session: slots)
             patch.setattr(tocsin.service.spark_backend, "_session", lambda master: None)
-            patch.setattr(following.Following, "fails", staticmethod(lambda moment: chance.random() < kills))
+            patch.setattr(following.Following, "fails", staticmethod(lambda moment: rng.random() < kills))
         options = Options(delay_us=DELAY_S * SECOND, ahead_us=2**60, engine=engine)
         alive = Alive(folder, options)
-        told = [alive.do(act, what) for act, what in acts(seed) if act != "restart" or engine == "spark"]
-        while told and told[-1] is None:
-            told.pop()
-        outcomes = [outcome for outcome in told if outcome is not None]
+        script = [alive.do(act, what) for act, what in acts(seed) if act != "restart" or engine == "spark"]
+        while script and script[-1] is None:
+            script.pop()
+        outcomes = [outcome for outcome in script if outcome is not None]
         return outcomes, *alive.found()
 
 
@@ -174,7 +174,7 @@ def check(folder: Path, seed: int, slots: int, kills: float) -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 5), st.sampled_from([0.0, 0.3]))
 @settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rules_that_come_and_go_find_the_same(
+def test_changing_rules_have_the_same_matches(
     tmp_path_factory: pytest.TempPathFactory, seed: int, slots: int, kills: float
 ) -> None:
     check(tmp_path_factory.mktemp("life"), seed, slots, kills)

@@ -1,4 +1,4 @@
-"""How does `tocsin serve` stop, while clients are connected?"""
+"""`tocsin serve` stops cleanly while clients are connected."""
 
 from __future__ import annotations
 

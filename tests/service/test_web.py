@@ -1,4 +1,4 @@
-"""What does the service answer, to those who ask well and to those who do not?"""
+"""HTTP responses to valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def wait_for(check: Any, what: str = "it") -> Any:
 # ---- those who ask well
 
 
-def test_a_rule_is_checked_tried_deployed_answers_and_goes(web: Running) -> None:
+def test_the_lifecycle_of_a_rule(web: Running) -> None:
     client = web.client()
-    told = client.check(FIRE.replace("value>45", "value>"))
-    assert not told["ok"]
-    assert (told["error"]["line"], told["error"]["column"]) == (2, 52)
+    answer = client.check(FIRE.replace("value>45", "value>"))
+    assert not answer["ok"]
+    assert (answer["error"]["line"], answer["error"]["column"]) == (2, 52)
     client.publish(readings("dry"))
     web.service.wait()
     dry = client.dry_run(FIRE)
@@ -78,13 +78,13 @@ def test_a_rule_is_checked_tried_deployed_answers_and_goes(web: Running) -> None
     web.service.wait()
     (match,) = client.matches(rule="Fire")
     assert match["attributes"]["area"] == "wet"
-    told = client.why(match["number"])
-    assert [part["attributes"].get("value") for part in told["parts"]] == [None, 50.5]
-    assert told["rule"]["text"] == FIRE
+    answer = client.why(match["number"])
+    assert [part["attributes"].get("value") for part in answer["parts"]] == [None, 50.5]
+    assert answer["rule"]["text"] == FIRE
     again = web.http().get(f"/matches/{match['id']}/why").json()
-    assert again == told
-    assert [check["holds"] for check in told["checks"]] == [True] * len(told["checks"])
-    assert {"value>45": "value is 50.5"}.items() <= {one["asked"]: one["found"] for one in told["checks"]}.items()
+    assert again == answer
+    assert [check["holds"] for check in answer["checks"]] == [True] * len(answer["checks"])
+    assert {"value>45": "value is 50.5"}.items() <= {one["asked"]: one["found"] for one in answer["checks"]}.items()
     at = START + next(clock) * SECOND
     client.publish(
         [{"type": "Temp", "ts": at, "area": "cold", "value": 44.5}, {"type": "Smoke", "ts": at + 1, "area": "cold"}]
@@ -101,7 +101,7 @@ def test_a_rule_is_checked_tried_deployed_answers_and_goes(web: Running) -> None
     assert [one["number"] for one in client.matches(rule="Fire")] == [match["number"]]
 
 
-def test_pages_are_by_rule_and_time(web: Running) -> None:
+def test_pages_filter_by_rule_and_time(web: Running) -> None:
     client = web.client()
     client.deploy(FIRE)
     first = web.service.matches.last
@@ -119,7 +119,7 @@ def test_pages_are_by_rule_and_time(web: Running) -> None:
     client.remove("Fire")
 
 
-def test_the_latest_matches_of_a_rule_are_of_that_rule(web: Running) -> None:
+def test_the_latest_matches_filter_by_rule(web: Running) -> None:
     client = web.client()
     client.deploy("rule Often\ndefine Often(n: double) from Tick() where n = Tick.n")
     client.deploy("rule Rare\ndefine Rare(n: double) from Tock() where n = Tock.n")
@@ -136,7 +136,7 @@ def test_the_latest_matches_of_a_rule_are_of_that_rule(web: Running) -> None:
     client.remove("Rare")
 
 
-def test_a_stream_goes_on_where_it_was(web: Running) -> None:
+def test_a_stream_resumes_after_the_last_match(web: Running) -> None:
     client = web.client()
     client.deploy(FIRE)
     first = web.service.matches.last
@@ -160,13 +160,13 @@ def test_a_stream_goes_on_where_it_was(web: Running) -> None:
     client.remove("Fire")
 
 
-def test_rejected_events_are_told_one_by_one(web: Running) -> None:
+def test_each_rejected_event_is_reported(web: Running) -> None:
     body = b'{"type": "A", "ts": %d}\nnonsense\n{"type": "A", "ts": [1]}' % (START + next(clock) * SECOND)
     answer = web.http().post("/events", content=body, headers={"Content-Type": NDJSON}).json()
     assert (answer["accepted"], answer["rejected"]) == (1, 2)
     assert [(one["index"], one["reason"].split(":")[0]) for one in answer["reasons"]] == [
         (1, "invalid JSON"),
-        (2, "ts holds a list; it can be a string, a number or a boolean"),
+        (2, "ts must be a string, a number or a boolean, it is a list"),
     ]
 
 
@@ -189,20 +189,20 @@ def test_dead_letters_have_every_rejected_event(web: Running) -> None:
     text = "\n".join([*map(json.dumps, body), "nonsense"])
     answer = web.http().post("/events", content=text, headers={"Content-Type": NDJSON}).json()
     assert (answer["accepted"], answer["rejected"]) == (1, 8)
-    letters = wait_for(lambda: list(client.dead_letters())[before:], "the dead letters")
-    assert [one["reason"] for one in letters] == [one["reason"] for one in answer["reasons"]]
-    assert [(one["type"], one["reason"].split(":")[0]) for one in letters] == [
+    dead_letters = wait_for(lambda: list(client.dead_letters())[before:], "the dead letters")
+    assert [one["reason"] for one in dead_letters] == [one["reason"] for one in answer["reasons"]]
+    assert [(one["type"], one["reason"].split(":")[0]) for one in dead_letters] == [
         ("Gauge", "level should be a double, it is 'high'"),
         ("Gauge", "late"),
         ("Gauge", "ts is out of range"),
         ("Gauge", "ts is not a time"),
-        ("no name", "'no name' is no name of a type"),
-        (None, "there is no type"),
+        ("no name", "'no name' is not a type name"),
+        (None, "the type is missing"),
         (None, "not a JSON object"),
         (None, "invalid JSON"),
     ]
-    assert letters[1]["ts"] == at - 9 * SECOND
-    assert json.loads(letters[1]["event"]) == body[1]
+    assert dead_letters[1]["ts"] == at - 9 * SECOND
+    assert json.loads(dead_letters[1]["event"]) == body[1]
     table = pa.table({"type": ["Gauge"], "ts": [at + 3], "level": ["high"]})
     assert client.publish(table)["rejected"] == 1  # nothing of this request is accepted
     letter = wait_for(lambda: list(client.dead_letters())[before + 8 :], "the dead letter")[0]
@@ -211,16 +211,16 @@ def test_dead_letters_have_every_rejected_event(web: Running) -> None:
     assert page == {"dead_letters": [letter], "next": letter["number"], "more": False}
 
 
-def test_of_many_rejected_events_some_are_kept_and_the_rest_is_counted(web: Running) -> None:
-    last = web.service.letters.last
+def test_only_the_first_rejected_events_are_stored(web: Running) -> None:
+    last = web.service.dead_letters.last
     answer = web.http().post("/events", content=b"x\n" * 1_500, headers={"Content-Type": NDJSON}).json()
     assert (answer["rejected"], len(answer["reasons"])) == (1_500, 1_000)
-    letters = wait_for(lambda: list(web.client().dead_letters(last)), "the dead letters")
-    assert len(letters) == 1_001
-    assert letters[-1]["reason"] == "500 more events of the same request were rejected"
+    dead_letters = wait_for(lambda: list(web.client().dead_letters(last)), "the dead letters")
+    assert len(dead_letters) == 1_001
+    assert dead_letters[-1]["reason"] == "500 more events of the same request were rejected"
 
 
-def test_why_shows_the_very_events_of_the_match(web: Running) -> None:
+def test_why_shows_the_events_of_the_match(web: Running) -> None:
     client, at = web.client(), START + next(clock) * SECOND
     client.deploy(FIRE)
     client.publish(  # events of one type and instant, of which one is part of the match
@@ -254,7 +254,7 @@ def test_why_shows_the_very_events_of_the_match(web: Running) -> None:
     client.remove("Both")
 
 
-def test_events_that_share_an_id_of_their_source_are_told_apart(web: Running) -> None:
+def test_events_that_share_an_id_of_their_source_are_distinguished(web: Running) -> None:
     client, at = web.client(), START + next(clock) * SECOND
     client.deploy(FIRE)
     events = [{"type": "Temp", "ts": at, "area": f"i{n}", "value": 50.5 + n, "sensor": "s"} for n in (0, 1, 2)]
@@ -270,7 +270,7 @@ def test_events_that_share_an_id_of_their_source_are_told_apart(web: Running) ->
     client.remove("Fire")
 
 
-def test_arrow_comes_in_and_keys_count_once(web: Running) -> None:
+def test_arrow_events_and_repeated_keys(web: Running) -> None:
     client = web.client()
     web.service.wait()
     at = START + next(clock) * SECOND
@@ -291,12 +291,11 @@ def test_status_health_metrics_and_documents(web: Running) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     assert {"/events", "/rules", "/matches", "/matches/stream", "/webhooks", "/graph"} <= paths.keys()
     assert '"validatorUrl": null' in http.get("/docs").text
-    assert http.get("/overlay?seconds=5").json()["svg"].startswith("<svg")
     assert http.get("/map").json().keys() == {"ranges", "places"}
     assert "script-src" not in http.get("/health").headers["content-security-policy"]
 
 
-def test_the_client_says_what_is_wrong(web: Running) -> None:
+def test_the_client_raises_errors_of_the_service(web: Running) -> None:
     with pytest.raises(RuleError) as mistake:
         web.client().deploy(FIRE.replace("value>45", "value>"))
     assert mistake.value.line == 2
@@ -315,12 +314,12 @@ def test_the_client_says_what_is_wrong(web: Running) -> None:
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "tocsin_" + "x" * 32, "ü"])
-def test_without_a_good_token_there_is_nothing(web: Running, token: str | None) -> None:
+def test_without_a_valid_token_every_route_is_refused(web: Running, token: str | None) -> None:
     headers = {} if token is None else {"Authorization": f"Bearer {token}".encode()}
     for method, path in (
         ("POST", "/events"), ("GET", "/rules"), ("POST", "/rules"), ("DELETE", "/rules/Fire"), ("GET", "/matches"),
         ("GET", "/matches/stream"), ("GET", "/graph"), ("GET", "/status"), ("GET", "/metrics"), ("POST", "/webhooks"),
-        ("POST", "/rules/check"), ("POST", "/rules/dry-run"), ("GET", "/map"), ("GET", "/overlay"), ("GET", "/types"),
+        ("POST", "/rules/check"), ("POST", "/rules/dry-run"), ("GET", "/map"), ("GET", "/types"),
         ("GET", "/dead-letters"), ("GET", "/webhooks"), ("POST", "/why-not"), ("GET", "/matches/1/why"),
     ):  # fmt: skip
         body = {"text": FIRE} if method == "POST" else None
@@ -345,13 +344,13 @@ def test_without_a_good_token_there_is_nothing(web: Running, token: str | None) 
         ("publish", "GET", "/graph", None),
     ],
 )
-def test_a_role_is_for_what_it_says(web: Running, role: str, method: str, path: str, body: Any) -> None:
+def test_a_route_requires_its_role(web: Running, role: str, method: str, path: str, body: Any) -> None:
     answer = web.http(role).request(method, path, json=body)
     assert answer.status_code == 403
     assert "role" in answer.json()["error"]["message"]
 
 
-def test_bodies_that_are_too_large_are_refused_also_when_they_do_not_say_so(web: Running) -> None:
+def test_too_large_bodies_are_refused_even_without_a_length(web: Running) -> None:
     http = web.http()
     answer = http.post("/events", content=b"x" * 200_001, headers={"Content-Type": NDJSON})
     assert answer.status_code == 413
@@ -375,23 +374,23 @@ def test_bodies_that_are_too_large_are_refused_also_when_they_do_not_say_so(web:
 
 
 @pytest.mark.parametrize(
-    ("content", "format", "status", "said"),
+    ("content", "format", "status", "message"),
     [
-        (b"ARROW", ARROW, 422, "no Arrow stream"),
-        (b"\xff\xff\xff\xff\xff\xff\xff\x7f", ARROW, 422, "no Arrow stream"),
-        (b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"\x80" * 40, ARROW, 422, "no Arrow stream"),
+        (b"ARROW", ARROW, 422, "not a valid Arrow stream"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\x7f", ARROW, 422, "not a valid Arrow stream"),
+        (b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"\x80" * 40, ARROW, 422, "not a valid Arrow stream"),
         (b"", ARROW, 422, "empty"),
         (b"{", "application/json", 422, "not JSON"),
         (b"[" * 50_000, "application/json", 422, "nested too deeply"),
-        (b"a,b", "text/csv", 415, "events come as"),
-        (b"{}", "", 415, "events come as"),
+        (b"a,b", "text/csv", 415, "the content type must be one of"),
+        (b"{}", "", 415, "the content type must be one of"),
         (b"null", NDJSON, 200, "not a JSON object"),
     ],
 )
-def test_broken_bodies_get_a_clear_answer(web: Running, content: bytes, format: str, status: int, said: str) -> None:
+def test_broken_bodies_get_a_clear_error(web: Running, content: bytes, format: str, status: int, message: str) -> None:
     answer = web.http().post("/events", content=content, headers={"Content-Type": format})
     assert answer.status_code == status
-    assert said in answer.text
+    assert message in answer.text
 
 
 def test_arrow_with_any_byte_changed_is_no_failure(web: Running) -> None:
@@ -437,7 +436,7 @@ def test_ids_are_names_and_nothing_else(web: Running, id: str) -> None:
     assert b" 404 " in raw.partition(b"\r\n")[0]
 
 
-def test_a_body_that_trickles_is_not_waited_for(web: Running) -> None:
+def test_a_slow_body_times_out(web: Running) -> None:
     head = (
         f"POST /events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {NDJSON}\r\nContent-Length: 100\r\n"
         f"Authorization: Bearer {web.tokens['all']}\r\n\r\n{{"
@@ -445,12 +444,12 @@ def test_a_body_that_trickles_is_not_waited_for(web: Running) -> None:
     assert b" 408 " in _raw(web, head.encode()).partition(b"\r\n")[0]
 
 
-def test_headers_that_trickle_are_not_waited_for(web: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_headers_time_out(web: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tocsin.service.web_app.HEADERS_S", 0.3)
     assert _raw(web, b"GET /health HTTP/1.1\r\nHost: 127.0") == b""
 
 
-def test_a_subscriber_that_does_not_read_is_let_go(web: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscriber_that_does_not_read_is_disconnected(web: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tocsin.service.web_matches.SLOW_S", 0.3)
     client = web.client()
     client.deploy("define Loud(text: string) from Shout() where text = Shout.text")
@@ -458,17 +457,17 @@ def test_a_subscriber_that_does_not_read_is_let_go(web: Running, monkeypatch: py
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         head = f"GET /matches/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {web.tokens['all']}\r\n\r\n"
         connection.sendall(head.encode())
-        wait_for(lambda: web.place.streams == 1)
+        wait_for(lambda: web.state.streams == 1)
         for _ in range(40):
             at = START + next(clock) * SECOND
             client.publish([{"type": "Shout", "ts": at + k, "text": "x" * 10_000} for k in range(15)])
-            if not web.place.streams:
+            if not web.state.streams:
                 break
-        wait_for(lambda: web.place.streams == 0, "being let go")
+        wait_for(lambda: web.state.streams == 0, "being let go")
     client.remove("Loud")
 
 
-def test_too_many_events_a_second_have_to_wait(web: Running) -> None:
+def test_events_above_the_quota_have_to_wait(web: Running) -> None:
     http = web.http("slow")
     at = START + next(clock) * SECOND
     body = "\n".join(json.dumps({"type": "Q", "ts": at + k}) for k in range(200))
@@ -478,7 +477,7 @@ def test_too_many_events_a_second_have_to_wait(web: Running) -> None:
     assert int(answer.headers["Retry-After"]) > 5
 
 
-def test_other_sites_and_other_names_are_turned_away(web: Running) -> None:
+def test_other_origins_and_hosts_are_refused(web: Running) -> None:
     http = web.http()
     assert http.get("/health", headers={"Host": "evil.example"}).status_code == 421
     assert http.get("/health", headers={"Origin": "https://evil.example"}).status_code == 403
@@ -502,7 +501,7 @@ def test_tokens_are_in_no_log_and_in_no_file(web: Running, caplog: pytest.LogCap
     assert (web.service.folder / "tokens").stat().st_mode & 0o077 == 0
 
 
-def test_no_answer_of_a_failing_route_says_more_than_that(web: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_reveals_no_details(web: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Any) -> None:
         raise ZeroDivisionError("secret inside")
 
@@ -525,7 +524,7 @@ def test_no_answer_of_a_failing_route_says_more_than_that(web: Running, monkeypa
         "http://exa\\mple/", "http://127.0.0.1:99999/", "http://[::1",
     ],
 )  # fmt: skip
-def test_webhooks_do_not_go_inside(web: Running, url: str) -> None:
+def test_webhooks_to_private_addresses_are_refused(web: Running, url: str) -> None:
     answer = web.http().post("/webhooks", json={"url": url})
     assert answer.status_code == 422, answer.text
     assert web.http().get("/webhooks").json() == []
@@ -560,7 +559,7 @@ class _Taking(BaseHTTPRequestHandler):
         pass
 
 
-def test_webhooks_are_signed_tried_again_and_given_up(tmp_path: Path) -> None:
+def test_webhooks_are_signed_retried_and_given_up(tmp_path: Path) -> None:
     receiver = Receiver()
     receiver.refusals = 2
     url = f"http://127.0.0.1:{receiver.server_address[1]}/hook"
@@ -575,8 +574,8 @@ def test_webhooks_are_signed_tried_again_and_given_up(tmp_path: Path) -> None:
         expected = hmac.new(made["secret"].encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
         assert digest == expected
         assert [one["attributes"]["area"] for one in json.loads(body)["matches"]] == ["h0"]
-        told = http.get(f"/webhooks/{made['id']}").json()
-        assert (told["failures"], told["delivered"], told["secret"]) == (2, 1, None)
+        answer = http.get(f"/webhooks/{made['id']}").json()
+        assert (answer["failures"], answer["delivered"], answer["secret"]) == (2, 1, None)
         receiver.refusals = 4
         client.publish(readings("h1"))
         wait_for(lambda: http.get(f"/webhooks/{made['id']}/dead-letters").json()["dead_letters"])
@@ -587,7 +586,7 @@ def test_webhooks_are_signed_tried_again_and_given_up(tmp_path: Path) -> None:
         assert (dead["match"]["attributes"]["area"], dead["error"]) == ("h1", "answered 302")
         wait_for(lambda: http.get(f"/webhooks/{made['id']}").json()["cursor"] == web.service.matches.last)
     with running_again(tmp_path) as web:
-        assert [one.url for one in web.place.webhooks.all.values()] == [url]
+        assert [one.url for one in web.state.webhooks.all.values()] == [url]
         web.service.accept(web.service.read(json.dumps(readings("h3")).encode(), "application/json")).result(30)
         wait_for(lambda: len(receiver.taken) == 3)
         assert json.loads(receiver.taken[2][1])["matches"][0]["attributes"]["area"] == "h3"

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for queries that move: rules and events of `tests.strategies`, with places, and a city."""
+"""Hypothesis strategies for moving queries: rules and events of `tests.strategies`, with locations, and a city."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ UPDATES = [Each(), Timed(4), Timed(9), Spatial(4.0), Spatial(9.0)]
 
 @dataclass(frozen=True, repr=False)
 class Moving:
-    """Queries, a city, and what happens in it."""
+    """Queries, a city, and its events."""
 
     interests: tuple[Interest, ...]
     case: Case
@@ -83,29 +83,30 @@ RULES = [
 
 
 def dense(seed: int, *, queries: int = 1, same: bool = False, strong: bool | None = None) -> Moving:
-    """Many events of few types, and rules that find something among them."""
-    chance = Random(seed)
-    rules = parse(chance.choice(RULES)).rules
-    rows = [Event(chance.choice("ABC"), chance.randint(0, 60)) for _ in range(chance.randint(60, 240))]
-    return settled(Case(tuple(rules), tuple(rows)), chance, queries, same, strong)
+    """Many events of few types, and rules with matches among them."""
+    rng = Random(seed)
+    rules = parse(rng.choice(RULES)).rules
+    rows = [Event(rng.choice("ABC"), rng.randint(0, 60)) for _ in range(rng.randint(60, 240))]
+    return settled(Case(tuple(rules), tuple(rows)), rng, queries, same, strong)
 
 
 @st.composite
 def moving(draw: st.DrawFn, *, queries: int = 1, same: bool = False, strong: bool | None = None) -> Moving:
-    """Any rules, which seldom match; the rest is by chance from a drawn seed."""
+    """Generate any rules, which seldom match; the rest is random, from a generated seed."""
     case = draw(cases(events_max=30, ids_shared=False))
     return settled(case, Random(draw(st.integers(0, 2**32))), queries, same, strong)
 
 
-def settled(case: Case, chance: Random, queries: int, same: bool, strong: bool | None) -> Moving:
-    """Rules and events in a city, with queries; `same`: of the same types and shape; `strong`: None is by chance."""
-    space = chance.choice([Space.PLANE, Space.PLANE, Space.WGS84])
+def settled(case: Case, rng: Random, queries: int, same: bool, strong: bool | None) -> Moving:
+    """Rules and events in a city, with queries; `same`: of the same types and shape; `strong`: None chooses at
+    random."""
+    space = rng.choice([Space.PLANE, Space.PLANE, Space.WGS84])
     scale = 1.0 if space is Space.PLANE else 1 / DEGREE_M
     east, north = space.coordinates
     last = max([event.ts for event in case.events], default=30)
 
     def place() -> tuple[int, int]:
-        return chance.randint(0, SIDE), chance.randint(0, SIDE)
+        return rng.randint(0, SIDE), rng.randint(0, SIDE)
 
     def located(event: Event, at: tuple[int, int], number: int) -> Event:
         where = {east: at[0] * scale, north: at[1] * scale}
@@ -115,45 +116,45 @@ def settled(case: Case, chance: Random, queries: int, same: bool, strong: bool |
     names = ("Me", "You")[:queries]
     for name in names:
         at = place()
-        for ts in sorted(chance.randint(0, last + 2) for _ in range(chance.choice([1, 4, 8, 12]))):
+        for ts in sorted(rng.randint(0, last + 2) for _ in range(rng.choice([1, 4, 8, 12]))):
             events.append(located(Event(name, ts), at, len(events)))
-            at = (at[0] + chance.randint(-2, 2), at[1] + chance.randint(-2, 2)) if chance.random() < 0.9 else place()
+            at = (at[0] + rng.randint(-2, 2), at[1] + rng.randint(-2, 2)) if rng.random() < 0.9 else place()
     emitted = sorted({rule.emits.name for rule in case.rules})
     interests = []
-    shape = chance.choice(SHAPES)
+    shape = rng.choice(SHAPES)
     for name in names:
-        delivers = emitted if same else chance.sample(emitted, chance.randint(1, len(emitted)))
-        semantics = chance.choice(list(Semantics)) if strong is None else (Semantics.WEAK, Semantics.STRONG)[strong]
+        delivers = emitted if same else rng.sample(emitted, rng.randint(1, len(emitted)))
+        semantics = rng.choice(list(Semantics)) if strong is None else (Semantics.WEAK, Semantics.STRONG)[strong]
         interests.append(
             Interest(
                 f"q{name}",
                 tuple(delivers),
                 Pattern(name),
-                shape if same else chance.choice(SHAPES),
+                shape if same else rng.choice(SHAPES),
                 needed(delivers, case.rules),
                 space,
-                chance.choice([0, 1, 3, 8, 20]),
-                chance.choice(UPDATES),
+                rng.choice([0, 1, 3, 8, 20]),
+                rng.choice(UPDATES),
                 semantics,
             )
         )
     side = SIDE * scale
-    cells = (chance.choice([1, 2, 4]), chance.choice([1, 2, 4]))
+    cells = (rng.choice([1, 2, 4]), rng.choice([1, 2, 4]))
     city = City(
         Grid((0.0, 0.0, side, side), *cells),
-        chance.randint(1, cells[0]),
-        chance.randint(1, cells[1]),
-        history_us=chance.choice([10_000, 10_000, 10_000, 60, 120]),
-        delay_us=(0, chance.choice([0, 2, 4, 8, 40])),
-        epoch_us=(1, chance.choice([1, 1, 3, 8])),
-        incremental=chance.random() < 0.75,
-        seed=chance.randint(0, 99),
+        rng.randint(1, cells[0]),
+        rng.randint(1, cells[1]),
+        history_us=rng.choice([10_000, 10_000, 10_000, 60, 120]),
+        delay_us=(0, rng.choice([0, 2, 4, 8, 40])),
+        epoch_us=(1, rng.choice([1, 1, 3, 8])),
+        incremental=rng.random() < 0.75,
+        seed=rng.randint(0, 99),
     )
     return Moving(tuple(interests), Case(case.rules, tuple(events)), city)
 
 
 def shadowed(case: Moving) -> Moving:
-    """The case with the second query at the first one's places, a little later: ranges over one region overlap."""
+    """The case with the second query at the locations of the first, a little later: their ranges overlap."""
     events = []
     for event in case.case.events:
         if event.type != "You":
@@ -164,7 +165,7 @@ def shadowed(case: Moving) -> Moving:
 
 
 def as_ranges(delivered: list[Delivery]) -> list[list[object]]:
-    """What was delivered, range by range: number, start and error, then the matches."""
+    """Return the deliveries, range by range: number, start and error, then the matches."""
     found: list[list[object]] = []
     for one in delivered:
         if one.match is None:
@@ -175,7 +176,7 @@ def as_ranges(delivered: list[Delivery]) -> list[list[object]]:
 
 
 def whole(match: object) -> object:
-    """A match with its nulls left out."""
+    """Return a match without its nulls."""
     attributes = {name: value for name, value in match.attributes.items() if value is not None}  # type: ignore[attr-defined]
     return replace(match, attributes=attributes)  # type: ignore[type-var]
 

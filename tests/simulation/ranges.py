@@ -1,4 +1,4 @@
-"""What queries that move deliver, from rows and from the reference, in one form; and ways to cut a stream."""
+"""Deliveries of moving queries, from rows and from the reference, in one form; and ways to cut a stream."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tocsin.reference.ranges import Covering
 HEADER = ("query", "range", "rule", "type", "ts", "id", "parts", "error")
 
 
-def told(rows: Iterable[dict[str, Any]]) -> dict[str, list[list[object]]]:
-    """Rows by query and range: number, start and error, then the matches."""
+def by_range(rows: Iterable[dict[str, Any]]) -> dict[str, list[list[object]]]:
+    """Return rows by query and range: number, start and error, then the matches."""
     found: dict[str, list[list[object]]] = {}
     for row in rows:
         ranges = found.setdefault(row["query"], [])
@@ -33,7 +33,7 @@ def told(rows: Iterable[dict[str, Any]]) -> dict[str, list[list[object]]]:
 
 
 def expected(coverings: Iterable[Covering]) -> list[list[object]]:
-    """The same from the reference."""
+    """Return the same from the reference."""
     found: list[list[object]] = []
     for covering in coverings:
         found.append([(covering.range.number, covering.range.start, covering.error)])
@@ -46,29 +46,29 @@ def expected(coverings: Iterable[Covering]) -> list[list[object]]:
 
 
 def all_expected(case: Moving) -> dict[str, list[list[object]]]:
-    """What the reference says of all queries that have a range."""
+    """Return the expected deliveries of all queries that have a range."""
     found = {name: expected(coverings) for name, coverings in case.expected().items()}
     return {name: ranges for name, ranges in found.items() if ranges}
 
 
-def nameless(case: Moving) -> Moving:
-    """The case with events that have no ids, some of them twice."""
+def without_ids(case: Moving) -> Moving:
+    """Return the case with events without ids, some of them twice."""
     events = [replace(event, id=None) for event in case.case.events]
     twice = [event for number, event in enumerate(events) if number % 7 == 0 and event.type in "ABC"]
     return replace(case, case=replace(case.case, events=tuple(events + twice)))
 
 
-def arriving(events: Sequence[Event], chance: Random) -> tuple[list[list[Event]], int]:
-    """Batches out of order, and within which delay they are."""
-    delay_us = chance.choice([0, 1, 5, 20])
-    late = sorted(events, key=lambda event: event.ts + chance.uniform(0, delay_us))
-    count = min(chance.choice([1, 2, 5, 20]), max(1, len(late)))
-    cuts = sorted(chance.sample(range(1, len(late)), count - 1)) if len(late) > 1 else []
+def arriving(events: Sequence[Event], rng: Random) -> tuple[list[list[Event]], int]:
+    """Return batches out of order, and the delay that they stay within."""
+    delay_us = rng.choice([0, 1, 5, 20])
+    late = sorted(events, key=lambda event: event.ts + rng.uniform(0, delay_us))
+    count = min(rng.choice([1, 2, 5, 20]), max(1, len(late)))
+    cuts = sorted(rng.sample(range(1, len(late)), count - 1)) if len(late) > 1 else []
     return [list(late[low:high]) for low, high in zip([0, *cuts], [*cuts, len(late)], strict=True)], delay_us
 
 
 def rows_of(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """The rows of tables with times as integers."""
+    """Return the rows of tables with times as integers."""
     from tests.conformance.packs import rows_of as plain
 
     return [row for table in tables for row in plain(table)]

@@ -1,9 +1,9 @@
-"""Random sites, rules, events and faults, for groups of f+1 replicas; and what is wrong with what their sinks got.
+"""Random sites, rules, events and faults, for groups of f+1 replicas, and the violations of each run.
 
     python -m tests.simulation.schedules --count 5000
 
-runs many schedules, prints the script of each that violates a property, and what was injected in all; with `--seconds`
-and `--first` in pieces.
+runs many schedules, prints the script of each that violates a property, and the number of faults of each kind; with
+`--seconds` and `--first` in parts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language import parse
 from tocsin.language.syntax.ast import Pattern
 from tocsin.overlay.replicas.queues import Settings
-from tocsin.overlay.replicas.replica import named
-from tocsin.overlay.replicas.state_machine import FEED, SINK
+from tocsin.overlay.replicas.replica import replica_names
+from tocsin.overlay.replicas.state_machine import SINK, SOURCE
 from tocsin.overlay.strategies import STRATEGIES, Sites
-from tocsin.simulation.checking import Violation, right
-from tocsin.simulation.faults import Fault, Script, drawn, written
-from tocsin.simulation.replica_groups import Setup
-from tocsin.simulation.replicated import ReplicatedNetwork, epochs, played
+from tocsin.simulation.checking import Violation, expected_ids
+from tocsin.simulation.faults import Fault, Script, random_script, to_yaml
+from tocsin.simulation.replica_groups import ReplicatedSetup
+from tocsin.simulation.replicated import ReplicatedNetwork, play, source_batches
 
 TYPES = {name: EventType(name, (("v", Kind.INT),)) for name in "ABC"}
 RULES = (
@@ -42,8 +42,8 @@ LIMIT_US = 4_000_000
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What is run for a seed."""
+class Case:
+    """A generated case."""
 
     sites: Sites
     rules: tuple  # type: ignore[type-arg]
@@ -55,80 +55,80 @@ class Drawn:
     inbox_max: int
 
     @property
-    def setup(self) -> Setup:
-        return Setup(self.sites, STRATEGIES[self.strategy], TYPES, self.rules)
+    def setup(self) -> ReplicatedSetup:
+        return ReplicatedSetup(self.sites, STRATEGIES[self.strategy], TYPES, self.rules)
 
     @property
     def expected(self) -> dict[str, list[str]]:
-        return right(self.rules, TYPES, self.sites.sinks, self.events, 2**60)
+        return expected_ids(self.rules, TYPES, self.sites.sinks, self.events, 2**60)
 
 
-def draw(seed: int, f: int | None = None) -> Drawn:
-    """A case from a seed."""
-    chance = random.Random(f"schedule {seed}")
+def draw(seed: int, f: int | None = None) -> Case:
+    """Generate a case from a seed."""
+    rng = random.Random(f"schedule {seed}")
     f = f or 1 + seed % 3
-    count = chance.choice([2, 3, 3, 4])
+    count = rng.choice([2, 3, 3, 4])
     names = [str(number) for number in range(count)]
     delays = {}
     for number in range(1, count):
-        here, there = names[number], names[chance.randrange(number)]
-        delays[here, there] = delays[there, here] = chance.choice([500, 1000, 2000, 4000])
-    homes = {type: chance.choice(names) for type in TYPES}
+        here, there = names[number], names[rng.randrange(number)]
+        delays[here, there] = delays[there, here] = rng.choice([500, 1000, 2000, 4000])
+    homes = {type: rng.choice(names) for type in TYPES}
     sources: dict[str, frozenset[str]] = {}
     for type, name in homes.items():
         sources[name] = sources.get(name, frozenset()) | {type}
-    rules = parse(" ".join(chance.sample(RULES, chance.choice([1, 2])))).rules
+    rules = parse(" ".join(rng.sample(RULES, rng.choice([1, 2])))).rules
     composite = [rule.emits.name for rule in rules]
     sinks = {}
-    for number in range(chance.choice([1, 2])):
-        wanted = chance.sample(composite, chance.randint(1, len(composite)))
-        sinks[f"{chance.choice(names)}/{number}"] = tuple(Pattern(name) for name in wanted)
-    amount = chance.choice([15, 30, 45])
-    ts = sorted(chance.sample(range(EPOCH_US * EPOCHS), amount))
-    types = [chance.choice("ABC") for _ in ts]
+    for number in range(rng.choice([1, 2])):
+        wanted = rng.sample(composite, rng.randint(1, len(composite)))
+        sinks[f"{rng.choice(names)}/{number}"] = tuple(Pattern(name) for name in wanted)
+    amount = rng.choice([15, 30, 45])
+    ts = sorted(rng.sample(range(EPOCH_US * EPOCHS), amount))
+    types = [rng.choice("ABC") for _ in ts]
     events = pa.table(
         {
             "type": pa.array(types, pa.string()),
             "ts": pa.array(ts, pa.int64()),
             "seq": pa.array([0] * amount, pa.int64()),
             "id": pa.array([f"e{number}" for number in range(amount)], pa.string()),
-            "v": pa.array([chance.randrange(2) for _ in ts], pa.int32()),
+            "v": pa.array([rng.randrange(2) for _ in ts], pa.int32()),
         }
     )
-    strategy = chance.choice([*STRATEGIES])
+    strategy = rng.choice([*STRATEGIES])
     sites, where = Sites(delays, sources, sinks), [homes[type] for type in types]
-    return Drawn(sites, rules, events, where, strategy, f, chance.choice([10, 40, 1000]), chance.choice([4, 10, 1000]))
+    return Case(sites, rules, events, where, strategy, f, rng.choice([10, 40, 1000]), rng.choice([4, 10, 1000]))
 
 
-def play(
-    case: Drawn, script: Script | None, seed: int, *, flaw: str = "none", shared: bool = True, **options: object
+def play_case(
+    case: Case, script: Script | None, seed: int, *, flaw: str = "none", shared: bool = True, **options: object
 ) -> tuple[ReplicatedNetwork, list[Violation]]:
-    """Runs a case under a script, or under one drawn from the seed, and judges it. Faults come from the first command
+    """Run a case with a script, or one generated from the seed, and check it. Faults come from the first command
     of deployment on."""
-    groups = {name: named(name, case.f + 1) for name in case.sites.processors}
+    groups = {name: replica_names(name, case.f + 1) for name in case.sites.processors}
     settings = options.pop("settings", Settings(rounds=ROUNDS, queue_max=case.queue_max, inbox_max=case.inbox_max))
     assert isinstance(settings, Settings)
     setup = case.setup
     if script is None:
         duration_us = (len(setup.deploying(settings.rounds)) + EPOCHS) * EPOCH_US
-        sinks = {SINK + sink: named(SINK + sink, case.f + 1) for sink in case.sites.sinks}
-        script = drawn(groups, duration_us, seed, sinks=sinks, feeds=[FEED + name for name in groups])
+        sinks = {SINK + sink: replica_names(SINK + sink, case.f + 1) for sink in case.sites.sinks}
+        script = random_script(groups, duration_us, seed, sinks=sinks, sources=[SOURCE + name for name in groups])
     network = ReplicatedNetwork(
         setup, script, seed=seed, flaw=flaw, shared=shared, settings=settings, **options,  # type: ignore[arg-type]
     )  # fmt: skip
-    cut = epochs(network.groups, case.events, case.where, epoch_us=EPOCH_US, count=EPOCHS)
-    wrong = played(network, cut, epoch_us=EPOCH_US, limit_us=LIMIT_US, expected=case.expected)
+    cut = source_batches(network.groups, case.events, case.where, epoch_us=EPOCH_US, count=EPOCHS)
+    wrong = play(network, cut, epoch_us=EPOCH_US, limit_us=LIMIT_US, expected=case.expected)
     return network, wrong
 
 
 def scheduled(seed: int, *, flaw: str = "none", f: int | None = None) -> tuple[ReplicatedNetwork, list[Violation]]:
-    """One schedule. Every tenth runs a processor for each replica, with states as bytes; the others share them."""
-    return play(draw(seed, f), None, seed, flaw=flaw, shared=flaw != "none" or seed % 10 != 0)
+    """Run one schedule. Every tenth runs a processor for each replica, with states as bytes; the others share them."""
+    return play_case(draw(seed, f), None, seed, flaw=flaw, shared=flaw != "none" or seed % 10 != 0)
 
 
 def kind_of(fault: Fault) -> str:
-    """What kind of fault it is, and of whom."""
-    whom = {FEED: " of a feed", SINK: " of a drain"}
+    """Return the kind of a fault, and of the node that fails."""
+    whom = {SOURCE: " of a source", SINK: " of a sink replica"}
     kept = ", with its state" if fault.kept and fault.kind == "restart" else ", late" if fault.kept else ""
     return fault.kind + next((words for mark, words in whom.items() if fault.who.startswith(mark)), "") + kept
 
@@ -160,7 +160,7 @@ def main() -> int:
             bad += 1
             print(f"seed {seed}:", *map(str, wrong), *map(str, network.lost), sep="\n  ", flush=True)
             if options.flaw == "none":
-                print(written(network.script))
+                print(to_yaml(network.script))
     last = options.first + done - 1
     print(f"{done} schedules to seed {last}, {bad} with violations, {time.monotonic() - began:.0f} s")
     print("faults", dict(sorted(faults.items())))

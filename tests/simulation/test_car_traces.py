@@ -1,4 +1,4 @@
-"""Are traces what they say: reproducible, on the streets, with accidents that the rules find?"""
+"""Traces are reproducible, on the streets, and have accidents that the rules find."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_sample_of_sumo() -> None:
         ("second,car,x,y,speed,heading\n", "there is no car"),
     ],
 )
-def test_a_file_that_is_no_trace(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(EventError, match=said):

@@ -1,4 +1,4 @@
-"""Do moving queries in a city of brokers deliver what the reference says, for every range and in order?"""
+"""Moving queries in a city of brokers deliver the matches of the reference, for every range and in order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_strong_queries_with_counting_windows_agree_where_they_overlap(seed: int
 
 
 def agreeing(case: Moving) -> None:
-    """Definition 2 of the paper's Section 3, for ranges over one region; both queries at the first one's places."""
+    """Definition 2 of the paper's Section 3, for ranges over one region; both queries at the locations of the first."""
     one, two = case.interests
     assert one.semantics is two.semantics is Semantics.STRONG
     case = shadowed(case)

@@ -1,4 +1,4 @@
-"""What the planner expects, beside what the simulator counts."""
+"""Predictions of the planner, compared with counts of the simulator."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tocsin.cli.commands import app
 from tocsin.overlay.strategies import STRATEGIES
-from tocsin.simulation.predictions import Prediction, best, predicted
-from tocsin.simulation.runs import Outcome, run
-from tocsin.simulation.workloads import Workload, drawn, events
+from tocsin.simulation.predictions import Prediction, best, predict
+from tocsin.simulation.runs import SimulationResult, run
+from tocsin.simulation.workloads import Workload, events, generate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sites" / "average.yaml"
 ROOMY = 1.25
@@ -22,14 +22,14 @@ NEAR = 1.05
 
 
 def expected(workload: Workload) -> list[Prediction]:
-    world = drawn(workload)
+    world = generate(workload)
     rates = {(world.homes[type], type): rate for type, rate in world.rates.items()}
-    return predicted(world.sites, rates, world.types, world.rules, {"v": [0, workload.values]})
+    return predict(world.sites, rates, world.types, world.rules, {"v": [0, workload.values]})
 
 
-def beside(workload: Workload, measured_s: float) -> list[tuple[Prediction, Outcome]]:
-    """Each strategy as expected and as simulated."""
-    world = drawn(workload)
+def beside(workload: Workload, measured_s: float) -> list[tuple[Prediction, SimulationResult]]:
+    """Return each strategy as predicted and as simulated."""
+    world = generate(workload)
     warm_s = max(40.0, workload.window_s * (workload.length - 1))
     happening, where = events(world, warm_s + measured_s, workload.seed)
     found = []
@@ -59,47 +59,48 @@ def test_the_default_scenario_is_as_expected() -> None:
 
 
 def scenario(seed: int) -> Workload:
-    """A workload drawn from a seed."""
-    chance = random.Random(f"planned {seed}")
+    """Return a workload generated from a seed."""
+    rng = random.Random(f"planned {seed}")
     return Workload(
-        model=chance.choice(["waxman", "barabasi-albert"]),
-        processors=chance.choice([5, 8, 12, 16]),
-        links=chance.choice([3.0, 4.0, 5.0]),
-        types=chance.choice([24, 48, 72]),
-        rate_max=chance.choice([5.0, 10.0]),
-        rules=chance.choice([10, 20, 40]),
-        length=chance.choice([2, 3]),
-        each=chance.choice([0.0, 0.0, 0.1]),
-        window_s=chance.choice([2.0, 10.0, 20.0]),
-        subscriptions=chance.choice([1, 3, 10]),
-        values=chance.choice([1, 1, 2, 5]),
-        locality=chance.random() < 0.3,
-        apart=chance.random() < 0.2,
+        model=rng.choice(["waxman", "barabasi-albert"]),
+        processors=rng.choice([5, 8, 12, 16]),
+        links=rng.choice([3.0, 4.0, 5.0]),
+        types=rng.choice([24, 48, 72]),
+        rate_max=rng.choice([5.0, 10.0]),
+        rules=rng.choice([10, 20, 40]),
+        length=rng.choice([2, 3]),
+        each=rng.choice([0.0, 0.0, 0.1]),
+        window_s=rng.choice([2.0, 10.0, 20.0]),
+        subscriptions=rng.choice([1, 3, 10]),
+        values=rng.choice([1, 1, 2, 5]),
+        locality=rng.random() < 0.3,
+        apart=rng.random() < 0.2,
         seed=seed,
     )
 
 
 def scenarios(count: int) -> list[tuple[int, Workload]]:
-    """The first that send at least a message a second whatever the strategy: of fewer, 200 seconds say too little."""
-    drawn_ones = ((seed, scenario(seed)) for seed in itertools.count())
-    busy = (one for one in drawn_ones if min(found.messages_per_s for found in expected(one[1])) >= 1)
+    """Return the first scenarios with at least one message a second in each strategy: fewer are too few in 200
+    seconds."""
+    generated = ((seed, scenario(seed)) for seed in itertools.count())
+    busy = (one for one in generated if min(found.messages_per_s for found in expected(one[1])) >= 1)
     return list(itertools.islice(busy, count))
 
 
 @pytest.mark.slow
 def test_the_choice_is_the_best_or_near_it_in_eighteen_of_twenty() -> None:
-    told = []
+    reports = []
     for seed, workload in scenarios(20):
         found = beside(workload, 200.0)
         pick = best([one for one, _ in found])
         traffic = {one.strategy: outcome.traffic for one, outcome in found}
         least = min(traffic, key=traffic.__getitem__)
-        told.append((traffic[pick.strategy] <= NEAR * traffic[least], seed, pick.strategy, least, traffic))
-        print(*told[-1])
-    assert sum(good for good, *_ in told) >= 18, [one for one in told if not one[0]]
+        reports.append((traffic[pick.strategy] <= NEAR * traffic[least], seed, pick.strategy, least, traffic))
+        print(*reports[-1])
+    assert sum(good for good, *_ in reports) >= 18, [one for one in reports if not one[0]]
 
 
-def test_auto_tells_what_it_expects_and_runs_the_best() -> None:
+def test_auto_reports_predictions_and_runs_the_best() -> None:
     result = CliRunner().invoke(app, ["simulate", str(EXAMPLE), "--strategy", "auto", "--goal", "delay", "--json"])
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Runs of made-up workloads: right answers, and figures that do not depend on how the time is cut."""
+"""Runs of generated workloads: correct answers, and measurements that do not depend on the epochs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tocsin.errors import TocsinError
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation import runs
 from tocsin.simulation.checking import wrong_sinks
-from tocsin.simulation.workloads import MODELS, Workload, drawn, events, topology
+from tocsin.simulation.workloads import MODELS, Workload, events, generate, topology
 
 SMALL = Workload(processors=8, links=3, types=24, rules=16, subscriptions=4, rate_max=1.0, window_s=20.0, each=0.1)
-WORLD = drawn(SMALL)
+WORLD = generate(SMALL)
 EVENTS, WHERE = events(WORLD, 120.0, 1)
 
 
@@ -48,7 +48,7 @@ def test_the_checker_finds_a_lost_and_a_repeated_notice() -> None:
 
 
 def test_shared_trees_send_less_than_a_center_where_much_is_filtered() -> None:
-    world = drawn(replace(SMALL, values=10))
+    world = generate(replace(SMALL, values=10))
     table, where = events(world, 120.0, 1)
     traffic = {}
     for name in ("Centr", "ST"):
@@ -60,14 +60,14 @@ def test_shared_trees_send_less_than_a_center_where_much_is_filtered() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_topologies_have_the_links_and_the_delay_that_were_asked_for(model: str) -> None:
+def test_topologies_have_the_requested_links_and_delay(model: str) -> None:
     delays = topology(model, 20, 5, 5, 1)
     assert delays == topology(model, 20, 5, 5, 1)
     assert 4.5 <= len(delays) / 20 <= 5.5
     assert abs(sum(delays.values()) / len(delays) - 5000) < 5
 
 
-def test_bad_knobs() -> None:
+def test_invalid_parameters() -> None:
     with pytest.raises(TocsinError, match=r"no topology .waxmann.\. Did you mean .waxman."):
         topology("waxmann", 5, 2, 5, 1)
     with pytest.raises(TocsinError, match="at least 1 rules"):

@@ -39,7 +39,7 @@ def test_the_example_runs_and_every_sink_is_right(tmp_path: Path) -> None:
     assert (tmp_path / "net-ST.svg").read_text().startswith("<svg")
 
 
-def test_sites_that_change_are_repaired_and_what_that_took_is_told() -> None:
+def test_sites_that_change_are_repaired_and_the_cost_is_reported() -> None:
     command = ["simulate", str(EXAMPLE.with_name("changes.yaml")), "--strategy", "ST", "--strategy", "MT", "--json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
@@ -49,13 +49,13 @@ def test_sites_that_change_are_repaired_and_what_that_took_is_told() -> None:
         assert all(min(one["messages"], one["events"], one["time_ms"]) > 0 for one in run["repairs"])
 
 
-def test_an_average_over_twenty_sources_takes_a_fifth_of_the_messages_on_the_way() -> None:
+def test_aggregates_on_the_way_take_a_fifth_of_the_messages() -> None:
     result = CliRunner().invoke(app, ["simulate", str(EXAMPLE.with_name("average.yaml")), "--json"])
     assert result.exit_code == 0, result.output
     found = {run["strategy"]: run for run in json.loads(result.stdout)["runs"]}
     assert all(run["wrong_sinks"] == [] and run["notices"] > 0 for run in found.values())
     for name in ("ST", "MT"):
-        assert found[name]["messages_per_s"] >= 5 * found[f"{name}+tally"]["messages_per_s"]
+        assert found[name]["messages_per_s"] >= 5 * found[f"{name}+aggregates"]["messages_per_s"]
 
 
 def test_a_table(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_table(tmp_path: Path) -> None:
         ("seconds: 10", "changes: [{at: 5, links: [[c, d, 1]]}]", "the change at 5: there is no way"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, before: str, after: str, message: str) -> None:
+def test_mistakes_are_reported(tmp_path: Path, before: str, after: str, message: str) -> None:
     assert before in GOOD
     with pytest.raises(TocsinError) as error:
         scenarios.read(written(tmp_path, GOOD.replace(before, after)))

@@ -1,4 +1,4 @@
-"""Queries that move whose operators are written in the window model: the cases of `moving` with other operators."""
+"""Moving queries with operators of the window model: the cases of `moving` with other operators."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tocsin.events.types import Kind, Value
 from tocsin.language.mcep.ast import (
     Consumption,
     Edge,
-    Extent,
     Selection,
     SelectionWindow,
     Shift,
     WindowOperator,
+    WindowUnit,
     needed,
 )
 from tocsin.language.tesla.text import parse
 
-COUNTING, TEMPORAL = Extent.COUNTING, Extent.TEMPORAL
+COUNTING, TEMPORAL = WindowUnit.COUNTING, WindowUnit.TEMPORAL
 
 
-def told(selection: Selection) -> Iterable[Mapping[str, Value]]:
-    """Which events were selected; of many also how many."""
+def name_events(selection: Selection) -> Iterable[Mapping[str, Value]]:
+    """Name the selected events; of more than two also their number."""
     chosen = [event.id for stream in sorted(selection) for event in selection[stream]]
     yield {"of": " ".join(id or "" for id in chosen), "n": len(chosen)}
     if len(chosen) > 2:
@@ -32,14 +32,16 @@ def told(selection: Selection) -> Iterable[Mapping[str, Value]]:
 
 
 def operator(name: str, restriction_us: int, *windows: SelectionWindow) -> WindowOperator:
-    return WindowOperator(name, windows, restriction_us, told, attributes=(("of", Kind.STRING), ("n", Kind.LONG)))
+    return WindowOperator(
+        name, windows, restriction_us, name_events, attributes=(("of", Kind.STRING), ("n", Kind.LONG))
+    )
 
 
-def drawn(chance: Random) -> tuple[str, tuple[WindowOperator, ...], str]:
-    """Rules as text, operators, and what is delivered."""
-    edge, consumption = chance.choice(list(Edge)), chance.choice(list(Consumption))
-    other, shift = chance.choice(list(Consumption)), chance.choice(list(Shift))
-    count, reach = chance.randint(1, 3), chance.choice([3, 6, 9])
+def generate(rng: Random) -> tuple[str, tuple[WindowOperator, ...], str]:
+    """Generate rules as text, operators, and the delivered type."""
+    edge, consumption = rng.choice(list(Edge)), rng.choice(list(Consumption))
+    other, shift = rng.choice(list(Consumption)), rng.choice(list(Shift))
+    count, reach = rng.randint(1, 3), rng.choice([3, 6, 9])
 
     def sequence(name: str, one: str, two: str) -> WindowOperator:
         """One before the other, as in the paper's Fig. 4."""
@@ -50,7 +52,7 @@ def drawn(chance: Random) -> tuple[str, tuple[WindowOperator, ...], str]:
             SelectionWindow(two, COUNTING, 1, edge, consumption=other),
         )
 
-    match chance.randint(0, 5):
+    match rng.randint(0, 5):
         case 0:
             return "", (sequence("P", "A", "B"),), "P"
         case 1:
@@ -62,7 +64,7 @@ def drawn(chance: Random) -> tuple[str, tuple[WindowOperator, ...], str]:
         case 2:
             windows = (
                 SelectionWindow("A", COUNTING, count, edge, consumption=consumption),
-                SelectionWindow("B", TEMPORAL, chance.randint(1, reach)),
+                SelectionWindow("B", TEMPORAL, rng.randint(1, reach)),
             )
             return "", (operator("P", reach, *windows),), "P"
         case 3:
@@ -75,9 +77,9 @@ def drawn(chance: Random) -> tuple[str, tuple[WindowOperator, ...], str]:
 
 
 def windowed(seed: int, *, queries: int = 1, same: bool = False, strong: bool | None = None) -> Moving:
-    """A case in which some operators are of the window model."""
+    """Return a case in which some operators are of the window model."""
     case = dense(seed, queries=queries, same=same, strong=strong)
-    text, operators, delivered = drawn(Random(f"windows {seed}"))
+    text, operators, delivered = generate(Random(f"windows {seed}"))
     rules = parse(text).rules if text else ()
     chosen = needed([delivered], rules, operators=operators)
     interests = tuple(replace(one, delivers=(delivered,), rules=chosen, operators=operators) for one in case.interests)

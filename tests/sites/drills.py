@@ -1,4 +1,4 @@
-"""Sites as processes of this machine: started, killed, held back, and judged by what their sinks got."""
+"""Sites as processes of this machine: started, killed, paused, and checked by the output of their sinks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pyarrow as pa
 from tests.sites.running import expected, got, written_plan
 from tocsin.cli.sites import fleet
 from tocsin.overlay.replicas.replica import group_of
-from tocsin.simulation.runs import Outcome
+from tocsin.simulation.runs import SimulationResult
 from tocsin.simulation.runs import run as simulated_run
 from tocsin.sites.fleet import Fleet
-from tocsin.sites.site_plan import Plan
+from tocsin.sites.site_plan import SitePlan
 
 PERIOD_S = 60
-"""After how long processors choose masters anew."""
+"""How often processors choose masters."""
 
 
 @contextmanager
@@ -40,19 +40,19 @@ def sailing(folder: Path, data: dict[str, Any], engine: str, **changed: Any) -> 
 
 
 def finish(ships: Fleet, limit_s: float) -> None:
-    """Waits until all events are through. A replica that ends by itself is started anew, and that is said."""
+    """Wait until all events are processed. Restart replicas that exit, and print that."""
     until_s = time.monotonic() + limit_s
     while not ships.finished():
-        ships.tend()
+        ships.restart_failed()
         assert time.monotonic() < until_s, "\n".join(
-            f"{one.name} {one.state} {one.told}\n{ships.log(one.name)}" for one in ships.seen()
+            f"{one.name} {one.state} {one.status}\n{ships.log(one.name)}" for one in ships.statuses()
         )
         time.sleep(0.1)
-    if ships.anew():
-        print("ended by themselves, and were started anew:", ships.anew())
+    if ships.restarts():
+        print("exited and were restarted:", ships.restarts())
 
 
-def right(made: Plan) -> None:
+def right(made: SitePlan) -> None:
     """Every sink got exactly what one place finds, in order."""
     found, due = got(made), expected(made)
     for sink, ids in due.items():
@@ -61,7 +61,7 @@ def right(made: Plan) -> None:
         assert ids, f"{sink} should get something, or nothing is tested"
 
 
-def simulated(made: Plan) -> Outcome:
+def simulated(made: SitePlan) -> SimulationResult:
     """The same plan in the simulator, with the sources' epochs: masters are chosen by what was measured before."""
     step_s = made.hosting.epoch_s
     ends_s = [step_s * (number + 1) for number in range(math.ceil(made.seconds / step_s))]
@@ -74,11 +74,11 @@ def simulated(made: Plan) -> Outcome:
 
 def traffic(ships: Fleet) -> tuple[int, int, int]:
     """Messages that the channels carried, and bytes: of bundles with events, and all."""
-    told = [one.told for one in ships.seen()]
+    statuses = [one.status for one in ships.statuses()]
     return (
-        sum(one["traffic"] for one in told),
-        sum(sum(one["event_bytes"].values()) for one in told),
-        sum(sum(one["sent_bytes"].values()) for one in told),
+        sum(one["traffic"] for one in statuses),
+        sum(sum(one["event_bytes"].values()) for one in statuses),
+        sum(sum(one["sent_bytes"].values()) for one in statuses),
     )
 
 
@@ -100,7 +100,7 @@ class Drill:
 
     def run(self, kills: int) -> None:
         chance = random.Random(self.seed)
-        self._until(lambda: all(one.state == "running" for one in self.ships.seen()), "all sites", 240)
+        self._until(lambda: all(one.state == "running" for one in self.ships.statuses()), "all sites", 240)
         self._until(lambda: all(self._leads(site) for site in self.ships.plan.sites.processors), "leaders")
         for number in range(kills):
             assert not self.ships.finished(), f"all events were through before kill {number}"
@@ -110,7 +110,7 @@ class Drill:
     def _kill(self, name: str, chance: random.Random) -> None:
         ships, site = self.ships, group_of(name)
         led = self._leads(site) == name
-        before = {one.name: one.told for one in ships.seen()}
+        before = {one.name: one.status for one in ships.statuses()}
         assert ships.kill(name)
         killed_s = time.monotonic()
         if chance.random() < self.wiped:
@@ -127,24 +127,24 @@ class Drill:
 
     def _leads(self, site: str) -> str | None:
         """A replica that runs and says that it leads."""
-        leaders = [one.name for one in self.ships.seen() if one.alive and one.told.get("leading")]
+        leaders = [one.name for one in self.ships.statuses() if one.alive and one.status.get("leading")]
         return next((name for name in leaders if group_of(name) == site), None)
 
     def _rejoined(self, name: str, before: dict[str, Any]) -> bool:
         """Whether it has a state that is as far as its peers were, and all that send to it know who it is now."""
-        told = {one.name: one.told for one in self.ships.seen()}
-        mine = told[name]
+        statuses = {one.name: one.status for one in self.ships.statuses()}
+        mine = statuses[name]
         peers = [one for one in self.ships.plan.replicas(group_of(name)) if one != name]
         reached = max(before[peer]["round"] for peer in peers)
         if not mine or not mine["ready"] or mine["round"] < reached:
             return False
-        return all(one.get("lives", {}).get(name, mine["life"]) >= mine["life"] for one in told.values())
+        return all(one.get("lives", {}).get(name, mine["life"]) >= mine["life"] for one in statuses.values())
 
     def _until(self, look: Any, what: str, limit_s: float = 120) -> None:
         until_s = time.monotonic() + limit_s
         while not look():
             assert time.monotonic() < until_s, f"waited for {what}\n" + "\n".join(
-                f"{one.name} {one.state} {one.told}\n{self.ships.log(one.name)}" for one in self.ships.seen()
+                f"{one.name} {one.state} {one.status}\n{self.ships.log(one.name)}" for one in self.ships.statuses()
             )
             self.meanwhile()
             time.sleep(0.02)

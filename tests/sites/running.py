@@ -1,4 +1,4 @@
-"""Plans of a few sites, and hosts that run in this process, one step after another, and can crash at any file."""
+"""Plans of a few sites, and hosts that run in this process, step by step, and can crash at any file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import yaml
 
 from tocsin.cli.sites import plan
 from tocsin.overlay.replicas.replica import group_of
-from tocsin.simulation.checking import right
-from tocsin.sites.arrivals import opened
-from tocsin.sites.channels import Folders
+from tocsin.simulation.checking import expected_ids
+from tocsin.sites.arrivals import open_arrivals
+from tocsin.sites.channels import FolderChannels
 from tocsin.sites.host import Host, received
-from tocsin.sites.site_plan import Plan
+from tocsin.sites.site_plan import SitePlan
 
 RULES = (Path(__file__).parents[2] / "examples" / "sites" / "fire.tesla").read_text(encoding="utf-8")
 FIVE: dict[str, Any] = {
@@ -53,17 +53,17 @@ def written_plan(folder: Path, data: dict[str, Any], **changed: Any) -> Path:
     return path
 
 
-def read_plan(folder: Path, data: dict[str, Any], **changed: Any) -> Plan:
+def read_plan(folder: Path, data: dict[str, Any], **changed: Any) -> SitePlan:
     return plan(written_plan(folder, data, **changed))
 
 
-def expected(made: Plan) -> dict[str, list[str]]:
+def expected(made: SitePlan) -> dict[str, list[str]]:
     """What each sink should get: the rules over all events at one place."""
     upto_us = round(made.seconds * 1_000_000)
-    return right(made.rules, made.types, made.sites.sinks, made.events, upto_us)
+    return expected_ids(made.rules, made.types, made.sites.sinks, made.events, upto_us)
 
 
-def got(made: Plan) -> dict[str, list[str]]:
+def got(made: SitePlan) -> dict[str, list[str]]:
     """What each sink has got, in order."""
     return {sink: [row["id"] for row in received(made.hosting.folder, sink)] for sink in made.sites.sinks}
 
@@ -95,17 +95,17 @@ def crashing(after: int | None) -> Iterator[None]:
 
 
 class Machines:
-    """All replicas of a plan, each with its own clock-driven steps, in an order drawn from a seed."""
+    """All replicas of a plan, each with its own clock-driven steps, in an order generated from a seed."""
 
-    def __init__(self, made: Plan, seed: int = 0) -> None:
+    def __init__(self, made: SitePlan, seed: int = 0) -> None:
         self.plan, self.chance = made, random.Random(seed)
-        self.channels = Folders(made.hosting.folder / "channels")
+        self.channels = FolderChannels(made.hosting.folder / "channels")
         self.now_us = 1_790_000_000_000_000
         self.hosts: dict[str, Host] = {}
         self.crashes = 0
 
     def start(self, name: str) -> None:
-        arrivals = opened(self.plan, group_of(name), None)
+        arrivals = open_arrivals(self.plan, group_of(name), None)
         self.hosts[name] = Host(self.plan, name, self.channels, self.now_us, arrivals)
 
     def crash(self, name: str, *, wiped: bool = False) -> None:
@@ -140,13 +140,13 @@ class Machines:
                 return False
             for other in self.hosts.values():
                 queue = other.replica.outgoing.get(host.site)
-                if queue is not None and queue.acked.get(name, (host.life, 0))[0] < host.life:
+                if queue is not None and queue.acked.get(name, (host.incarnation, 0))[0] < host.incarnation:
                     return False
         return True
 
     def finished(self) -> bool:
         hosts = [self.hosts.get(name) for name in self.plan.names]
-        return all(host is not None and host.replica.round >= (host.feeding.rounds or inf) for host in hosts)
+        return all(host is not None and host.replica.round >= (host.source.rounds or inf) for host in hosts)
 
     def run(
         self, *, steps: int, crash: Callable[[str], int | None] = lambda name: None, every_us: int = 50_000
@@ -160,4 +160,4 @@ class Machines:
                 self.step(name, crash(name))
             if self.finished():
                 return
-        raise AssertionError({name: (host.replica.round, host.feeding.rounds) for name, host in self.hosts.items()})
+        raise AssertionError({name: (host.replica.round, host.source.rounds) for name, host in self.hosts.items()})

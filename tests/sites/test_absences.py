@@ -1,4 +1,4 @@
-"""Does a site that was away for days go on, or say what it needs? Is what lies on the disk meanwhile bounded?"""
+"""A site that was away for days continues or reports what it lacks, and the data on disk is bounded."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_one_that_has_lost_its_folder_and_has_no_peer_says_what_it_needs(tmp_pat
     turns(machines, machines.plan.names, 20)
     said = machines.hosts["town#0"].status(0)
     assert not said["ready"]
-    assert "no peer answers; lost unless one returns: 0 to " in said["lost"]
+    assert "no peer answers; lost unless a peer returns: 0 to " in said["lost"]
     assert "from hill" in said["lost"]
     assert got(machines.plan)["town"] == before["town"]
     machines.crash("town#0")

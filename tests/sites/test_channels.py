@@ -36,9 +36,9 @@ class Producers(Writers):
 def until(ships: Fleet, look: Callable[[], bool], what: str, limit_s: float = 240) -> None:
     until_s = time.monotonic() + limit_s
     while not look():
-        ships.tend()
+        ships.restart_failed()
         assert time.monotonic() < until_s, f"waited for {what}\n" + "\n".join(
-            f"{one.name} {one.state} {one.told}\n{ships.log(one.name)}" for one in ships.seen()
+            f"{one.name} {one.state} {one.status}\n{ships.log(one.name)}" for one in ships.statuses()
         )
         time.sleep(0.2)
 
@@ -65,8 +65,8 @@ def test_live_sources_and_an_operator_over_kafka(tmp_path: Path, monkeypatch: py
         def send(site: str, lines: list[str]) -> None:
             spark.run(produce, running.topic(f"live.{site}"), lines)
 
-        drawn = read_plan(tmp_path / "drawn", THREE, **BRIEF)
-        producers = Producers(tmp_path, drawn, to=send)
+        generated = read_plan(tmp_path / "generated", THREE, **BRIEF)
+        producers = Producers(tmp_path, generated, to=send)
         sources = {
             site: {"from": str(running.topic(f"live.{site}")), "late": LATE_S, "id": "id"} for site in ("hill", "dam")
         }
@@ -74,11 +74,11 @@ def test_live_sources_and_an_operator_over_kafka(tmp_path: Path, monkeypatch: py
         producers.put("hill", ["no event"])
         changed = {**BRIEF, "epoch": 0.5, "channels": f"kafka://{running.address}/tocsin", "live": sources}
         with sailing(tmp_path, THREE, "spark", replicas={"dam": 2}, **changed) as ships:
-            told = {}
+            statuses = {}
 
             def queued() -> int:
-                told.update({one.name: one.told for one in ships.seen()})
-                return int(told["town#0"].get("queued", 0))
+                statuses.update({one.name: one.status for one in ships.statuses()})
+                return int(statuses["town#0"].get("queued", 0))
 
             until(ships, lambda: any(got(ships.plan).values()), "a match")
             running.kill()
@@ -86,9 +86,9 @@ def test_live_sources_and_an_operator_over_kafka(tmp_path: Path, monkeypatch: py
             running.start()
             producers.write(len(producers.waiting) // 2)
             said(ships, "hold", "hill", "town")
-            before = max(one.told["round"] for one in ships.seen())
+            before = max(one.status["round"] for one in ships.statuses())
             time.sleep(10)
-            assert max(one.told["round"] for one in ships.seen()) < before + 15
+            assert max(one.status["round"] for one in ships.statuses()) < before + 15
             assert not ships.finished()
             ships.kill("dam#1")
             said(ships, "hold", "hill", "town", "--release")
@@ -98,7 +98,7 @@ def test_live_sources_and_an_operator_over_kafka(tmp_path: Path, monkeypatch: py
             producers.write(len(producers.waiting))
             producers.end()
             until(ships, lambda: got(ships.plan) == producers.due, "all matches")
-            assert {one.name: one.told for one in ships.seen()}["hill#0"]["refused"] == 1
+            assert {one.name: one.status for one in ships.statuses()}["hill#0"]["refused"] == 1
         assert all(got(ships.plan).values())
         letters = (ships.folder / "letters" / "hill").glob("*.jsonl")
         assert "hill/0:" in "".join(path.read_text(encoding="utf-8") for path in letters)

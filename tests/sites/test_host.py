@@ -1,4 +1,4 @@
-"""Do sites that are committed step by step give the reference's answer, wherever a process ends?"""
+"""Sites that are committed step by step give the reference's matches, wherever a process ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from tocsin.overlay.codec import encode
 from tocsin.overlay.messages import Elect
 from tocsin.overlay.strategies import STRATEGIES
 from tocsin.simulation.runs import run
-from tocsin.sites.channels import WAITING_MAX, Folders, Parcel, packed, placed, unpacked
+from tocsin.sites.channels import (
+    WAITING_MAX,
+    FolderChannels,
+    MessageBatch,
+    pack_messages,
+    step_position,
+    unpack_messages,
+)
 
 SHORT = {"seconds": 60, "epoch": 20}
 
@@ -55,7 +62,7 @@ def test_a_site_that_starts_again_repeats_nothing(tmp_path: Path) -> None:
                     before.steps, before.positions, before.replica.round,
                 )  # fmt: skip
                 assert host.replica.machine.snapshot() == before.replica.machine.snapshot()
-                assert host.life > before.life
+                assert host.incarnation > before.incarnation
     machines.run(steps=1000)
     assert got(machines.plan) == expected(machines.plan)
 
@@ -126,23 +133,24 @@ def test_channels_are_pruned_and_bounded(tmp_path: Path) -> None:
 
 
 def test_a_channel_has_an_order_and_an_end(tmp_path: Path) -> None:
-    channels = Folders(tmp_path)
+    channels = FolderChannels(tmp_path)
     for step in (3, 1, 2):
-        channels.post([Parcel("a", "b", placed(7, step), packed([encode(Elect((step, 0, "a")))]))])
-    read = channels.read("b", {"a": placed(7, 1)})
-    assert [message.rank[0] for parcel in read for message in unpacked(parcel.data)] == [2, 3]
-    assert not channels.read("b", {"a": placed(7, 3)})
-    channels.prune("b", {"a": placed(7, 2)})
+        channels.post([MessageBatch("a", "b", step_position(7, step), pack_messages([encode(Elect((step, 0, "a")))]))])
+    read = channels.read("b", {"a": step_position(7, 1)})
+    assert [message.rank[0] for batch in read for message in unpack_messages(batch.data)] == [2, 3]
+    assert not channels.read("b", {"a": step_position(7, 3)})
+    channels.prune("b", {"a": step_position(7, 2)})
     assert channels.waiting("b") == {"a": 1}
     for step in range(WAITING_MAX + 10):
-        (tmp_path / "b" / "a" / placed(8, step)).touch()
-    channels.post([Parcel("a", "b", placed(9, 1), b"")])
-    assert channels.read("b", {})[-1].place == placed(8, WAITING_MAX + 9)
+        (tmp_path / "b" / "a" / step_position(8, step)).touch()
+    channels.post([MessageBatch("a", "b", step_position(9, 1), b"")])
+    assert channels.read("b", {})[-1].position == step_position(8, WAITING_MAX + 9)
 
 
 @pytest.mark.slow
 def test_one_that_stays_away_is_waited_for_until_it_is_forgotten(tmp_path: Path) -> None:
-    """Queues are bounded: the others stop, and say for whom. Told that it is gone they go on, and it catches up."""
+    """Queues are bounded: the others stop, and report for whom. After it is decommissioned they continue, and it
+    catches up."""
     path = written_plan(tmp_path, THREE, replicas=2, **SHORT)
     made = plan(path)
     bounded = replace(made.hosting, settings=replace(made.hosting.settings, queue_max=12))
@@ -158,7 +166,7 @@ def test_one_that_stays_away_is_waited_for_until_it_is_forgotten(tmp_path: Path)
     turns(150)
     town = machines.hosts["town#0"]
     stuck = town.replica.round
-    assert stuck < town.feeding.rounds
+    assert stuck < town.source.rounds
     assert town.status(0)["full"] == ["dam#1"]
     forget(path, "dam#1", back=False)
     machines.crash("town#0")  # what the operator said is heard again by one that starts

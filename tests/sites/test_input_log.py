@@ -1,4 +1,4 @@
-"""Is a state that is written in pieces the state, and is little written for it?"""
+"""A snapshot and its input log restore the state, and little is written for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a plan that cannot be hosted refused, in words that help?"""
+"""A plan that cannot be hosted is refused with a helpful message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sites.running import FIVE, expected, read_plan, written_plan
 from tocsin.cli import app
 from tocsin.cli.sites import fleet, plan
 from tocsin.errors import TocsinError
-from tocsin.sites.channels import OPERATOR, Folders, unpacked
+from tocsin.sites.channels import OPERATOR, FolderChannels, unpack_messages
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"chanels": "folder"}, "hosting has no 'chanels'. Did you mean 'channels'?"),
@@ -28,16 +28,16 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"rounds": 1.5}, "rounds is a whole number from 1 on, not 1.5"),
     ({"beat": 2, "suspect": 3}, "suspect is at least 3 times beat"),
     ({"folder": 7}, "folder is the name of a folder, not 7"),
-    ({"live": "arriving"}, "live names for each site with sources where they come from"),
+    ({"live": "arriving"}, "live maps each site with sources to their origin"),
     ({"live": {"twon": "arriving"}}, "live: there are no sources at twon."),
     ({"live": {"hill": {"form": "arriving"}}}, "live: hill has no 'form'. Did you mean 'from'?"),
     ({"live": {"hill": 7}}, "live: hill comes from a folder or from kafka://host:port/topic, not from 7"),
     ({"live": {"hill": "ftp://x/y"}}, "is not the address of a Kafka topic"),
     ({"live": {"hill": {"from": "a", "idle": 0}}}, "idle is a number from 0.1 on, not 0"),
-    ({"live": {"hill": "arriving"}}, "live: where do the sources at dam come from? All are live, or none"),
+    ({"live": {"hill": "arriving"}}, "live: the sources at dam have no origin; either all are live, or none"),
     (
         {"changes": [{"at": 60, "leave": ["fort"]}, {"at": 80, "links": [["fort", "dam", 1]]}]},
-        "fort leaves and comes back: a site that has left for good cannot",
+        "fort leaves and comes back: a site that has left cannot return",
     ),
     ({"changes": [{"at": at, "sinks": {"town": []}} for at in range(1, 18)]}, "there are 17 changes"),
     ({"changes": [{"at": 60, "leave": ["dam", "fort"]}]}, "fort cannot leave: none of its neighbours stays"),
@@ -46,7 +46,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
             "changes": [{"at": 60, "sinks": {"town": []}}],
             "live": dict.fromkeys(("dam", "fort", "hill", "lake"), "arriving"),
         },
-        "live sources have no plan of what comes",
+        "live sources have no known times",
     ),
     ({"sources": {"hill 2": {"Smoke": 1}}, "topology": {"links": [["hill 2", "town", 5]]}, "sinks": {}}, "be hosted"),
 ]
@@ -81,15 +81,15 @@ def test_what_an_operator_says(tmp_path: Path) -> None:
     path = written_plan(tmp_path, FIVE, replicas={"town": 2})
     run = CliRunner().invoke
     assert run(app, ["site", "forget", str(path), "town#1"]).exit_code == 0
-    folders = Folders(tmp_path / "run" / "channels")
-    (parcel,) = folders.read("hill#0", {})
-    assert parcel.sender == OPERATOR
-    assert [(gone.replica, gone.back) for gone in unpacked(parcel.data)] == [("town#1", False)]
-    folders.prune("hill#0", {OPERATOR: parcel.place})
-    assert folders.read("hill#0", {}) == [parcel]
+    folders = FolderChannels(tmp_path / "run" / "channels")
+    (batch,) = folders.read("hill#0", {})
+    assert batch.sender == OPERATOR
+    assert [(gone.replica, gone.back) for gone in unpack_messages(batch.data)] == [("town#1", False)]
+    folders.prune("hill#0", {OPERATOR: batch.position})
+    assert folders.read("hill#0", {}) == [batch]
     alone = run(app, ["site", "forget", str(path), "hill#0"])
     assert alone.exit_code == 1
-    assert "the only one of its site" in alone.output
+    assert "is the only replica of its site" in alone.output
     assert run(app, ["site", "hold", str(path), "hill", "town"]).exit_code == 0
     assert (tmp_path / "run" / "channels" / "town#1" / "hill#0" / "held").exists()
     assert run(app, ["site", "hold", str(path), "hill", "town", "--release"]).exit_code == 0
@@ -97,7 +97,7 @@ def test_what_an_operator_says(tmp_path: Path) -> None:
     assert "there is no link from hill to fort" in run(app, ["site", "hold", str(path), "hill", "fort"]).output
     shown = run(app, ["site", "status", str(path)])
     assert "town#1" in shown.output
-    assert run(app, ["site", "down", str(path)]).output.strip() == "nothing ran"
+    assert run(app, ["site", "down", str(path)]).output.strip() == "no site was running"
 
 
 def test_the_commands_of_the_guide_exist() -> None:

@@ -1,4 +1,4 @@
-"""Do sites whose sources are live give the reference's answer, whoever cuts their batches and wherever one ends?"""
+"""Sites with live sources give the reference's matches, whichever replica creates a batch and wherever one ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tocsin.sites import sources
 
 def begun(folder: Path, seed: int = 0, **changed: Any) -> tuple[Machines, Writers]:
     sources = changed.pop("live", SOURCES)
-    writers = Writers(folder / "arriving", read_plan(folder / "drawn", THREE, **BRIEF), seed)
+    writers = Writers(folder / "arriving", read_plan(folder / "generated", THREE, **BRIEF), seed)
     made = read_plan(folder, THREE, **{**BRIEF, **changed}, live=sources)
     return Machines(made, seed), writers
 
@@ -61,7 +61,7 @@ def test_files_that_arrive(tmp_path: Path) -> None:
 
 @settings(max_examples=2)
 @given(st.integers(0, 2**32))
-def test_whoever_cuts_and_wherever_one_ends(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_any_replica_creates_batches_and_may_end_anywhere(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     machines, writers = begun(tmp_path_factory.mktemp("run"), seed, replicas={"hill": 2})
     run(machines, writers, crash=0.1)
     assert machines.crashes
@@ -69,7 +69,7 @@ def test_whoever_cuts_and_wherever_one_ends(tmp_path_factory: pytest.TempPathFac
 
 def test_a_replica_that_stays_behind_takes_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are not kept for ever."""
-    monkeypatch.setattr(sources, "KEPT_MAX", 3)
+    monkeypatch.setattr(sources, "BATCHES_RETAINED_MAX", 3)
     machines, writers = begun(tmp_path, replicas={"hill": 2})
     others = [name for name in machines.plan.names if name != "hill#1"]
     for _ in range(60):
@@ -106,7 +106,7 @@ def test_what_is_no_event_is_written_down(tmp_path: Path) -> None:
     assert "too late: dam had got beyond that time" in said
     assert len(said) == 5
     assert machines.hosts["dam#0"].status(0)["refused"] == 5
-    recent = machines.hosts["dam#0"].replica.machine.processor.recent  # type: ignore[attr-defined]
+    recent = machines.hosts["dam#0"].replica.machine.processor.retained  # type: ignore[attr-defined]
     ids = [id for _, rows in recent for id in rows["id"].to_pylist()]
     assert len(ids) == 1
     assert ids[0].startswith("dam/")

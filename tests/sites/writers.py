@@ -1,4 +1,4 @@
-"""Those who write to live sources of sites, little by little and a bit out of order."""
+"""Writers of live sources, which write in small portions and slightly out of order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.sites.running import RULES
-from tocsin.simulation.checking import right
-from tocsin.sites.site_plan import SECOND_US, Plan
+from tocsin.simulation.checking import expected_ids
+from tocsin.sites.site_plan import SECOND_US, SitePlan
 
 LATE_S = 5
 BRIEF: dict[str, Any] = {"rules": RULES.replace("5 min", "30 s"), "seconds": 60, "epoch": 2}
@@ -20,7 +20,7 @@ SOURCES = {site: {"from": f"arriving/{site}", "late": LATE_S, "id": "id"} for si
 class Writers:
     """The events of a plan that is not live, put into folders little by little, a bit out of order."""
 
-    def __init__(self, folder: Path, made: Plan, seed: int = 0) -> None:
+    def __init__(self, folder: Path, made: SitePlan, seed: int = 0) -> None:
         self.folder, self.plan, self.chance = folder, made, random.Random(seed)
         self.upto_us = round(made.seconds * SECOND_US)
         rows = [{k: v for k, v in row.items() if v is not None} for row in made.events.to_pylist()]
@@ -58,4 +58,4 @@ class Writers:
     @property
     def due(self) -> dict[str, list[str]]:
         made = self.plan
-        return right(made.rules, made.types, made.sites.sinks, made.events, self.upto_us)
+        return expected_ids(made.rules, made.types, made.sites.sinks, made.events, self.upto_us)

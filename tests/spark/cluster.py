@@ -1,9 +1,9 @@
-"""How does a query behave on a real cluster whose processes are killed at any moment?
+"""A standalone Spark cluster whose processes tests can kill.
 
-A standalone Spark cluster on the loopback interface: a master, workers of one core each, a driver in client mode, all
-of them processes. Each carries the cluster's folder in its environment, and what it starts (executors, the Python
-workers below them, the driver's JVM) inherits that. So `/proc` tells what belongs to the cluster, also what outlived a
-killed parent, and leaving the cluster ends it all. Logs are in `folder/logs`, of executors in `folder/worker-N/work`.
+It runs on the loopback interface: a master, workers of one core each, a driver in client mode, all of them processes.
+Each has the cluster's folder in its environment, and its children (executors, the Python workers below them, the
+driver's JVM) inherit it. So `/proc` shows which processes belong to the cluster, including those that survived a killed
+parent, and leaving the cluster kills them all. Logs are in `folder/logs`, of executors in `folder/worker-N/work`.
 """
 
 from __future__ import annotations

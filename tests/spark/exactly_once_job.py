@@ -1,8 +1,8 @@
 """The driver program that is killed in `test_exactly_once.py`.
 
-`python exactly_once_job.py MASTER FOLDER` runs the query over the files that come into `FOLDER/input`, with output in
-`FOLDER/output` and checkpoint in `FOLDER/checkpoint`, until there is a file `FOLDER/complete` and all input is done.
-Then it reads what the output has committed into one file, `FOLDER/committed.parquet`.
+`python exactly_once_job.py MASTER FOLDER` runs the query over the files that arrive in `FOLDER/input`, with output in
+`FOLDER/output` and checkpoint in `FOLDER/checkpoint`, until there is a file `FOLDER/complete` and all input is
+processed. Then it reads the committed output into one file, `FOLDER/committed.parquet`.
 """
 
 from __future__ import annotations

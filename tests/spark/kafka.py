@@ -1,7 +1,7 @@
-"""A real Kafka broker for tests, and a Spark session of its own that can reach it.
+"""A Kafka broker for tests, and a Spark session of its own that can reach it.
 
-The session lives in a child process: a JVM takes its connector when it starts, so one that other tests started cannot
-have it, and one that was started here would be all that later tests find. Leaving a context ends what it started.
+The session lives in a child process: a JVM loads its connector when it starts, so the session of other tests lacks it,
+and a session that was started here would be used by later tests. Leaving a context stops its processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a stream on a cluster answer each event exactly once, whichever of its processes are killed, and when?"""
+"""A stream on a cluster delivers each match exactly once, whichever of its processes are killed, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job on its way: it is there as it is where it was made, as long as somebody has it; workers read it once."""
+"""A sent job is the original on the driver, freed with its last reference; workers unpickle it once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tocsin
 from tocsin.events.reader import Columns
 from tocsin.plans.assignment import Layout, RuleUnit
 from tocsin.plans.typing import Catalog
-from tocsin.spark.job import Job, Sent, send
+from tocsin.spark.job import Job, SentJob, send
 
 RULE = """
     define Fire(area: string)
@@ -28,7 +28,7 @@ def test_a_job_is_read_once_by_those_that_did_not_make_it() -> None:
     job = made()
     sent = send(job)
     assert sent.job is job
-    arrived: Sent[Job] = pickle.loads(pickle.dumps(sent))
+    arrived: SentJob[Job] = pickle.loads(pickle.dumps(sent))
     assert arrived.job is not job
     assert arrived.job is pickle.loads(pickle.dumps(arrived)).job
     assert arrived.job.types == job.types

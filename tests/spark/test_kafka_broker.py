@@ -1,4 +1,4 @@
-"""Does a real broker give Spark back what Spark wrote, also after it was killed? And are wrong addresses told apart?"""
+"""A broker returns to Spark what Spark wrote, also after it was killed, and invalid addresses are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From topic to topic: is the answer the same when the broker and the query are ended and started in the middle?"""
+"""From topic to topic, matches are the same if the broker and the query are stopped and restarted in between."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_broker_that_is_killed_changes_nothing(tmp_path: Path) -> None:
     events = events_of(random.Random(5), 20_000)
     lines = [json.dumps({k: v for k, v in row.items() if v is not None}) for row in events.to_pylist()]
     (tmp_path / "control").mkdir()
-    with broker(tmp_path / "broker") as server, session(sessions.QUIET) as spark:
+    with broker(tmp_path / "broker") as server, session(sessions.SESSION_DEFAULTS) as spark:
         source, target = server.topic("events"), server.topic("matches")
         address = f"kafka://{server.address}/matches"
         spark.run(produce, source, lines[:8_000])

@@ -50,7 +50,7 @@ define stream Smoke (area string);
 """
 
 
-def drawn(seed: int, count: int) -> list[Event]:
+def generated(seed: int, count: int) -> list[Event]:
     chance = random.Random(seed)
     ts, events = 0, []
     for seq in range(count):
@@ -68,7 +68,7 @@ def drawn(seed: int, count: int) -> list[Event]:
 def test_moving_slots_give_the_rows_of_the_reference(seed: int, count: int) -> None:
     program = parse(definitions() + QUERIES, "siddhi")
     types = {type.name: type for type in program.types}
-    events = drawn(seed, count)
+    events = generated(seed, count)
     found = moving(program.rules, types, events, random.Random(seed))
     assert settled(found) == settled(expected(patterns.detect(program.rules, events), program.rules))
 

@@ -1,4 +1,4 @@
-"""Do columns that no rule reads leave a run alone, whatever they are called and hold?"""
+"""Columns that no rule reads do not affect a run, whatever their names and contents."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_rule_that_reads_such_a_column(spark: SparkSession) -> None:
 
 
 def test_two_columns_of_one_name(spark: SparkSession) -> None:
-    said = "the events have two columns called 'n'"
+    said = "the events have two columns 'n'"
     table = pa.table([["A"], [1], [1], [2]], names=["type", "ts", "n", "n"])
     with pytest.raises(EventError, match=said):
         tocsin.rules(RULE).detect(table)

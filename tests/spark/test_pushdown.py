@@ -1,4 +1,4 @@
-"""Are files that workers read themselves read as Spark would, and what is not a plain scan left to Spark?"""
+"""Workers read files as Spark would, and anything but a plain scan is left to Spark."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def report(frame: DataFrame, setting: str) -> tuple[list[Any], list[Any], str]:
     session, rules = frame.sparkSession, tocsin.rules(RULES)
     session.conf.set(SETTING, setting)
     try:
-        told = rules.report(frame).persist()
-        found, dead = blocks.matches(told).toArrow(), blocks.dead_letters(told).toArrow()
-        told.unpersist()
+        report = rules.report(frame).persist()
+        found, dead = blocks.matches(report).toArrow(), blocks.dead_letters(report).toArrow()
+        report.unpersist()
         return (
             sorted(found.to_pylist(), key=lambda row: (row["ts"], row["id"])),
             sorted(map(str, dead.to_pylist())),
@@ -120,10 +120,10 @@ def test_tasks_read_every_row_group_once_and_in_order(spark: SparkSession, tmp_p
     assert max(sizes) - min(sizes) <= 2 * 64
 
 
-def test_a_file_that_changed_is_told(tmp_path: Path) -> None:
+def test_a_changed_file_is_an_error(tmp_path: Path) -> None:
     pq.write_table(made(10), tmp_path / "events.parquet")
     scan = Scan((((str(tmp_path / "events.parquet"), (0, 1)),),), tuple(NAMES), "type")
-    with pytest.raises(tocsin.EventError, match="another file than when"):
+    with pytest.raises(tocsin.EventError, match="has changed since"):
         list(scan.batches(0))
 
 

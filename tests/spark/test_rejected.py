@@ -1,4 +1,4 @@
-"""Does a table on Spark say how many of its rows were rejected, and why?"""
+"""Rejected rows of a table on Spark are logged, with their reasons."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ def test_rejected_rows_are_logged_after_an_action(spark: SparkSession, caplog: p
     assert not caplog.records
     for action in (1, 2):
         assert found.count() == 1
-        *_, told = logged(caplog, action)
-        assert told.startswith("4 events could not be used; the first: ")
-        assert sorted(told.partition("(of all: ")[2].partition(")")[0].split(", ")) == sorted(counts[9:-1].split(", "))
-        assert told.endswith("tocsin.spark.dead_letters(rules.report(events)) has all of them")
+        *_, message = logged(caplog, action)
+        assert message.startswith("4 events could not be used; the first: ")
+        assert sorted(message.partition("(of all: ")[2].partition(")")[0].split(", ")) == sorted(
+            counts[9:-1].split(", ")
+        )
+        assert message.endswith("tocsin.spark.dead_letters(rules.report(events)) has all of them")
     assert tocsin.spark.dead_letters(rules.report(spark.createDataFrame(ROWS, SCHEMA))).count() == 4
 
 

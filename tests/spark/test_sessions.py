@@ -1,4 +1,4 @@
-"""Is what goes wrong in Spark told in one sentence, in our own words where they were ours?"""
+"""Errors of Spark become one sentence, and errors of this package keep their message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 import tocsin
 from tocsin.errors import EventError, StateError, TocsinError
 from tocsin.spark import sessions
-from tocsin.spark.sessions import plainly
+from tocsin.spark.sessions import plain_errors
 
 RULES = "define Heat() from Temp(area = $a) and last Smoke(area = $a) within 5 s from Temp"
 ROWS = "type string, ts bigint, area string, value double"
@@ -32,7 +32,7 @@ def said(error: pytest.ExceptionInfo[TocsinError]) -> str:
 
 
 def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(TocsinError) as error, plainly():
+    with pytest.raises(TocsinError) as error, plain_errors():
         spark.read.parquet(str(tmp_path / "none"))
     assert said(error) == f"there is no file or folder {tmp_path / 'none'}"
 
@@ -41,7 +41,7 @@ def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_file_that_is_no_parquet(spark: SparkSession, tmp_path: Path, schema: str | None) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"no parquet at all" * 10)
     reader = spark.read if schema is None else spark.read.schema(schema)
-    with pytest.raises(TocsinError) as error, plainly():
+    with pytest.raises(TocsinError) as error, plain_errors():
         reader.parquet(str(tmp_path / "bad.parquet")).collect()
     assert said(error).startswith(f"{tmp_path / 'bad.parquet'} cannot be read: ")
     assert "not a Parquet file" in said(error) or "of another format" in said(error)
@@ -61,12 +61,12 @@ def test_another_number_of_slots_on_a_checkpoint(spark: SparkSession, tmp_path: 
 
     run(2)
     spark.createDataFrame([("Temp", 2, "A1", 60.0)], ROWS).write.mode("append").parquet(str(tmp_path / "in"))
-    with pytest.raises(StateError) as error, plainly():
+    with pytest.raises(StateError) as error, plain_errors():
         run(3)
     assert re.match(r"the checkpoint keeps its state in (2|another number of) slots, not in 3: ", said(error))
 
 
-def test_who_places_rules_is_a_setting(spark: SparkSession) -> None:
+def test_the_placer_is_a_setting(spark: SparkSession) -> None:
     text = "\n".join(
         f"@info(name='Q{n}') from S{n % 4}[v > {n}]#window.length(4) select sum(v) as t insert into T{n};"
         for n in range(12)
@@ -87,26 +87,26 @@ def test_who_places_rules_is_a_setting(spark: SparkSession) -> None:
     assert queries.explain(events, slots=3) == layouts["even"] != layouts["random"]
 
 
-def test_a_mistake_in_somebody_elses_code(spark: SparkSession) -> None:
+def test_an_error_in_user_code(spark: SparkSession) -> None:
     broken = F.udf(lambda x: [][x], "int")
-    with pytest.raises(TocsinError) as error, plainly():
+    with pytest.raises(TocsinError) as error, plain_errors():
         spark.range(1).select(broken("id")).collect()
     assert said(error) == "Spark says: IndexError: list index out of range"
-    with pytest.raises(TocsinError) as error, plainly():
+    with pytest.raises(TocsinError) as error, plain_errors():
         spark.range(1).select("none").collect()
     assert said(error).startswith("Spark says: A column, variable, or function parameter with name `none` cannot be")
 
 
 def test_no_connector_for_kafka(spark: SparkSession) -> None:
-    with pytest.raises(TocsinError) as error, plainly():
+    with pytest.raises(TocsinError) as error, plain_errors():
         spark.read.format("kafka").option("subscribe", "t").load()
     assert said(error).startswith("Spark was started without its Kafka connector")
 
 
 def test_java_that_is_gone() -> None:
-    with pytest.raises(TocsinError, match=r"^Spark has ended: its Java process is gone$"), plainly():
+    with pytest.raises(TocsinError, match=r"^Spark has ended: its Java process is gone$"), plain_errors():
         raise Py4JNetworkError("Answer from Java side is empty")
-    with pytest.raises(TocsinError, match=r"^Spark has ended: its Java process is gone$"), plainly():
+    with pytest.raises(TocsinError, match=r"^Spark has ended: its Java process is gone$"), plain_errors():
         raise ConnectionRefusedError(111, "Connection refused")
 
 
@@ -119,9 +119,9 @@ def test_java_that_is_gone() -> None:
 )
 def test_a_master_that_does_not_answer(master: str, message: str) -> None:
     with pytest.raises(TocsinError) as error:
-        sessions.reach(master)
+        sessions.check_master(master)
     assert str(error.value) == message
-    sessions.reach("local[2]")
+    sessions.check_master("local[2]")
 
 
 def test_no_java(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_no_java(tmp_path: Path) -> None:
         if found is not None:
             (tmp_path / tool).symlink_to(found)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=hidden, check=False)
-    assert "tocsin.errors.TocsinError: Spark needs Java 17 or newer, and none was found" in done.stderr
+    assert "tocsin.errors.TocsinError: Spark needs Java 17 or newer, which was not found" in done.stderr
 
 
 def test_other_errors_pass() -> None:
-    with pytest.raises(EventError, match=r"^mine$"), plainly():
+    with pytest.raises(EventError, match=r"^mine$"), plain_errors():
         raise EventError("mine")
-    with pytest.raises(KeyError), plainly():
+    with pytest.raises(KeyError), plain_errors():
         raise KeyError("not Spark's")

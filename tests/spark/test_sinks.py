@@ -1,4 +1,4 @@
-"""Is each batch in its folder once and whole, whatever was there before? And does a repeated match count once?"""
+"""Each batch is in its folder once and complete, whatever was there before, and repeated matches count once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_folder_is_of_one_run(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="has the matches of another run"):
         sinks.claim(spark, str(tmp_path / "m"), "two")
     (tmp_path / "n" / "batch=0").mkdir(parents=True)
-    with pytest.raises(StateError, match="no run has noted as its own"):
+    with pytest.raises(StateError, match="has batches that belong to no run"):
         sinks.claim(spark, str(tmp_path / "n"), "one")
 
 
@@ -99,7 +99,7 @@ def test_a_stream_writes_each_match_once(spark: SparkSession, tmp_path: Path) ->
 def test_deduplicated_table(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("a", 1), ("b", 2), ("a", 1)], "id string, ts bigint")
     assert sorted(row["id"] for row in sinks.deduplicated(rows).collect()) == ["a", "b"]
-    with pytest.raises(EventError, match="there is no column 'key' here; there are id, ts"):
+    with pytest.raises(EventError, match="there is no column 'key'; the columns are id, ts"):
         sinks.deduplicated(rows, "key")
 
 

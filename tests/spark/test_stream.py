@@ -1,4 +1,4 @@
-"""Do rules come and go on a running stream, does time go on without events, and does state move to other slots?"""
+"""Rules change on a running stream, time advances without events, and state moves to other slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does Spark read times as all other hosts do, whatever the zone of its session?"""
+"""Spark reads times as all other hosts do, whatever the zone of its session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import tocsin
 from tocsin.errors import EventError
-from tocsin.events.columns import whole
+from tocsin.events.columns import one_array
 from tocsin.events.reader import Columns
 from tocsin.events.times import TS_MAX, TS_MIN, in_range, micros
 from tocsin.testing.times import REFUSED, SPELLINGS
@@ -66,14 +66,14 @@ def zone_of(spark: SparkSession, zone: str) -> Iterator[None]:
 def expected(column: pa.ChunkedArray, unit: str | None) -> list[int | None]:
     if pa.types.is_null(column.type):
         return [None] * len(column)
-    found = micros(whole(column), unit)[0]
+    found = micros(one_array(column), unit)[0]
     return [one if one is not None and in_range(one) else None for one in found.to_pylist()]
 
 
 def test_spark_finds_the_times_that_python_finds(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
-    from tocsin.spark.times import is_wrong, moment
+    from tocsin.spark.times import event_time, is_invalid
 
     for zone in ZONES:
         with zone_of(spark, zone):
@@ -86,8 +86,8 @@ def test_spark_finds_the_times_that_python_finds(spark: SparkSession) -> None:
                 for name, unit in units.items():
                     held = frame.schema[name].dataType
                     columns = Columns(ts=name, ts_unit=unit)
-                    asked.append(F.unix_micros(moment(columns, held)).alias(f"{name} is"))
-                    asked.append(F.coalesce(is_wrong(columns, held), F.lit(True)).alias(f"{name} wrong"))
+                    asked.append(F.unix_micros(event_time(columns, held)).alias(f"{name} is"))
+                    asked.append(F.coalesce(is_invalid(columns, held), F.lit(True)).alias(f"{name} wrong"))
                 found = frame.select("*", *asked).toArrow()
                 for name, unit in units.items():
                     right = expected(found[name], unit)

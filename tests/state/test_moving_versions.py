@@ -1,4 +1,4 @@
-"""Snapshots of queries that move, of every released version: they still restore, and nothing is missed or told twice.
+"""Snapshots of moving queries of every released version still restore, and no match is missed or repeated.
 
 `python tests/state/test_moving_versions.py` writes the snapshot of this version; none is ever written again.
 """

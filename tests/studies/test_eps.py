@@ -24,7 +24,7 @@ def test_both_shapes_have_the_same_leaves(shape: str, operator: str) -> None:
     assert tuple(found if operator == "&" else reversed(found)) == LEAVES
 
 
-def test_figure_6_is_drawn_and_holds(tmp_path: Path) -> None:
+def test_figure_6_is_plotted_and_holds(tmp_path: Path) -> None:
     (claim,) = study.run(named("eps"), Scale(quick=True), tmp_path, lambda *what: None, "6")
     assert claim.holds, claim
     assert "generic 7" in claim.measured
@@ -106,7 +106,7 @@ def test_sharing_is_judged_by_every_test() -> None:
 
 
 @pytest.mark.parametrize("workload", eps_rates.WORKLOADS.values(), ids=lambda workload: workload.name)
-def test_every_workload_runs(workload: eps_rates.Workload) -> None:
+def test_every_workload_runs(workload: eps_rates.RateWorkload) -> None:
     settings = {"workload": workload.name, "seed": 1, "events": 2_500, "batch": 500, "limit_s": 60.0}
     (row,) = eps_rates.measure(settings)
     assert row["taken"] == 2_450

@@ -26,7 +26,7 @@ def test_the_scenario_has_the_paper_s_events_and_situations() -> None:
     assert works.parents[5] == 1
 
 
-def test_a_run_is_measured_and_drawn() -> None:
+def test_a_run_is_measured_and_plotted() -> None:
     rows = []
     for flaw in ("none", "active standby"):
         settings = {"facilities": 3, "seconds": 8, "f": 1, "p_fail": 0.01, "seed": 1, "kept": False, "flaw": flaw,

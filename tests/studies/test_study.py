@@ -36,15 +36,15 @@ def study(*, alone: bool) -> Study:
 
 
 def test_rows_pictures_and_claims(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    claims = running.run(study(alone=True), Scale(), tmp_path, lambda *what: told.append(what))
+    reported: list[tuple[str, int, int]] = []
+    claims = running.run(study(alone=True), Scale(), tmp_path, lambda *what: reported.append(what))
     assert [str(claim) for claim in claims] == [
         "CLAIM S1  holds  measured sum 14",
         "CLAIM S2  fails  measured sum 14",
     ]
     assert (tmp_path / "squares_1.csv").read_text().split() == ["x,square", "0,0", "1,1", "2,4", "3,9"]
     assert (tmp_path / "squares_1.png").stat().st_size > 1000
-    assert told == [("1", done, 4) for done in range(5)]
+    assert reported == [("1", done, 4) for done in range(5)]
 
 
 def test_unknown_names(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_every_claim_has_a_figure() -> None:
         assert {run["seed"] for run in runs} == {1, 2}
 
 
-def test_one_run_is_measured_and_drawn() -> None:
+def test_one_run_is_measured_and_plotted() -> None:
     small = {
         "processors": 4,
         "types": 6,

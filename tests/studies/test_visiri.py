@@ -19,7 +19,7 @@ from tocsin.studies.visiri_queries import as_text, generated, output_types
 from tocsin.studies.visiri_runs import (
     AGAIN,
     TIGHT,
-    Seen,
+    MeasuredQueries,
     busy_in_slots,
     measure_knowing,
     measure_placements,
@@ -80,7 +80,7 @@ def test_events_of_streams() -> None:
 def test_what_events_say_is_counted_query_by_query() -> None:
     """Against looking at every event and query in turn."""
     queries = generated(40, inputs=5)
-    seen = Seen(queries, 1)
+    seen = MeasuredQueries(queries, 1)
     names = [query.name for query in queries]
     nodes = dict(zip(names, [number % 3 for number in range(40)], strict=True))
     (placer, _) = placers(1)["random"]
@@ -128,7 +128,7 @@ def test_a_node_with_queries_is_busy() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(visiri_runs, "process_time", count(1.0).__next__)
         timed = busy_in_slots(queries, {"one": placement}, events=2_000)
-    assert timed["one"].tolist() == [0, visiri_runs.PARCELS]  # by a clock that goes on by a second with each look
+    assert timed["one"].tolist() == [0, visiri_runs.BLOCKS]  # by a clock that goes on by a second with each look
     busy = busy_in_slots(queries, {"one": placement}, events=20_000)
     assert busy["one"].shape == (2,)
     assert busy["one"][1] > 0
@@ -174,7 +174,7 @@ def test_claims_can_fail() -> None:
     assert not fails.holds  # below both, but no more so with more queries
     fails, holds = visiri.judge_slots(timed(VISIRI=1.1, SCTXPF=1.0, random=1.0, even=1.2, again=1.2))
     assert "9.1% apart" in fails.measured
-    assert "about 100 ns to take in an event and 40 ns for each query" in fails.measured
+    assert "about 100 ns to ingest an event and 40 ns for each query" in fails.measured
     assert (fails.holds, holds.holds) == (False, True)
     holds, fails = visiri.judge_slots(timed(VISIRI=1.1, SCTXPF=1.0, random=0.9, even=1.0, again=1.1))
     assert (holds.holds, fails.holds) == (True, False)  # above SCTXPF alone

@@ -1,4 +1,4 @@
-"""Drawn streams: they reach matches in every language, and a wrong engine is found with a short stream."""
+"""Generated streams reach matches in every language, and a short stream shows a wrong engine."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_a_wrong_engine_is_shown_by_the_shortest_stream(monkeypatch: pytest.Monk
     monkeypatch.setattr(patterns, "detect", lambda rules, events: [m for m in right(rules, events) if m.ts < 0])
     with pytest.raises(AssertionError) as failure:
         verify(RULES["tesla"], examples=60)
-    told = str(failure.value)
-    assert "the reference finds 0, the engine, all events at once, 1" in told
-    assert len(re.findall(r"^  (Temp|Smoke|Rain)@", told, re.MULTILINE)) == 2
+    message = str(failure.value)
+    assert "the reference finds 0, the engine, all events at once, 1" in message
+    assert len(re.findall(r"^  (Temp|Smoke|Rain)@", message, re.MULTILINE)) == 2
 
 
 def test_rules_that_cannot_match_are_found_out() -> None:
-    with pytest.raises(AssertionError, match="none of 20 drawn streams has a match"):
+    with pytest.raises(AssertionError, match="none of 20 generated streams has a match"):
         verify("define Odd() from Temp(value > 5, value < 5)", examples=20)
 
 
@@ -71,7 +71,7 @@ def test_rules_that_mean_the_same() -> None:
     assert equivalent(tesla, other, examples=50).matches > 0
 
 
-def test_drawn_events_have_the_kinds_and_the_constants_of_the_rules() -> None:
+def test_generated_events_have_the_kinds_and_the_constants_of_the_rules() -> None:
     declared = "event Temp(area: string, value: double, ok: bool)\ndefine F() from Temp(value > 45, ok = true)"
     (event,) = find(
         streams(declared), lambda events: len(events) == 1 and len(tocsin.rules(declared).detect(events)) == 1
@@ -81,5 +81,5 @@ def test_drawn_events_have_the_kinds_and_the_constants_of_the_rules() -> None:
 
 def test_no_events_for_queries_that_move() -> None:
     rules = "define Jam() from Brake()\ninterest Ahead of Jam around P() range circle 9 m lifetime 1 s update each"
-    with pytest.raises(RuleError, match="cannot draw events for interest Ahead"):
+    with pytest.raises(RuleError, match="cannot generate events for interest Ahead"):
         streams(rules)

@@ -1,4 +1,4 @@
-"""Why and why not of requests and queries, against the reference: what matched, of which events, what was not met."""
+"""Explanations of requests and queries, against the reference: matches, their events, and the test that failed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ DECLARED = {type.name: type for type in TYPES}
 @given(case=request_cases(modes=(Mode.GENERIC, Mode.RECENT, Mode.CUMULATIVE)))
 def test_requests(case: Case) -> None:
     matches = patterns.detect(case.rules, case.events)
-    told = Evidence(plan(case.rules, Catalog(types=DECLARED, closed=True)), DECLARED, list(case.events), Columns())
+    evidence = Evidence(plan(case.rules, Catalog(types=DECLARED, closed=True)), DECLARED, list(case.events), Columns())
     for match in matches[:4]:
-        reason = told.why(match.id)
+        reason = evidence.why(match.id)
         assert reason.matched
         same = [one for one in matches if one.id == match.id]  # an event in two roles is two matches of one id
         assert {(part.role, part.ts, part.id) for part in reason.parts} in [
@@ -43,7 +43,7 @@ def test_requests(case: Case) -> None:
     rule = case.rules[-1]
     inside = {part.words for match in matches if match.rule == rule.name for part in match.parts}
     for fact in [fact for fact in patterns.identified(case.events) if fact.type in rule.uses][:6]:
-        reasons = told.why_not(fact.identity, None, rule.name)
+        reasons = evidence.why_not(fact.identity, None, rule.name)
         assert all(reason.matched == (fact.words in inside) for reason in reasons)
         event("matched" if reasons[0].matched else f"not matched: {reasons[0].checks[-1].found[:20]}")
 
@@ -51,33 +51,33 @@ def test_requests(case: Case) -> None:
 @settings(max_examples=examples(40), suppress_health_check=QUIET, deadline=None)
 @given(case=request_cases(timers=True, events_max=6))
 def test_requests_with_timers(case: Case) -> None:
-    told = Evidence(plan(case.rules, Catalog(types=DECLARED, closed=True)), DECLARED, list(case.events), Columns())
-    for row in told.found.to_pylist()[:4]:
-        assert told.why(row["id"]).matched
+    evidence = Evidence(plan(case.rules, Catalog(types=DECLARED, closed=True)), DECLARED, list(case.events), Columns())
+    for row in evidence.found.to_pylist()[:4]:
+        assert evidence.why(row["id"]).matched
     rule = case.rules[-1]
     for fact in [fact for fact in patterns.identified(case.events) if fact.type in rule.uses][:4]:
-        assert told.why_not(fact.identity, None, rule.name)
+        assert evidence.why_not(fact.identity, None, rule.name)
 
 
 @settings(max_examples=examples(60), suppress_health_check=QUIET, deadline=None)
-@given(query=single() | joins() | chains(), drawn=query_events())
-def test_queries(query: str, drawn: tuple[Event, ...]) -> None:
+@given(query=single() | joins() | chains(), stream=query_events())
+def test_queries(query: str, stream: tuple[Event, ...]) -> None:
     program = parse(f"{definitions()}{query} insert into O;", "siddhi")
     declared = {type.name: type for type in program.types}
-    told = Evidence(plan(program.rules, Catalog(types=declared, closed=True)), declared, list(drawn), Columns())
-    rows = told.found.to_pylist()
+    evidence = Evidence(plan(program.rules, Catalog(types=declared, closed=True)), declared, list(stream), Columns())
+    rows = evidence.found.to_pylist()
     for row in rows[:4]:
-        assert told.why(row["id"]).matched
+        assert evidence.why(row["id"]).matched
     (rule,) = program.rules
-    for fact in [fact for fact in patterns.identified(drawn) if fact.type in rule.uses][:6]:
-        for reason in told.why_not(fact.identity, None, rule.name):
+    for fact in [fact for fact in patterns.identified(stream) if fact.type in rule.uses][:6]:
+        for reason in evidence.why_not(fact.identity, None, rule.name):
             by_event = {accounts.hexadecimal(accounts.match_words(rule.name, [fact.words]))}
-            came = any(row["id"] in by_event for row in rows)
-            assert reason.matched == came
-            event("matched" if came else f"not matched: {reason.checks[-1].found[:30]}")
+            emitted = any(row["id"] in by_event for row in rows)
+            assert reason.matched == emitted
+            event("matched" if emitted else f"not matched: {reason.checks[-1].found[:30]}")
 
 
-def told_of(rules: str, events: str, at: int = 10_000_000) -> Reason:
+def explain(rules: str, events: str, at: int = 10_000_000) -> Reason:
     program = parse(rules)
     found = Evidence(plan(program.rules, Catalog()), {}, read_events(events), Columns())
     (reason,) = found.why_not(None, at, None)
@@ -88,7 +88,7 @@ PAIR = "request Pair on A(x > 1) as a ; B() as b if a.y = b.y within 5 s"
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "expected"),
     [
         ("B@10s(y=1)", "✗ 5 s before it: there is none"),
         ("A@9s(x=1, y=1)\nB@10s(y=1)", "none fits, as A@9000000(x=1, y=1) does not"),
@@ -98,15 +98,15 @@ PAIR = "request Pair on A(x > 1) as a ; B() as b if a.y = b.y within 5 s"
         ("A@10s(x=0, y=1)\nB@11s(y=1)", "✗ x>1: x is 0"),
     ],
 )
-def test_what_is_said_of_a_request(events: str, said: str) -> None:
-    assert said in str(told_of(PAIR, events))
+def test_explanations_of_requests(events: str, expected: str) -> None:
+    assert expected in str(explain(PAIR, events))
 
 
 STREAM = "define stream A (x int, y int);\ndefine stream B (y int);\n"
 
 
 @pytest.mark.parametrize(
-    ("query", "events", "said"),
+    ("query", "events", "expected"),
     [
         ("from A[x > 5] select x insert into O;", "A@10s(x=3, y=1)", "✗ x > 5: x is 3"),
         ("from A[x > 5] select x insert into O;", "A@10s(x=7, y=1)", "✓ x > 5: x is 7"),
@@ -121,7 +121,7 @@ STREAM = "define stream A (x int, y int);\ndefine stream B (y int);\n"
             "A@9s(x=1, y=1)\nA@10s(x=3, y=1)",
             "✓ length: it holds 2 events",
         ),
-        ("from A#window.lengthBatch(3) select x insert into O;", "A@10s(x=1, y=1)", "the batch that it is in has not"),
+        ("from A#window.lengthBatch(3) select x insert into O;", "A@10s(x=1, y=1)", "its batch has not ended with it"),
         (
             "from A#window.length(2) as a join B#window.length(2) as b on a.y == b.y select a.x insert into O;",
             "B@9s(y=2)\nA@10s(x=1, y=1)",
@@ -130,7 +130,7 @@ STREAM = "define stream A (x int, y int);\ndefine stream B (y int);\n"
         (
             "from A#window.length(2) as a join B#window.length(2) as b on a.y == b.y select a.x insert into O;",
             "A@10s(x=1, y=1)",
-            "its window holds no event",
+            "its window is empty",
         ),
         (
             "from every e1=A[x > 1] -> e2=B[y == e1.y] select e1.x insert into O;",
@@ -145,34 +145,36 @@ STREAM = "define stream A (x int, y int);\ndefine stream B (y int);\n"
         (
             "from every e1=A[x > 1] -> e2=B[y == e1.y] select e1.x insert into O;",
             "B@10s(y=1)",
-            "they have not come, so nothing waits for it",
+            "they have not come, so no run waits for it",
         ),
         (
             "from every e1=A[x > 1] -> e2=B[y == e1.y] select e1.x insert into O;",
             "A@10s(x=2, y=1)",
-            "it has not come up to this event",
+            "it has not come yet",
         ),
     ],
 )
-def test_what_is_said_of_a_query(query: str, events: str, said: str) -> None:
-    assert said in str(told_of(STREAM + query, events))
+def test_explanations_of_queries(query: str, events: str, expected: str) -> None:
+    assert expected in str(explain(STREAM + query, events))
 
 
 def test_rules_over_rows_of_queries_are_refused_by_name() -> None:
     rules = STREAM + "@info(name='q') from A[x > 1] select x insert into O;\n"
-    both = tocsin.rules([*parse(rules).rules, *parse("define Seen() from O()").rules])
-    with pytest.raises(RuleError, match="Seen looks at rows of the query q, which why does not follow"):
-        both.why_not(read_events("A@10s(x=2, y=1)"), at=10_000_000, rule="Seen")
+    rules_of_both = tocsin.rules([*parse(rules).rules, *parse("define Seen() from O()").rules])
+    with pytest.raises(RuleError, match="Seen uses rows of the query q, which why cannot explain"):
+        rules_of_both.why_not(read_events("A@10s(x=2, y=1)"), at=10_000_000, rule="Seen")
 
 
-def test_other_statements_are_no_hindrance() -> None:
+def test_other_statements_do_not_interfere() -> None:
     rules = STREAM + "@info(name='q') from A[x > 1] select x insert into O;\n"
-    both = tocsin.rules([*parse(rules).rules, *parse("define Seen() from A(x > 5)").rules])
-    told = {reason.rule: reason.matched for reason in both.why_not(read_events("A@10s(x=2, y=1)"), at=10_000_000)}
-    assert told == {"q": True, "Seen": False}
+    rules_of_both = tocsin.rules([*parse(rules).rules, *parse("define Seen() from A(x > 5)").rules])
+    outcomes = {
+        reason.rule: reason.matched for reason in rules_of_both.why_not(read_events("A@10s(x=2, y=1)"), at=10_000_000)
+    }
+    assert outcomes == {"q": True, "Seen": False}
 
 
 def test_a_query_over_too_many_events_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "REPLAYED_MAX", 2)
-    with pytest.raises(RuleError, match="why replays the query query1 over all events up to the one in question"):
-        told_of(STREAM + "from A select x insert into O;", "A@1s(x=1, y=1)\nA@2s(x=1, y=1)\nA@10s(x=1, y=1)")
+    with pytest.raises(RuleError, match="why replays at most 2 events, and the query query1 depends on 3 events"):
+        explain(STREAM + "from A select x insert into O;", "A@1s(x=1, y=1)\nA@2s(x=1, y=1)\nA@10s(x=1, y=1)")

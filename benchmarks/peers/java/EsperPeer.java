@@ -56,7 +56,7 @@ public final class EsperPeer extends Orders {
             if (statement.getName().startsWith("found")) {
                 statement.addListener((added, removed, of, in) -> {
                     for (EventBean match : added) {
-                        tally.match((Integer) match.get("number"), (Double) match.get("checked"));
+                        results.match((Integer) match.get("number"), (Double) match.get("checked"));
                     }
                 });
             }

@@ -27,7 +27,7 @@ final class FlinkPatterns {
         public Reading() {}
     }
 
-    /** What is told of a match. */
+    /** The reported values of a match. */
     public static final class Found {
         public int number;
         public double checked;

@@ -37,7 +37,7 @@ import org.apache.flink.util.Collector;
  */
 public final class FlinkPeer extends Orders {
     private static Events shared;
-    private static Tally found;
+    private static Results found;
     private static volatile boolean isPaced;
     private static final AtomicLong BEGUN = new AtomicLong();
     private static final AtomicLong ENDED = new AtomicLong();
@@ -50,7 +50,7 @@ public final class FlinkPeer extends Orders {
     private FlinkPeer(String[] given) throws Exception {
         super(given);
         shared = events;
-        found = tally;
+        found = results;
         String[] parts = way.split("-");
         kind = parts[0];
         parallelism = Integer.parseInt(parts[1]);

@@ -21,7 +21,7 @@ public abstract class Orders {
     protected final String workload;
     protected final String way;
     protected final List<String> rules;
-    protected final Tally tally = new Tally();
+    protected final Results results = new Results();
 
     protected Orders(String[] given) throws Exception {
         events = new Events(Path.of(given[0]));
@@ -31,7 +31,7 @@ public abstract class Orders {
     }
 
     /** What was found. Engines tell it from one thread at a time. */
-    public static final class Tally {
+    public static final class Results {
         private long matches;
         private long sum;
         private long start;
@@ -102,7 +102,7 @@ public abstract class Orders {
     /** All events of a turn, each when it is due. */
     protected void paced(int count, double rate) throws Exception {
         for (int event = 0; event < count; event++) {
-            long due = tally.due(event);
+            long due = results.due(event);
             for (long left = due - System.nanoTime(); left > 0; left = due - System.nanoTime()) {
                 if (left > 100_000) {
                     LockSupport.parkNanos(left - 50_000);
@@ -121,7 +121,7 @@ public abstract class Orders {
             int count = Integer.parseInt(parts[1]);
             begin(count);
             if (parts[0].equals("run")) {
-                tally.clear();
+                results.clear();
                 long cpu = system.getProcessCpuTime();
                 double seconds = turn(count) / 1e9;
                 double cpuSeconds = (system.getProcessCpuTime() - cpu) / 1e9;
@@ -130,12 +130,12 @@ public abstract class Orders {
                         String.format(
                                 Locale.ROOT,
                                 "{\"seconds\": %.6f, \"cpu_s\": %.6f, \"matches\": %d, \"sum\": %d}",
-                                seconds, cpuSeconds, tally.matches, tally.sum));
+                                seconds, cpuSeconds, results.matches, results.sum));
             } else {
                 double rate = Double.parseDouble(parts[2]);
-                tally.pace(rate, count);
+                results.pace(rate, count);
                 paced(count, rate);
-                answer("paced", tally.latency());
+                answer("paced", results.latency());
             }
         }
         System.exit(0);
@@ -147,8 +147,8 @@ public abstract class Orders {
         return engine + path.replaceAll(".*-([0-9.]+)\\.jar", " $1");
     }
 
-    private static void answer(String kind, String told) {
-        System.out.println("peers " + kind + " " + told);
+    private static void answer(String kind, String json) {
+        System.out.println("peers " + kind + " " + json);
         System.out.flush();
     }
 }

@@ -28,7 +28,7 @@ public final class SiddhiPeer extends Orders {
             @Override
             public void receive(Event[] found) {
                 for (Event match : found) {
-                    tally.match((Integer) match.getData(0), (Double) match.getData(1));
+                    results.match((Integer) match.getData(0), (Double) match.getData(1));
                 }
             }
         });

@@ -1,7 +1,8 @@
-"""What does a shell see? The commands of `tocsin`: `commands`, `commands_sites`, `commands_service`.
+"""The `tocsin` command.
 
-Results go to stdout, all else to stderr. Exit codes: 0 fine, 1 a mistake in the rules or the events (one block of text
-says where), 2 wrong usage, 130 stopped by Ctrl-C. Whatever is slow to import is imported when a command needs it.
+Results are printed on stdout, and everything else on stderr. The exit code is 0 for success, 1 for an error in rules or
+events (which is printed with its position), 2 for wrong usage, and 130 after Ctrl-C. Slow imports happen only in the
+commands that need them.
 """
 
 from __future__ import annotations

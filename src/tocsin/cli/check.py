@@ -1,7 +1,8 @@
-"""`tocsin check --events`: do the rules fit the events of a file?
+"""Check rules against the events of a file, for `tocsin check --events`.
 
-What a run would refuse is an error: an attribute that no column holds, a comparison of the wrong kinds. What a run
-would accept, but never match, is a warning: a type that no event has, an attribute that no event of the type has.
+A problem that a run would refuse is an error, for example an attribute without a column, or a comparison of
+incompatible kinds. If a run would accept the rules but never match, there is a warning, for example for a type without
+events, or for an attribute that no event of its type has.
 """
 
 from __future__ import annotations
@@ -21,67 +22,73 @@ if TYPE_CHECKING:
 
 
 def check_events(ruleset: RuleSet, path: Path, events: str, names: dict[str, Any], ts_unit: str | None) -> str:
-    """Fails where the rules do not fit the events; prints warnings; returns what was checked, in a few words."""
+    """Check the rules of the file `path` against `events`, and return a summary of the events.
+
+    Raise if the rules do not fit the events, and print a warning for each rule that may never match.
+    """
     from tocsin.events.columns import kind_of
     from tocsin.events.files import open_events
     from tocsin.plans.plan import plan
     from tocsin.plans.typing import Catalog
 
     source = open_events(events, declared=run.declared_kinds(ruleset), ts_unit=ts_unit, **names)
-    present, rows, bad = _present(source)
+    counts, rows, bad = _count_values(source)
     kinds = {field.name: kind_of(field.type) for field in source.schema if field.name not in source.names.values()}
-    known = {name: kind for name, kind in kinds.items() if kind is not None}
+    column_kinds = {name: kind for name, kind in kinds.items() if kind is not None}
     empty = frozenset(name for name, kind in kinds.items() if kind is None)
     used = dict.fromkeys(type for rule in ruleset.rules for type in rule.uses)
     defined = {rule.emits.name for rule in ruleset.rules}
     outside = [type for type in used if type not in defined]
-    columns = {type: _typed(ruleset, type, known) for type in outside}
-    with run.named(path):
+    columns = {type: _typed(ruleset, type, column_kinds) for type in outside}
+    with run.errors_in(path):
         try:
             plan(ruleset.rules, Catalog(types=columns, empty=empty))
         except RuleError as error:
             hint = f"{error.hint} " if error.hint else ""
-            told = f"{hint}These rules were checked against {events}."
-            raise RuleError(error.message, source=error.source, span=error.span, hint=told) from None
-    there = {
-        type: _typed(ruleset, type, {name: kind for name, kind in known.items() if present[type][name]})
+            hint_text = f"{hint}These rules were checked against {events}."
+            raise RuleError(error.message, source=error.source, span=error.span, hint=hint_text) from None
+    seen = {
+        type: _typed(ruleset, type, {name: kind for name, kind in column_kinds.items() if counts[type][name]})
         for type in rows
         if type not in defined
     }
     for rule in ruleset.rules:
-        _warn(ruleset, rule, there, empty, path, events)
-    told = f"{console.count(rows.total(), 'event')} of {console.count(len(rows), 'type')} in {events}"
-    return told + (f", {bad:,} rejected" if bad else "")
+        _warn(ruleset, rule, seen, empty, path, events)
+    summary = f"{console.count(rows.total(), 'event')} of {console.count(len(rows), 'type')} in {events}"
+    return summary + (f", {bad:,} rejected" if bad else "")
 
 
 def _warn(
-    ruleset: RuleSet, rule: Statement, there: dict[str, EventType], empty: frozenset[str], path: Path, events: str
+    ruleset: RuleSet, rule: Statement, seen: dict[str, EventType], empty: frozenset[str], path: Path, events: str
 ) -> None:
-    """Warns of the first type or attribute of a rule that no event has."""
+    """Print a warning if `rule` uses a type or an attribute that no event has. The warning names the first of them."""
     from tocsin.plans.plan import plan
     from tocsin.plans.typing import Catalog
 
     others = {other.emits.name: other.emits for other in ruleset.rules if other.emits.name != rule.emits.name}
     try:
-        plan([rule], Catalog(types={**there, **others}, empty=empty, closed=True))
+        plan([rule], Catalog(types={**seen, **others}, empty=empty, closed=True))
     except RuleError as error:
-        message = f"no event of {events} can be used here: {error.message}"
-        found = RuleError(message, source=error.source, span=error.span, hint=error.hint)
-        console.say(f"warning: {path}: {found}\n{rule.name} may never match.", err=True)
+        message = f"no event of {events} matches this: {error.message}"
+        warning = RuleError(message, source=error.source, span=error.span, hint=error.hint)
+        console.say(f"warning: {path}: {warning}\n{rule.name} may never match.", err=True)
 
 
 def _typed(ruleset: RuleSet, type: str, columns: dict[str, Kind]) -> EventType:
-    """A type with the attributes that columns hold, of the kinds that the rules declare, if they do."""
+    """Return the event type `type` with `columns` as its attributes.
+
+    If the rules declare the kind of an attribute, this kind takes precedence over the kind of the column.
+    """
     from tocsin.events.types import EventType
 
     declared = ruleset.types.get(type)
-    said = dict(declared.attributes) if declared is not None else {}
-    return EventType(type, tuple((name, said.get(name, kind)) for name, kind in columns.items()))
+    kinds = dict(declared.attributes) if declared is not None else {}
+    return EventType(type, tuple((name, kinds.get(name, kind)) for name, kind in columns.items()))
 
 
-def _present(source: EventFiles) -> tuple[dict[str, Counter[str]], Counter[str], int]:
-    """How many values the events of each type have in each column, how many events that is, and the bad lines."""
-    present: dict[str, Counter[str]] = defaultdict(Counter)
+def _count_values(source: EventFiles) -> tuple[dict[str, Counter[str]], Counter[str], int]:
+    """Count the values by type and column, the events by type, and the lines that cannot be read."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     rows: Counter[str] = Counter()
     bad, name = 0, source.names["type"]
     for chunk in source.chunks():
@@ -92,5 +99,5 @@ def _present(source: EventFiles) -> tuple[dict[str, Counter[str]], Counter[str],
         for row in counted.to_pylist():
             if row[name] is not None:
                 rows[row[name]] += row["count_all"]
-                present[row[name]].update({column: row[f"{column}_count"] for column in names})
-    return present, rows, bad
+                counts[row[name]].update({column: row[f"{column}_count"] for column in names})
+    return counts, rows, bad

@@ -1,4 +1,4 @@
-"""The commands and their options."""
+"""The commands of `tocsin` and their options. The docstrings of the commands are the texts of `--help`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -16,16 +16,13 @@ from tocsin.cli import run as running
 from tocsin.cli.options import Engine, IdColumn, Rules, SeqColumn, TsColumn, TsUnit, TypeColumn, microseconds, rules_of
 from tocsin.errors import TocsinError
 
-if TYPE_CHECKING:
-    pass
-
 SPARK = "On Spark"
 WRONG_USAGE: Any = typer.BadParameter.__base__
-"""Click's UsageError, of the click that Typer uses: its own in newer versions."""
+"""The class `UsageError` of the Click that Typer uses. Newer versions of Typer bundle their own Click."""
 
 
-class Answering(TyperGroup):
-    """Turns what the user can mend into a message and an exit code, and Ctrl-C into a quiet end."""
+class ErrorReportingGroup(TyperGroup):
+    """Runs a command, and converts user errors to a message and an exit code. Ctrl-C exits without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -41,7 +38,7 @@ class Answering(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Answering,
+    cls=ErrorReportingGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,10 +58,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def tocsin(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Complex event processing: say which combination of events matters, and get one match for each time it happens.
+    """Complex event processing: define combinations of events as rules, and get a match for each occurrence.
 
     [bold]Try it:[/bold]  tocsin demo
 
@@ -77,7 +74,7 @@ def check(
     rules: Rules,
     events: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Check the rules against the types and attributes of these events, too."),
+        typer.Option(metavar="PATH", help="Also check the rules against the types and attributes of these events."),
     ] = None,
     type_column: TypeColumn = "type",
     ts_column: TsColumn = "ts",
@@ -85,9 +82,9 @@ def check(
     seq_column: SeqColumn = "seq",
     id_column: IdColumn = None,
 ) -> None:
-    """Read rules and say what they define, or where they are wrong.
+    """Check rules and print the event types that they define.
 
-    With --events, an attribute that the events do not have is an error, and a type that no event has is a warning.
+    With --events, an attribute that the events do not have is an error, and a type without events is a warning.
 
     [bold]Example:[/bold]  tocsin check fire.tesla
 
@@ -105,15 +102,15 @@ def check(
     for interest in ruleset.interests:
         console.say(f"{interest.name}: {', '.join(interest.delivers)} around {interest.focal.type}")
     moving = f" and {console.count(len(ruleset.interests), 'interest')}" if ruleset.interests else ""
-    console.say(f"{rules}: {console.count(len(ruleset), 'rule')}{moving}, no mistake{against}", err=True)
+    console.say(f"{rules}: {console.count(len(ruleset), 'rule')}{moving}, no errors{against}", err=True)
 
 
 @app.command()
 def explain(
     rules: Rules,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the plan into this file instead.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as SVG to this file.")] = None,
 ) -> None:
-    """Show the plan of the rules: what they read, what they share, what they remember.
+    """Show the plan of the rules: what they read, what they share, and what state they keep.
 
     [bold]As text:[/bold]  tocsin explain fire.tesla
 
@@ -127,7 +124,7 @@ def explain(
         svg.write_text(ruleset.explain_svg(), encoding="utf-8")
     except OSError as error:
         raise TocsinError(f"{svg} cannot be written: {error.strerror}") from None
-    console.say(f"the plan is in {svg}", err=True)
+    console.say(f"plan written to {svg}", err=True)
 
 
 @app.command()
@@ -137,55 +134,52 @@ def run(
         str,
         typer.Option(
             metavar="PATH",
-            help="Events: a .parquet, .jsonl, .csv or .events file, a folder of them, or kafka://host:port/topic.",
+            help="The events: a .parquet, .jsonl, .csv or .events file, a folder of such files, or kafka://host:port/topic.",
         ),
     ],
     matches: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Write the matches to this .parquet, .jsonl or .csv file, to a folder, or to kafka://host:port/topic.",
+            help="Write the matches to a .parquet, .jsonl or .csv file, a folder, or kafka://host:port/topic.",
         ),
     ] = None,
     dead_letters: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Write late and bad events to this file or folder, with the reason."),
+        typer.Option(metavar="PATH", help="Write rejected events with the reason to this file or folder."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 1 if any row was rejected.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if any event was rejected.")] = False,
     locations: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH", help="Location updates of the objects that queries follow, if not among the events."
-        ),
+        typer.Option(metavar="PATH", help="Location updates for moving queries, if they are not among the events."),
     ] = None,
     history: Annotated[
         str | None,
-        typer.Option(help="How far back from a range's start events are kept, such as '1 h'.", show_default=False),
+        typer.Option(help="How long events are kept for ranges that start later, such as '1 h'.", show_default=False),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Process new events as they arrive, until Ctrl-C.")] = False,
     delay: Annotated[
         str | None,
-        typer.Option(
-            help="With --follow: how much later than others an event may come, such as '5 s'.", show_default="0 s"
-        ),
+        typer.Option(help="With --follow: how late events may arrive, such as '5 s'.", show_default="0 s"),
     ] = None,
     type_column: TypeColumn = "type",
     ts_column: TsColumn = "ts",
     ts_unit: TsUnit = None,
     seq_column: SeqColumn = "seq",
     id_column: IdColumn = None,
-    limit: Annotated[int, typer.Option(min=0, help="How many matches to show if they are not written.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="The number of matches to print without --matches.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    engine: Annotated[Engine, typer.Option(help="Where to run: on Spark, or in this process.")] = Engine.SPARK,
-    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.", rich_help_panel=SPARK)] = "local[*]",
+    engine: Annotated[Engine, typer.Option(help="Run on Spark, or embedded in this process.")] = Engine.SPARK,
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.", rich_help_panel=SPARK)] = "local[*]",
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Over how many partitions to lay out the rules.", rich_help_panel=SPARK)
+        int | None,
+        typer.Option(min=1, help="The number of partitions over which rules are distributed.", rich_help_panel=SPARK),
     ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Where --follow keeps what it needs to go on.",
+            help="The folder with the state of a --follow run.",
             show_default="MATCHES/.checkpoint, or .tocsin/RULES",
             rich_help_panel=SPARK,
         ),
@@ -194,7 +188,7 @@ def run(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="With --follow: rules change by what 'tocsin change' puts here.",
+            help="With --follow: the folder to which 'tocsin change' writes rule changes.",
             rich_help_panel=SPARK,
         ),
     ] = None,
@@ -202,35 +196,35 @@ def run(
         str | None,
         typer.Option(
             metavar="FILE|PORT",
-            help="With --follow: metrics for Prometheus, in a file or on a port of this machine.",
+            help="With --follow: Prometheus metrics, in a file or on a local port.",
             rich_help_panel=SPARK,
         ),
     ] = None,
 ) -> None:
-    """Run rules over events and show the matches, or write them to a file.
+    """Run rules over events and print the matches, or write them to a file.
 
-    Without --follow, that is over what is there: it is sorted by time, and no event is late. With it, the run goes on
-    with new files of a folder or new messages of a topic, each match is written once, and a run that was stopped goes
-    on where it was.
+    Without --follow, existing events are sorted by time and processed once; no event is late. With --follow, new files
+    of a folder or new messages of a topic are processed as they arrive. Each match is written once, and a stopped run
+    resumes where it stopped.
 
-    Rows that cannot be used are rejected: the last line says how many and why, --dead-letters keeps them, and --strict
-    makes them an error. It also says from when to when the events are.
+    Invalid events are rejected. The last line has their number and the reasons, and the time span of the events.
+    --dead-letters writes rejected events to a file; --strict makes them an error.
 
-    [bold]Look:[/bold]  tocsin run fire.tesla --events readings.csv
+    [bold]Print matches:[/bold]  tocsin run fire.tesla --events readings.csv
 
-    [bold]Keep:[/bold]  tocsin run fire.tesla --events readings/ --matches fires.parquet --dead-letters odd.jsonl
+    [bold]Write:[/bold]  tocsin run fire.tesla --events readings/ --matches fires.parquet --dead-letters odd.jsonl
 
     [bold]Times in milliseconds:[/bold]
     tocsin run fire.tesla --events log.jsonl --ts-column time --ts-unit ms
 
-    [bold]Follow a folder; events may be five seconds late:[/bold]
+    [bold]Follow a folder, with events up to five seconds late:[/bold]
     tocsin run fire.tesla --events readings/ --matches fires/ --follow --delay "5 s"
 
-    [bold]From Kafka to Kafka, with rules that change:[/bold]
+    [bold]From Kafka to Kafka, with rule changes:[/bold]
     tocsin run fire.tesla --events kafka://localhost:9092/readings --matches kafka://localhost:9092/fires
     --follow --rules-folder changes/ --metrics 9100
 
-    [bold]Queries that move, and where their objects are:[/bold]
+    [bold]Moving queries with location updates:[/bold]
     tocsin run accidents.mcep --events events/ --locations positions.csv
 
     [bold]Without Spark, for scripts:[/bold]  tocsin run fire.tesla --events log.jsonl --engine embedded --json
@@ -238,17 +232,17 @@ def run(
     options = {"--delay": delay, "--checkpoint": checkpoint, "--rules-folder": rules_folder, "--metrics": metrics}
     given = [name for name, value in options.items() if value is not None]
     if given and not follow:
-        why = ": without it, events are sorted by time" if given[0] == "--delay" else ""
-        raise typer.BadParameter(f"this is for --follow only{why}", param_hint=given[0])
+        reason = ": without it, events are sorted by time" if given[0] == "--delay" else ""
+        raise typer.BadParameter(f"this needs --follow{reason}", param_hint=given[0])
     if engine is Engine.EMBEDDED and (follow or slots):
-        raise typer.BadParameter("this is for --engine spark", param_hint="--follow" if follow else "--slots")
+        raise typer.BadParameter("this needs --engine spark", param_hint="--follow" if follow else "--slots")
     ruleset = rules_of(rules)
     for name, value in (("--locations", locations), ("--history", history)):
         if value is not None and not ruleset.interests:
-            raise typer.BadParameter(f"{rules} has no interest: this is for queries that move", param_hint=name)
+            raise typer.BadParameter(f"{rules} has no interest: this needs moving queries", param_hint=name)
     if ruleset.interests and rules_folder:
-        raise typer.BadParameter("this is not for queries that move", param_hint="--rules-folder")
-    wanted = running.Wanted(
+        raise typer.BadParameter("not supported for moving queries", param_hint="--rules-folder")
+    run_options = running.RunOptions(
         rules=rules,
         events=events,
         matches=matches,
@@ -268,16 +262,17 @@ def run(
         history=history,
     )
     how = running.run_embedded if engine is Engine.EMBEDDED else running.follow if follow else running.once
-    raise typer.Exit(how(ruleset, wanted))
+    raise typer.Exit(how(ruleset, run_options))
 
 
 @app.command()
 def why(
     rules: Rules,
-    events: Annotated[str, typer.Option(metavar="PATH", help="Events: a file, or a folder of files.")],
-    id: Annotated[str | None, typer.Option("--id", help="The id of a match (why), or of an event (why not).")] = None,
+    events: Annotated[str, typer.Option(metavar="PATH", help="The events: a file, or a folder of files.")],
+    id: Annotated[str | None, typer.Option("--id", help="The id of a match or of an event.")] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Or when the event came: 2026-07-01T12:00:00Z, or µs.")
+        str | None,
+        typer.Option(metavar="TIME", help="The time of the event instead: 2026-07-01T12:00:00Z, or microseconds."),
     ] = None,
     rule: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.")] = None,
     type_column: TypeColumn = "type",
@@ -287,9 +282,9 @@ def why(
     id_column: IdColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
-    """Say why a rule matched at an event, or why not: what it asks, what was found, and the first thing not met.
+    """Explain why a rule matched at an event, or why not: conditions, events, and the first failed condition.
 
-    For rules of TESLA, requests and queries of SiddhiQL, not for queries that move.
+    Supports TESLA rules, requests and SiddhiQL queries, not moving queries.
 
     [bold]Why this match:[/bold]  tocsin why fire.tesla --events readings.csv --id 5f0c…
 
@@ -297,7 +292,7 @@ def why(
     """
     names: dict[str, Any] = {"type": type_column, "ts": ts_column, "seq": seq_column, "id": id_column}
     if (id is None) == (at is None):
-        raise typer.BadParameter("say which: --id or --at", param_hint="--id")
+        raise typer.BadParameter("give either --id or --at", param_hint="--id")
     moment = None if at is None else microseconds(at)
     reasons = running.reasons(rules_of(rules), rules, events, id, moment, rule, names, ts_unit and ts_unit.value)
     if as_json:
@@ -310,19 +305,19 @@ def why(
 def change(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --rules-folder of a run.", show_default=False)],
     add: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rules to add; one with a known name replaces that.")
+        Path | None, typer.Option(metavar="FILE", help="Rules to add; they replace rules of the same names.")
     ] = None,
     remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A rule to remove; may be repeated.")] = None,
     at: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="From this event time on: ISO 8601, or microseconds.",
-            show_default="the time that the run has reached",
+            help="The event time from which the change applies: ISO 8601, or microseconds.",
+            show_default="the current time of the run",
         ),
     ] = None,
 ) -> None:
-    """Change the rules of a run that follows events, while it runs.
+    """Add or remove rules of a --follow run while it runs.
 
     [bold]Add:[/bold]  tocsin change changes/ --add flood.tesla
 
@@ -334,49 +329,49 @@ def change(
     from tocsin.language.syntax.ast import Rule
 
     if add is None and not remove:
-        raise typer.BadParameter("say what to --add or --remove")
-    order: dict[str, object] = {}
+        raise typer.BadParameter("give --add or --remove")
+    change_data: dict[str, object] = {}
     if add is not None:
         ruleset = rules_of(add)
-        remedy = "interests do not come and go while a run follows; use a run of its own: `tocsin run`"
-        with running.named(add):
+        remedy = "interests cannot change while a run follows; start a separate run: `tocsin run`"
+        with running.errors_in(add):
             check_supported("`tocsin change`", ruleset.program, Rule, Request, Query, remedy=remedy, verb="add")
-        order["add"] = add.read_text(encoding="utf-8")
+        change_data["add"] = add.read_text(encoding="utf-8")
     if remove:
-        order["remove"] = remove
+        change_data["remove"] = remove
     if at is not None:
-        order["at"] = microseconds(at)
+        change_data["at"] = microseconds(at)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{time.time_ns():020}.json"
         hidden = folder / f".{name}"
-        hidden.write_text(json.dumps(order, ensure_ascii=False) + "\n", encoding="utf-8")
+        hidden.write_text(json.dumps(change_data, ensure_ascii=False) + "\n", encoding="utf-8")
         hidden.rename(folder / name)
     except OSError as error:
         raise TocsinError(f"{folder} cannot be written: {error.strerror}") from None
-    console.say(f"the change is in {folder / name}", err=True)
+    console.say(f"change written to {folder / name}", err=True)
 
 
 @app.command()
 def rekey(
     rules: Rules,
-    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="The checkpoint of a run that is stopped.")],
+    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="The checkpoint of a stopped run.")],
     to: Annotated[str, typer.Option(metavar="DIR", help="The new checkpoint.")],
-    slots: Annotated[int | None, typer.Option(min=1, help="Another number of slots.")] = None,
-    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+    slots: Annotated[int | None, typer.Option(min=1, help="The new number of slots.")] = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
 ) -> None:
-    """Move the state of a followed stream to a new checkpoint: for more or fewer slots, or for other rules.
+    """Copy the state of a stopped --follow run to a new checkpoint, with another number of slots or other rules.
 
-    The run then goes on where it was with --checkpoint set to the new folder, and the same folder of matches. Rules
-    that are new see events from there on; the state of rules that are not in RULES any more is left behind.
+    Resume the run with --checkpoint set to the new folder, and with the same folder of matches. New rules process
+    events from the point at which the run resumes. The state of rules that are not in RULES is dropped.
 
     [bold]Example:[/bold]  tocsin rekey fire.tesla --checkpoint fires/.checkpoint --to fires-8 --slots 8
     """
     ruleset = rules_of(rules)
     from tocsin.spark import runs
-    from tocsin.spark.sessions import plainly
+    from tocsin.spark.sessions import plain_errors
 
-    with plainly():
+    with plain_errors():
         spark = runs.connect(master, slots, (runs.events_of(checkpoint),))
         before, after = runs.rekey(ruleset, spark, checkpoint, to, slots)
     console.say(f"{to} has the state of {checkpoint}: {before} slots before, {after} now", err=True)
@@ -384,11 +379,11 @@ def rekey(
 
 @app.command()
 def demo(
-    events: Annotated[int, typer.Option(min=1, help="How many events to make up.")] = 1_000_000,
-    seed: Annotated[int, typer.Option(min=0, help="Another number makes other events.")] = 1,
-    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+    events: Annotated[int, typer.Option(min=1, help="The number of generated events.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the generated events.")] = 1,
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
 ) -> None:
-    """Make up readings of temperature, smoke and rain, and find the fires in them with three rules, on Spark.
+    """Generate readings of temperature, smoke and rain, and detect fires in them with three rules on Spark.
 
     [bold]Examples:[/bold]  tocsin demo     tocsin demo --events 100000 --seed 7
     """
@@ -405,28 +400,30 @@ app.command()(serve.token)
 def simulate(
     scenario: Annotated[
         Path,
-        typer.Argument(metavar="SCENARIO", help="A YAML file: topology, rules, sources, sinks.", show_default=False),
+        typer.Argument(
+            metavar="SCENARIO", help="A YAML file with topology, rules, sources and sinks.", show_default=False
+        ),
     ],
     strategy: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Centr, ST, MT, STpp or MTpp, with +tally for aggregates on the way, or auto; may be repeated.",
+            help="Centr, ST, MT, STpp or MTpp, with +aggregates for in-network aggregation, or auto; may be repeated.",
             show_default="the scenario's",
         ),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the network with the traffic on its links into this file.")
+        Path | None, typer.Option(metavar="FILE", help="Write a drawing of the network and its traffic to this file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     check: Annotated[
-        bool, typer.Option(help="Compare what each sink gets with the same rules over all events in one place.")
+        bool, typer.Option(help="Compare each sink's matches with those of a single engine over all events.")
     ] = True,
-    goal: Annotated[str, typer.Option(metavar="GOAL", help="What auto makes least: traffic or delay.")] = "traffic",
+    goal: Annotated[str, typer.Option(metavar="GOAL", help="What auto minimizes: traffic or delay.")] = "traffic",
 ) -> None:
-    """Run rules over sites that are joined by slow links, under virtual time: what is sent, and how long it takes.
+    """Simulate rules on sites with slow links, in virtual time, and report traffic and delays.
 
-    Ends with an error code if a sink did not get what it should.
+    Exits with code 1 if a sink got wrong matches.
 
     [bold]Example:[/bold]  tocsin simulate examples/sites/fire.yaml --strategy ST --strategy MT --svg fire.svg
     """
@@ -445,26 +442,26 @@ def study(
         str,
         typer.Argument(metavar="NAME", help="trex, reliability, eps, visiri, mobility, or all.", show_default=False),
     ],
-    figure: Annotated[str | None, typer.Option(metavar="N", help="Only this figure, or the one of this claim.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a look.")] = False,
+    figure: Annotated[str | None, typer.Option(metavar="N", help="Only this figure, or that of this claim.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's own sizes.")] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How many times what is drawn at random is drawn.")] = 3,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the CSV and PNG files go.")] = Path("study"),
+    seeds: Annotated[int, typer.Option(min=1, help="The number of random seeds per data point.")] = 3,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for CSV and PNG files.")] = Path("study"),
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="mobility: drive by this trace, as scripts/sumo_trace.py writes them."),
+        typer.Option(metavar="FILE", help="For mobility: a trace written by scripts/sumo_trace.py."),
     ] = None,
 ) -> None:
-    """Run the evaluation of a paper on this code: a CSV and a PNG for each figure, and what holds of its claims.
+    """Repeat the evaluation of a paper: write a CSV and a PNG for each figure, and check the paper's claims.
 
-    Ends with an error code if a claim fails.
+    Exits with code 1 if a claim fails.
 
     [bold]Examples:[/bold]  tocsin study eps --quick     tocsin study all --out results
     """
     if quick and full:
-        raise typer.BadParameter("one of --quick and --full, not both")
+        raise typer.BadParameter("--quick and --full exclude each other")
     if trace is not None and name != "mobility":
-        raise typer.BadParameter("--trace is for the study of mobility")
+        raise typer.BadParameter("--trace needs the study mobility")
     from tocsin.cli.simulate import studied
 
     if not studied(name, figure, quick=quick, full=full, seeds=seeds, out=out, trace=trace):
@@ -472,7 +469,7 @@ def study(
 
 
 def main() -> None:
-    """The `tocsin` command."""
+    """Run the `tocsin` command."""
     try:
         app()
     except KeyboardInterrupt:

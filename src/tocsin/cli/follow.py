@@ -1,4 +1,4 @@
-"""A run on Spark as a shell sees it: what is said while it follows, and how it is stopped."""
+"""Show the progress of a `--follow` run on Spark, and stop it on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from tocsin.cli import console as showing
 from tocsin.cli.console import console, rate
-from tocsin.cli.run import Outcome
+from tocsin.cli.run import RunReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tocsin.spark.metrics import Counters
-    from tocsin.spark.runs import Followed
+    from tocsin.spark.listener import Counters
+    from tocsin.spark.runs import FollowRun
 
 LOOK_S = 0.5
 SAY_S = 5.0
 
 
-class Stopped:
-    """Whether Ctrl-C or SIGTERM has come, and which."""
+class StopSignal:
+    """A signal handler that records in `by` whether SIGINT or SIGTERM has arrived. `wait` waits for either signal."""
 
     def __init__(self) -> None:
         self.by: int | None = None
@@ -39,9 +39,9 @@ class Stopped:
 
 
 @contextmanager
-def stopping() -> Iterator[Stopped]:
-    """Within, Ctrl-C and SIGTERM only say that it is time to stop."""
-    stopped = Stopped()
+def stopping() -> Iterator[StopSignal]:
+    """Handle SIGINT and SIGTERM in the block of a `with` statement, by recording them in the `StopSignal`."""
+    stopped = StopSignal()
     before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped
@@ -50,9 +50,12 @@ def stopping() -> Iterator[Stopped]:
             signal.signal(number, handler)
 
 
-def follow(followed: Followed, metrics: str | None) -> tuple[Outcome, int]:
-    """Follows until it is stopped. Returns what was found, and the exit code."""
-    from tocsin.spark.metrics import published
+def follow(followed: FollowRun, metrics: str | None) -> tuple[RunReport, int]:
+    """Process new events until SIGINT or SIGTERM. Return the report and the exit code.
+
+    `metrics` is the file or the local port for Prometheus metrics.
+    """
+    from tocsin.spark.listener import published
 
     begun = perf_counter()
     counters = followed.counters
@@ -68,26 +71,26 @@ def follow(followed: Followed, metrics: str | None) -> tuple[Outcome, int]:
         "bad_lines": counters.bad_lines,
     }
     seconds = perf_counter() - begun
-    outcome = Outcome(counts, counters.by_rule, None, counters.letters, [], seconds, counters.reasons, counters.span)
-    return outcome, 130 if stopped.by == signal.SIGINT else 0
+    report = RunReport(counts, counters.by_rule, None, counters.letters, [], seconds, counters.reasons, counters.span)
+    return report, 130 if stopped.by == signal.SIGINT else 0
 
 
-def _watch(followed: Followed, stopped: Stopped) -> None:
+def _watch(followed: FollowRun, stopped: StopSignal) -> None:
     stderr = console(stderr=True)
-    said_s, said = perf_counter(), -1
+    printed_s, printed = perf_counter(), -1
     with stderr.status("starting") as status:
         while not stopped.wait(LOOK_S):
-            followed.look()
+            followed.poll()
             text = line(followed.counters)
             if stderr.is_terminal:
                 status.update(text)
-            elif perf_counter() - said_s >= SAY_S and followed.counters.batches != said:
+            elif perf_counter() - printed_s >= SAY_S and followed.counters.batches != printed:
                 showing.say(text, err=True)
-                said_s, said = perf_counter(), followed.counters.batches
+                printed_s, printed = perf_counter(), followed.counters.batches
 
 
 def line(counters: Counters) -> str:
-    """How it is going, in one line."""
+    """Return the progress of the run as a line of text."""
     if not counters.batches:
         return "waiting for the first batch"
     parts = [
@@ -105,11 +108,11 @@ def line(counters: Counters) -> str:
     return ", ".join(parts)
 
 
-def print_matches(found: pa.Table) -> None:
-    """Matches as JSON, one a line, on stdout."""
+def print_matches(matches: pa.Table) -> None:
+    """Print matches on stdout, one JSON object per line."""
     from tocsin.events.files import records
 
-    for record in records(found):
+    for record in records(matches):
         showing.say(showing.as_json(record))
 
 

@@ -1,6 +1,8 @@
-"""How does `tocsin run` run? In this process, on Spark over what is there, or on Spark following what comes.
+"""Run rules over events, for `tocsin run`.
 
-What has a run found? The same for every engine, and as JSON for scripts; and how the engine in this process runs.
+The rules run in this process (`run_embedded`), on Spark over existing events (`once`), or on Spark over new events as
+they arrive (`follow`). Each way produces a `RunReport`, which is printed as text or as JSON. `reasons` explains
+matches, for `tocsin why`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from tocsin.cli import console as showing
-from tocsin.cli.console import console, found_by_rule, rate
+from tocsin.cli.console import console, matches_by_rule, rate
 from tocsin.errors import RuleError, TocsinError
 
 if TYPE_CHECKING:
@@ -31,12 +33,16 @@ if TYPE_CHECKING:
 
 EXAMPLES = 3
 CHUNK_ROWS = 100_000
-"""No more than a detector keeps dead letters, so that none is lost if all events are bad."""
+"""The number of events that are pushed at a time.
+
+It is at most the number of dead letters (rejected events) that a detector keeps, so that no dead letter is lost even if
+all events are bad.
+"""
 
 
 @dataclass
-class Outcome:
-    """Counts, the first matches, and examples of what was set aside."""
+class RunReport:
+    """The result of a run: counts, the first matches, and examples of rejected events (dead letters)."""
 
     counts: dict[str, int]
     by_rule: Counter[str]
@@ -45,24 +51,27 @@ class Outcome:
     examples: list[str]
     seconds: float
     reasons: Counter[str] = field(default_factory=Counter)
-    """How many dead letters there are for each reason."""
+    """The number of dead letters for each reason."""
     span: tuple[int, int] | None = None
     """The first and the last time of the events (µs)."""
 
 
-def as_json(outcome: Outcome, matches: str | None, dead_letters: str | None) -> dict[str, Any]:
-    """The outcome for scripts."""
+def as_json(report: RunReport, matches: str | None, dead_letters: str | None) -> dict[str, Any]:
+    """Return the report as data for JSON.
+
+    If the matches or the dead letters were written to a file, the data has the path of the file instead.
+    """
     from tocsin.events.files import records
 
     return {
-        "counts": outcome.counts,
-        "by_rule": dict(outcome.by_rule),
-        "seconds": round(outcome.seconds, 6),
-        "events_per_second": round(outcome.counts["events"] / max(outcome.seconds, 1e-9)),
-        "matches": matches or (records(outcome.shown) if outcome.shown is not None else None),
-        "dead_letters": dead_letters or outcome.examples,
-        "reasons": dict(outcome.reasons.most_common()),
-        "span": outcome.span and [showing.moment(ts) for ts in outcome.span],
+        "counts": report.counts,
+        "by_rule": dict(report.by_rule),
+        "seconds": round(report.seconds, 6),
+        "events_per_second": round(report.counts["events"] / max(report.seconds, 1e-9)),
+        "matches": matches or (records(report.shown) if report.shown is not None else None),
+        "dead_letters": dead_letters or report.examples,
+        "reasons": dict(report.reasons.most_common()),
+        "span": report.span and [showing.moment(ts) for ts in report.span],
     }
 
 
@@ -75,16 +84,20 @@ def detect_embedded(
     limit: int,
     ts_unit: str | None,
     locations: EventFiles | None = None,
-) -> Outcome:
-    """Runs in this process, and writes or keeps what comes out."""
+) -> RunReport:
+    """Push all events of `source` to `detector`, and return a report.
+
+    Matches and dead letters are written to files if paths are given. `locations` are location updates for moving
+    queries, which are pushed first.
+    """
     from tocsin.engine.moving.detector import MovingDetector
     from tocsin.events.files import TableWriter
 
     for path in (matches, dead_letters):
         if path is not None and path.resolve() in {file.resolve() for file in source.paths}:
-            raise TocsinError(f"{path} is one of the files of events; write somewhere else")
+            raise TocsinError(f"{path} is one of the event files; choose another output")
     with ExitStack() as stack:
-        taking = Taking(
+        builder = ReportBuilder(
             limit,
             stack.enter_context(TableWriter(matches)) if matches else None,
             stack.enter_context(TableWriter(dead_letters)) if dead_letters else None,
@@ -92,18 +105,18 @@ def detect_embedded(
         if locations is not None:
             assert isinstance(detector, MovingDetector)
             for chunk in locations.chunks(CHUNK_ROWS):
-                taking.take(detector.locate(chunk.table))
-                taking.set_aside(detector.dead_letters(), chunk.bad)
-        seconds = _drive(detector, source, taking, ts_unit)
-    counts = {**detector.counts, "bad_lines": taking.bad_lines}
-    return Outcome(
-        counts, taking.by_rule, taking.shown(), taking.dead, taking.examples, seconds, taking.reasons, taking.span
+                builder.take(detector.locate(chunk.table))
+                builder.set_aside(detector.dead_letters(), chunk.bad)
+        seconds = _drive(detector, source, builder, ts_unit)
+    counts = {**detector.counts, "bad_lines": builder.bad_lines}
+    return RunReport(
+        counts, builder.by_rule, builder.shown(), builder.dead, builder.examples, seconds, builder.reasons, builder.span
     )
 
 
 @dataclass
-class Taking:
-    """What a run in this process has found so far."""
+class ReportBuilder:
+    """Collects the parts of a `RunReport` while a run in this process makes progress, and writes the output files."""
 
     limit: int
     matches_to: TableWriter | None
@@ -115,20 +128,20 @@ class Taking:
     examples: list[str] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     span: tuple[int, int] | None = None
-    kept: list[pa.Table] = field(default_factory=list)
+    tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, table: pa.Table) -> None:
-        """Takes matches as they become certain."""
-        if not self.kept or (table.num_rows and self.matches < self.limit):
-            self.kept.append(table.slice(0, max(0, self.limit - self.matches)))
-        found = found_by_rule(table)
-        self.matches += sum(found.values())
-        self.by_rule.update(found)
+        """Count the matches in `table`, keep the first of them, and write them all to the file, if there is one."""
+        if not self.tables or (table.num_rows and self.matches < self.limit):
+            self.tables.append(table.slice(0, max(0, self.limit - self.matches)))
+        result = matches_by_rule(table)
+        self.matches += sum(result.values())
+        self.by_rule.update(result)
         if self.matches_to:
             self.matches_to.write(table)
 
     def set_aside(self, letters: pa.Table, bad: list[BadLine]) -> None:
-        """Takes late and bad events, and lines that are no events."""
+        """Count dead letters and lines that cannot be read, and write both to the file, if there is one."""
         import pyarrow as pa
 
         from tocsin.events.dead_letters import count_reasons
@@ -146,43 +159,45 @@ class Taking:
             self.dead_to.write(letters)
 
     def at(self, ts: Any) -> None:
-        """Takes the times of events (µs)."""
+        """Extend the time span of the events by their times `ts` (µs)."""
         if len(ts):
             first, last = int(ts.min()), int(ts.max())
             self.span = (first, last) if self.span is None else (min(self.span[0], first), max(self.span[1], last))
 
     def shown(self) -> pa.Table:
-        """The first matches."""
+        """Return the first matches of the run as a table."""
         import pyarrow as pa
 
-        return pa.concat_tables(self.kept)
+        return pa.concat_tables(self.tables)
 
 
-def _drive(detector: Detector | MovingDetector, source: EventFiles, taking: Taking, ts_unit: str | None) -> float:
-    """Sends all events through the detector, with a progress bar on a terminal. Returns the seconds it took."""
+def _drive(
+    detector: Detector | MovingDetector, source: EventFiles, builder: ReportBuilder, ts_unit: str | None
+) -> float:
+    """Push all events to the detector, with a progress bar on a terminal. Return the elapsed seconds."""
     from tocsin.events.reader import times_us
 
     start = perf_counter()
     with _progress(source.bytes_total) as advance:
         for chunk in source.chunks(CHUNK_ROWS):
-            taking.at(times_us(chunk.table[source.names["ts"]], ts_unit))
-            taking.take(detector.push(chunk.table))
-            taking.set_aside(detector.dead_letters(), chunk.bad)
-            advance(chunk.bytes_read, detector.counts["events"], taking.matches)
-        taking.take(detector.finish())
-        taking.set_aside(detector.dead_letters(), [])
+            builder.at(times_us(chunk.table[source.names["ts"]], ts_unit))
+            builder.take(detector.push(chunk.table))
+            builder.set_aside(detector.dead_letters(), chunk.bad)
+            advance(chunk.bytes_read, detector.counts["events"], builder.matches)
+        builder.take(detector.finish())
+        builder.set_aside(detector.dead_letters(), [])
     return perf_counter() - start
 
 
 @contextmanager
 def _progress(bytes_total: int) -> Iterator[Any]:
-    """A function to call with the bytes read, events and matches so far."""
+    """Show a progress bar. Yield a function that updates the bytes read, the events and the matches."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     stderr = console(stderr=True)
-    what = TextColumn("{task.fields[events]:,} events  {task.fields[rate]}  {task.fields[matches]:,} matches")
+    progress = TextColumn("{task.fields[events]:,} events  {task.fields[rate]}  {task.fields[matches]:,} matches")
     bar = Progress(
-        BarColumn(), TaskProgressColumn(), what, console=stderr, transient=True, disable=not stderr.is_terminal
+        BarColumn(), TaskProgressColumn(), progress, console=stderr, transient=True, disable=not stderr.is_terminal
     )
     start = perf_counter()
     with bar:
@@ -196,21 +211,21 @@ def _progress(bytes_total: int) -> Iterator[Any]:
 
 
 ALL_US = 2**59
-"""A delay within which all events are."""
+"""A delay that is longer than any time span of events."""
 LOCATIONS_OPTIONAL = ("type", "seq", "id")
-"""Columns that location updates need not have."""
+"""The columns that files of location updates need not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What the options of `tocsin run` say."""
+class RunOptions:
+    """The options of `tocsin run`."""
 
     rules: Path
     events: str
     matches: str | None
     dead_letters: str | None
     names: dict[str, Any]
-    """What the columns type, ts, seq and id are called."""
+    """The names of the columns type, ts, seq and id."""
     ts_unit: str | None
     delay: str | None
     limit: int
@@ -230,51 +245,51 @@ class Wanted:
 
         return Columns(**self.names, ts_unit=self.ts_unit)
 
-    def tell(self, outcome: Outcome) -> int:
-        """Prints what was found, and returns the exit code: 1 if rows were rejected that must not be."""
+    def print_report(self, report: RunReport) -> int:
+        """Print the report and return the exit code, which is 1 if `strict` is true and events were rejected."""
         if self.as_json:
-            showing.say(showing.as_json(as_json(outcome, self.matches, self.dead_letters)))
+            showing.say(showing.as_json(as_json(report, self.matches, self.dead_letters)))
         else:
-            if self.matches is None and self.limit and outcome.shown is not None:
-                showing.show(outcome.shown, outcome.counts["matches"])
-            showing.summary(outcome, self.matches, self.dead_letters)
-        return 1 if self.strict and outcome.dead else 0
+            if self.matches is None and self.limit and report.shown is not None:
+                showing.show(report.shown, report.counts["matches"])
+            showing.summary(report, self.matches, self.dead_letters)
+        return 1 if self.strict and report.dead else 0
 
 
-def run_embedded(ruleset: RuleSet, wanted: Wanted) -> int:
-    """The run in this process. Returns the exit code."""
-    from tocsin.kernels.cache import telling
+def run_embedded(ruleset: RuleSet, options: RunOptions) -> int:
+    """Run rules in this process, and print the report. Return the exit code."""
+    from tocsin.kernels.cache import on_compile
 
-    with telling(lambda: showing.remark("compiling the engine: once, for a minute or two")):
-        return _embedded(ruleset, wanted)
+    with on_compile(lambda: showing.notice("compiling the engine (only once, takes a minute or two)")):
+        return _embedded(ruleset, options)
 
 
-def _embedded(ruleset: RuleSet, wanted: Wanted) -> int:
+def _embedded(ruleset: RuleSet, options: RunOptions) -> int:
     from tocsin.events.files import open_events
 
-    for address in (wanted.events, wanted.locations, wanted.matches, wanted.dead_letters):
+    for address in (options.events, options.locations, options.matches, options.dead_letters):
         if address is not None and "://" in address:
-            raise TocsinError(f"{address} is for Spark: --engine embedded reads and writes files")
-    source = open_events(wanted.events, declared=declared_kinds(ruleset), ts_unit=wanted.ts_unit, **wanted.names)
-    with showing.console(stderr=True).status("looking at the columns and times of the events"):
-        disorder_us = source.disorder_us(wanted.ts_unit)
-    names: dict[str, Any] = {**wanted.names, "ts_unit": wanted.ts_unit}
+            raise TocsinError(f"{address} needs Spark: --engine embedded reads and writes only files")
+    source = open_events(options.events, declared=declared_kinds(ruleset), ts_unit=options.ts_unit, **options.names)
+    with showing.console(stderr=True).status("reading the columns and times of the events"):
+        disorder_us = source.disorder_us(options.ts_unit)
+    names: dict[str, Any] = {**options.names, "ts_unit": options.ts_unit}
     locations = None
     if ruleset.interests:
-        # Ranges need location updates before the events in them, in whichever files these are: all are put in order.
-        detector = ruleset.detector(delay=ALL_US, history=wanted.history or ALL_US, **names)
-        if wanted.locations is not None:
+        # A range needs its location updates before the events in the range, so all files are sorted together.
+        detector = ruleset.detector(delay=ALL_US, history=options.history or ALL_US, **names)
+        if options.locations is not None:
             declared, optional = declared_kinds(ruleset), LOCATIONS_OPTIONAL
-            locations = open_events(wanted.locations, declared=declared, optional=optional, **names)
+            locations = open_events(options.locations, declared=declared, optional=optional, **names)
     else:
-        # Files are sorted: events wait for as long as the files are out of order, and none is late.
+        # The delay is as long as any event in the files is late, so that no event is rejected as late.
         detector = ruleset.detector(delay=disorder_us, **names)
-    places = [Path(path) if path else None for path in (wanted.matches, wanted.dead_letters)]
-    with named(wanted.rules):
-        outcome = detect_embedded(
-            detector, source, *places, limit=wanted.limit, ts_unit=wanted.ts_unit, locations=locations
+    outputs = [Path(path) if path else None for path in (options.matches, options.dead_letters)]
+    with errors_in(options.rules):
+        report = detect_embedded(
+            detector, source, *outputs, limit=options.limit, ts_unit=options.ts_unit, locations=locations
         )
-    return wanted.tell(outcome)
+    return options.print_report(report)
 
 
 def reasons(
@@ -287,90 +302,99 @@ def reasons(
     names: Mapping[str, Any],
     ts_unit: str | None,
 ) -> list[Reason]:
-    """Why the match of an id was found, or what became of the rules at an event."""
+    """Explain the match with the id `id`, or why rules did not match at an event.
+
+    The event is given by its id `id`, or by its time `at` (µs). If `rule` is given, only this rule is explained.
+    """
     import pyarrow as pa
 
     from tocsin.events.files import open_events
 
     source = open_events(events, declared=declared_kinds(ruleset), ts_unit=ts_unit, **names)
     chunks = list(source.chunks())
-    with named(path):
+    with errors_in(path):
         evidence = ruleset.evidence(pa.concat_tables([chunk.table for chunk in chunks]), **names, ts_unit=ts_unit)
         if rejected := sum(len(chunk.bad) for chunk in chunks) + evidence.rejected.num_rows:
-            told = f"{showing.count(rejected, 'row')} of {events} rejected: tocsin run says why, with --dead-letters"
-            showing.say(told, err=True)
+            message = (
+                f"{showing.count(rejected, 'row')} of {events} rejected; see the reasons with tocsin run --dead-letters"
+            )
+            showing.say(message, err=True)
         if id is not None and evidence.has_match(id):
             return [evidence.why(id)]
         return evidence.why_not(id, at, rule)
 
 
-def once(ruleset: RuleSet, wanted: Wanted) -> int:
-    """The run on Spark over what is there. Returns the exit code."""
+def once(ruleset: RuleSet, options: RunOptions) -> int:
+    """Run rules on Spark over existing events, and print the report. Return the exit code."""
     from tocsin.spark import connectors, runs, sessions
     from tocsin.spark.names import exact
 
-    _check_places(wanted)
-    with sessions.plainly(), named(wanted.rules), showing.console(stderr=True).status("starting Spark") as status:
-        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
+    _check_outputs(options)
+    with (
+        sessions.plain_errors(),
+        errors_in(options.rules),
+        showing.console(stderr=True).status("starting Spark") as status,
+    ):
+        session = runs.connect(options.master, options.slots, (options.events, options.locations, options.matches))
         with exact(session):
-            status.update(showing.waiting(f"reading {wanted.events}"))
-            source = connectors.table(session, wanted.events, wanted.columns, ruleset.types)
+            status.update(showing.status_text(f"reading {options.events}"))
+            source = connectors.open_table(session, options.events, options.columns, ruleset.types)
             locations = None
-            if wanted.locations is not None:
+            if options.locations is not None:
                 types, optional = ruleset.types, LOCATIONS_OPTIONAL
-                locations = connectors.table(session, wanted.locations, wanted.columns, types, optional)
-            found = runs.once(
+                locations = connectors.open_table(session, options.locations, options.columns, types, optional)
+            result = runs.run_once(
                 ruleset,
                 source,
-                wanted.columns,
+                options.columns,
                 locations=locations,
-                history=wanted.history,
-                slots=wanted.slots,
-                matches=wanted.matches,
-                dead_letters=wanted.dead_letters,
-                limit=wanted.limit,
+                history=options.history,
+                slots=options.slots,
+                matches=options.matches,
+                dead_letters=options.dead_letters,
+                limit=options.limit,
             )
-    return wanted.tell(
-        Outcome(
-            found.counts, found.by_rule, found.shown, found.dead, found.examples, found.seconds, found.reasons,
-            found.span,
+    return options.print_report(
+        RunReport(
+            result.counts, result.by_rule, result.shown, result.dead, result.examples, result.seconds, result.reasons,
+            result.span,
         )
     )  # fmt: skip
 
 
-def follow(ruleset: RuleSet, wanted: Wanted) -> int:
-    """The run on Spark that goes on. Returns the exit code."""
+def follow(ruleset: RuleSet, options: RunOptions) -> int:
+    """Run rules on Spark over new events until the run is stopped, and print the report. Return the exit code."""
     from tocsin.cli import follow as following
     from tocsin.ruleset import duration_us
     from tocsin.spark import runs, sessions
     from tocsin.spark.names import exact
 
-    _check_places(wanted)
-    checkpoint = wanted.checkpoint or default_checkpoint(wanted.rules, wanted.matches)
+    _check_outputs(options)
+    checkpoint = options.checkpoint or default_checkpoint(options.rules, options.matches)
     showing.say(f"checkpoint: {checkpoint}", err=True)
-    what = runs.Follow(
-        wanted.events,
-        wanted.columns,
+    follow_options = runs.FollowOptions(
+        options.events,
+        options.columns,
         checkpoint,
-        delay_us=duration_us(wanted.delay or 0),
-        slots=wanted.slots,
-        matches=wanted.matches,
-        dead_letters=wanted.dead_letters,
-        changes=wanted.changes,
-        locations=wanted.locations,
-        history=wanted.history,
-        printed=None if wanted.as_json else following.print_matches,
-        said=lambda text: showing.say(text, err=True),
+        delay_us=duration_us(options.delay or 0),
+        slots=options.slots,
+        matches=options.matches,
+        dead_letters=options.dead_letters,
+        changes=options.changes,
+        locations=options.locations,
+        history=options.history,
+        print_matches=None if options.as_json else following.print_matches,
+        log=lambda text: showing.say(text, err=True),
     )
-    with sessions.plainly(), named(wanted.rules):
-        session = runs.connect(wanted.master, wanted.slots, (wanted.events, wanted.locations, wanted.matches))
+    with sessions.plain_errors(), errors_in(options.rules):
+        session = runs.connect(options.master, options.slots, (options.events, options.locations, options.matches))
         with exact(session):
-            outcome, code = following.follow(runs.Followed(ruleset, session, what), wanted.metrics)
-    return wanted.tell(outcome) or code
+            report, code = following.follow(runs.FollowRun(ruleset, session, follow_options), options.metrics)
+    return options.print_report(report) or code
 
 
 def default_checkpoint(rules: Path, matches: str | None) -> str:
-    """Where a run that follows keeps its state if nobody says.
+    """Return the default folder of the checkpoint of a --follow run.
 
     >>> default_checkpoint(Path("rules/fire.tesla"), "fires/"), default_checkpoint(Path("rules/fire.tesla"), None)
     ('fires/.checkpoint', '.tocsin/fire')
@@ -381,28 +405,31 @@ def default_checkpoint(rules: Path, matches: str | None) -> str:
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Says in which file a mistake in the rules is."""
+def errors_in(path: Path) -> Iterator[None]:
+    """Add the path of the rules to each `RuleError` that the block of a `with` statement raises."""
     try:
         yield
     except RuleError as error:
         raise TocsinError(f"{path}: {error}") from None
 
 
-def _check_places(wanted: Wanted) -> None:
-    """Fails if something is to be written among the events."""
-    for path in (wanted.matches, wanted.dead_letters):
-        if path is None or "://" in path or "://" in wanted.events:
+def _check_outputs(options: RunOptions) -> None:
+    """Raise if an output file is one of the event files, or is in the folder of the events."""
+    for path in (options.matches, options.dead_letters):
+        if path is None or "://" in path or "://" in options.events:
             continue
-        source, place = Path(wanted.events).resolve(), Path(path).resolve()
-        if source == place and source.is_file():
-            raise TocsinError(f"{path} is one of the files of events; write somewhere else")
-        if source.is_dir() and place.is_relative_to(source):
-            raise TocsinError(f"{path} is in the folder of events; write somewhere else")
+        source, output = Path(options.events).resolve(), Path(path).resolve()
+        if source == output and source.is_file():
+            raise TocsinError(f"{path} is one of the event files; choose another output")
+        if source.is_dir() and output.is_relative_to(source):
+            raise TocsinError(f"{path} is in the folder of events; choose another output")
 
 
 def declared_kinds(ruleset: RuleSet) -> dict[str, Kind]:
-    """What the attributes hold that the rules declare with one kind for all types."""
+    """Return the kinds of the attributes that the rules declare, by name.
+
+    An attribute that has different kinds in different types is left out.
+    """
     kinds: dict[str, set[Kind]] = defaultdict(set)
     for type in ruleset.types.values():
         for name, kind in type.attributes:

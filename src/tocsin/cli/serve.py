@@ -1,6 +1,6 @@
-"""`tocsin serve` and `tocsin token`.
+"""Run the HTTP service, and create tokens for it: `tocsin serve` and `tocsin token`.
 
-`tocsin serve` and `tocsin token`: their options.
+The docstrings of `serve` and `token` are the texts of `--help`.
 """
 
 from __future__ import annotations
@@ -24,61 +24,63 @@ from tocsin.cli.options import Engine
 from tocsin.errors import TocsinError
 
 
-class Clock(StrEnum):
-    """What time is, for a service."""
+class ServiceClock(StrEnum):
+    """The clock of a service, which is driven by the times of events or is the wall clock."""
 
     EVENTS = "events"
     WALL = "wall"
 
 
-Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
+Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The folder for all data of the service.")]
 
 
 def serve(
     data: Folder = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 is any that is free.")] = 8321,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 8321,
     name: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A name that others call it by; may be repeated.")
+        list[str] | None, typer.Option(metavar="HOST", help="An allowed host name of the service; may be repeated.")
     ] = None,
-    no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Everyone on this machine may do everything.")] = False,
-    delay: Annotated[str, typer.Option(help="How much later than others an event may come.")] = "1 s",
+    no_tokens: Annotated[
+        bool, typer.Option("--no-tokens", help="Allow all requests from this machine without a token.")
+    ] = False,
+    delay: Annotated[str, typer.Option(help="How late events may arrive.")] = "1 s",
     ahead: Annotated[
-        str, typer.Option(help="How far ahead of this machine's clock an event may be; others are rejected.")
+        str, typer.Option(help="How far event times may be ahead of this machine's clock; later events are rejected.")
     ] = "1 min",
     clock: Annotated[
-        Clock, typer.Option(help="What time is: what events say, or what the clock on the wall says.")
-    ] = Clock.EVENTS,
+        ServiceClock, typer.Option(help="Whether time comes from the events or from the wall clock.")
+    ] = ServiceClock.EVENTS,
     private_callbacks: Annotated[
-        bool, typer.Option("--private-callbacks", help="Webhooks may go to addresses inside of this network.")
+        bool, typer.Option("--private-callbacks", help="Allow webhooks to private network addresses.")
     ] = False,
     engine: Annotated[
         Engine | None,
         typer.Option(
-            help="Where rules run: on Spark, or in this process, which answers in milliseconds.",
-            show_default="that of the folder; Spark for a new one; embedded with --demo",
+            help="Run rules on Spark, or embedded in this process, with latencies of milliseconds.",
+            show_default="the folder's engine; Spark for a new folder; embedded with --demo",
         ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where Spark runs.", show_default="all cores of this machine")
+        str | None, typer.Option(metavar="URL", help="The Spark master.", show_default="all cores of this machine")
     ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="With fires in made-up readings, live.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Publish generated sensor readings with fires.")] = False,
 ) -> None:
-    """Serve rules over HTTP: events in, matches out, and a console to look at them.
+    """Serve rules over HTTP: publish events, get matches, and inspect both in a web console.
 
-    Everything is in one folder and survives a crash; without --data it is gone at the end. The first start makes a
-    token with all roles and shows it once; 'tocsin token' makes others.
+    All data is in one folder and survives a crash; without --data it is deleted at exit. The first start prints a token
+    with all roles, once; create others with 'tocsin token'.
 
-    [bold]Look:[/bold]  tocsin serve --demo
+    [bold]Try it:[/bold]  tocsin serve --demo
 
-    [bold]Keep:[/bold]  tocsin serve --data fires/ --delay "5 s"
+    [bold]With a data folder:[/bold]  tocsin serve --data fires/ --delay "5 s"
 
     [bold]Without Spark:[/bold]  tocsin serve --data fires/ --engine embedded
     """
     from tocsin.ruleset import duration_us
 
     run_service(
-        Wanted(
+        ServeOptions(
             folder=data,
             host=host,
             port=port,
@@ -96,17 +98,20 @@ def serve(
 
 
 def token(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder of the service.")],
-    name: Annotated[str, typer.Option(help="Whom it is for.")],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data folder of the service.")],
+    name: Annotated[str, typer.Option(help="The name of the token.")],
     role: Annotated[
         list[str] | None,
         typer.Option(help="publish, subscribe or deploy; may be repeated.", show_default="all three"),
     ] = None,
     events_per_s: Annotated[
-        float | None, typer.Option(min=1, help="How many events a second it may publish.", show_default=False)
+        float | None,
+        typer.Option(min=1, help="The number of events per second that it may publish.", show_default=False),
     ] = None,
 ) -> None:
-    """Make a token for a service, which reads it when it starts. It is printed once, and kept nowhere.
+    """Create a token for a service.
+
+    The token is printed once and not stored. The service reads new tokens when it starts.
 
     [bold]Example:[/bold]  tocsin token --data fires/ --name sensors --role publish
     """
@@ -118,8 +123,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the options say."""
+class ServeOptions:
+    """The options of `tocsin serve`."""
 
     folder: Path | None
     host: str
@@ -132,64 +137,67 @@ class Wanted:
     private_callbacks: bool
     demo: bool
     engine: str | None = None
-    """If not said: that of the folder; Spark for a new one; embedded for the demo."""
+    """The engine. None means the engine of the folder or, for a new folder, Spark, or `embedded` with the demo."""
     master: str | None = None
 
 
-class Plain(logging.Formatter):
-    """Log lines that do nothing to a terminal, whatever users send."""
+class EscapingFormatter(logging.Formatter):
+    """Formats log lines with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         return console.lines(super().format(record))
 
 
-def run_service(wanted: Wanted) -> None:
-    """Runs the service until SIGTERM, or until Ctrl-C, which is a `KeyboardInterrupt` when all is saved."""
+def run_service(options: ServeOptions) -> None:
+    """Run the service until SIGTERM or Ctrl-C, and save its state.
+
+    After Ctrl-C, raise `KeyboardInterrupt` when the state is saved.
+    """
     try:
         from tocsin.service.web_app import create
     except ImportError as error:
-        raise TocsinError(f"the service needs more packages ({error.name}): pip install 'tocsin[service]'") from None
+        raise TocsinError(f"the service needs the package {error.name}: pip install 'tocsin[service]'") from None
     from tocsin.service.demo import Demo
     from tocsin.service.service import Options, Service, engine_of
     from tocsin.service.tokens import Role, Tokens
-    from tocsin.service.web_access import Place
+    from tocsin.service.web_access import AppState
     from tocsin.service.web_app import listen, server
     from tocsin.service.webhooks import Webhooks
 
     logging.basicConfig(level=logging.WARNING)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(Plain("%(asctime)s %(levelname)s %(message)s"))
-    if wanted.open_to_all and wanted.host not in LOOPBACK:
-        raise TocsinError("a service that others can reach needs tokens: leave --no-tokens out")
+        handler.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    if options.open_to_all and options.host not in LOOPBACK:
+        raise TocsinError("--no-tokens is only allowed on a loopback address")
     with ExitStack() as stack:
-        folder = wanted.folder
+        folder = options.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-serve-")))
         try:
-            listener = listen(wanted.host, wanted.port)
+            listener = listen(options.host, options.port)
         except OSError as error:
-            raise TocsinError(f"{wanted.host}:{wanted.port} cannot be listened on: {error.strerror}") from None
+            raise TocsinError(f"cannot listen on {options.host}:{options.port}: {error.strerror}") from None
         stack.callback(listener.close)
-        tokens = None if wanted.open_to_all else Tokens(folder / "tokens")
+        tokens = None if options.open_to_all else Tokens(folder / "tokens")
         secret = tokens.issue("owner", Role) if tokens is not None and not len(tokens) else None
-        engine = wanted.engine or engine_of(folder) or ("embedded" if wanted.demo else "spark")
-        if wanted.master is not None and engine != "spark":
-            raise TocsinError("--master is for --engine spark")
-        what = "starting Spark" if engine == "spark" else "compiling kernels where that is not done yet"
-        console.say(f"engine: {engine}; reading the log, {what}", err=True)
-        options = Options(
-            delay_us=wanted.delay_us,
-            ahead_us=wanted.ahead_us,
-            clock=wanted.clock,
+        engine = options.engine or engine_of(folder) or ("embedded" if options.demo else "spark")
+        if options.master is not None and engine != "spark":
+            raise TocsinError("--master needs --engine spark")
+        step = "starting Spark" if engine == "spark" else "compiling kernels if needed"
+        console.say(f"engine: {engine}; reading the log, {step}", err=True)
+        service_options = Options(
+            delay_us=options.delay_us,
+            ahead_us=options.ahead_us,
+            clock=options.clock,
             engine=engine,
-            master=wanted.master,
+            master=options.master,
         )
-        service = Service(folder, options)
+        service = Service(folder, service_options)
         stack.callback(service.close)
         if engine == "embedded":
             _warm()
         gc.collect()
-        gc.freeze()  # what is there now stays: the collector need not look at it again and again
+        gc.freeze()  # exclude long-lived objects from garbage collection
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{port}"
@@ -197,13 +205,13 @@ def run_service(wanted: Wanted) -> None:
             console.say(f"token with all roles (shown once): {secret}", err=True)
         console.say(f"console: {address}/{'' if secret is None else '#token=' + secret}", err=True)
         console.say(f"API: {address}/docs", err=True)
-        console.say(f"data: {folder}{' (temporary)' if wanted.folder is None else ''}", err=True)
-        hosts = frozenset({*LOOPBACK, wanted.host, *wanted.names})
-        demo = Demo(service) if wanted.demo else None
+        console.say(f"data: {folder}{' (temporary)' if options.folder is None else ''}", err=True)
+        hosts = frozenset({*LOOPBACK, options.host, *options.names})
+        demo = Demo(service) if options.demo else None
 
         async def run() -> None:
-            webhooks = Webhooks(folder / "webhooks", service.matches, allow_private=wanted.private_callbacks)
-            running = server(create(Place(service, webhooks, tokens, hosts)))
+            webhooks = Webhooks(folder / "webhooks", service.matches, allow_private=options.private_callbacks)
+            running = server(create(AppState(service, webhooks, tokens, hosts)))
             if demo is not None:
                 await asyncio.to_thread(demo.start)
             await running.serve(sockets=[listener])
@@ -229,7 +237,7 @@ def run_service(wanted: Wanted) -> None:
 
 
 def _warm() -> None:
-    """Compiles what the first events would wait for."""
+    """Run a small rule, so that the kernels are compiled before the first events arrive."""
     from tocsin import Event, rules
 
     detector = rules("define Warm() from A(x>1.0) and last B(x>1.0) within 1 s from A").detector()
@@ -239,12 +247,15 @@ def _warm() -> None:
 
 
 def issue(folder: Path, name: str, roles: list[str], events_per_s: float | None) -> None:
-    """Makes a token and prints it."""
+    """Create a token for the service with the data folder `folder`, and print the token.
+
+    Without `roles`, the token has all roles.
+    """
     from tocsin.service.tokens import EVENTS_PER_S, Role, Tokens
 
-    known = [str(role) for role in Role]
+    all_roles = [str(role) for role in Role]
     for role in roles:
-        if role not in known:
-            raise typer.BadParameter(f"a role is one of {', '.join(known)}", param_hint="--role")
+        if role not in all_roles:
+            raise typer.BadParameter(f"the role must be one of {', '.join(all_roles)}", param_hint="--role")
     tokens = Tokens(folder / "tokens")
-    console.say(tokens.issue(name, map(Role, roles or known), events_per_s or EVENTS_PER_S))
+    console.say(tokens.issue(name, map(Role, roles or all_roles), events_per_s or EVENTS_PER_S))

@@ -1,8 +1,7 @@
-"""`tocsin simulate`: a scenario under each of its strategies, as a table, as JSON, as a picture.
+"""Run the commands `tocsin simulate`, `tocsin study` and `tocsin demo`.
 
-Fires in a million events: made up, written as Parquet, and found by Spark.
-
-`tocsin study`: progress while it runs, then the claims.
+`simulate` runs a scenario once for each strategy, `study` repeats the evaluation of a paper, and `demo` detects fires
+in generated events on Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ WARM_ROWS = 20_000
 
 
 def demo(events: int, seed: int, master: str) -> None:
-    """Makes events, starts Spark, and shows what three rules find."""
+    """Generate events, detect fires in them with three rules on Spark, and print the matches."""
     import pyarrow.parquet as pq
 
     import tocsin
@@ -37,42 +36,47 @@ def demo(events: int, seed: int, master: str) -> None:
     ruleset = tocsin.rules(text)
     areas = max(1, min(1_000, events // 1_000))
     with (
-        sessions.plainly(),
+        sessions.plain_errors(),
         tempfile.TemporaryDirectory(prefix="tocsin-demo-") as folder,
-        ThreadPoolExecutor(1) as beside,
+        ThreadPoolExecutor(1) as executor,
         console(stderr=True).status("starting Spark, compiling kernels"),
     ):
         begun = perf_counter()
-        starting = beside.submit(runs.connect, master, None, ())
+        starting = executor.submit(runs.connect, master, None, ())
         table = fire_events(events, areas=areas, rate=areas / 10, seed=seed)
-        first, all_of_it = Path(folder) / "first.parquet", Path(folder) / "events.parquet"
+        first, everything = Path(folder) / "first.parquet", Path(folder) / "events.parquet"
         pq.write_table(table.slice(0, WARM_ROWS), first)
-        pq.write_table(table, all_of_it, row_group_size=max(1, events // 8))
-        # Kernels that are compiled here are found on the disk by Spark's workers.
+        pq.write_table(table, everything, row_group_size=max(1, events // 8))
+        # This compiles the kernels to disk, from where the Spark workers load them.
         warm = ruleset.detector()
         warm.push(table.slice(0, WARM_ROWS))
         warm.snapshot()
         session = starting.result()
-        runs.once(ruleset, connectors.table(session, str(first), Columns(), {}), Columns(), limit=1)
+        runs.run_once(ruleset, connectors.open_table(session, str(first), Columns(), {}), Columns(), limit=1)
         ready_s = perf_counter() - begun
-        found = runs.once(ruleset, connectors.table(session, str(all_of_it), Columns(), {}), Columns(), limit=10)
+        result = runs.run_once(
+            ruleset, connectors.open_table(session, str(everything), Columns(), {}), Columns(), limit=10
+        )
     hours = (table["ts"][-1].value - table["ts"][0].value) / 3_600e6
-    out.print(f"{events:,} events of {count(areas, 'area')} over {hours:.1f} hours, made from seed {seed}.")
-    assert found.shown is not None
-    show(found.shown, found.counts["matches"])
-    out.print("Matches: " + ", ".join(f"{rule.name} {found.by_rule[rule.name]:,}" for rule in ruleset.rules))
+    out.print(f"{events:,} events of {count(areas, 'area')} over {hours:.1f} hours, generated from seed {seed}.")
+    assert result.shown is not None
+    show(result.shown, result.counts["matches"])
+    out.print("Matches: " + ", ".join(f"{rule.name} {result.by_rule[rule.name]:,}" for rule in ruleset.rules))
     out.print(f"Spark {session.version} on {master}, ready after {ready_s:.1f} s.", highlight=False)
-    out.print(f"{events:,} events in {found.seconds:.2f} s: {rate(events, found.seconds)}")
+    out.print(f"{events:,} events in {result.seconds:.2f} s: {rate(events, result.seconds)}")
 
 
 def simulated(
     path: Path, strategies: list[str], svg: Path | None, *, as_json: bool, check: bool, goal: str = "traffic"
 ) -> bool:
-    """Runs a scenario; says whether every sink got what it should, where that is checked."""
+    """Run a scenario once for each strategy, and print the traffic and delays.
+
+    Return whether every sink got the expected matches. If `check` is false, return true.
+    """
     from tocsin.overlay.strategies import strategy
     from tocsin.simulation import scenarios
     from tocsin.simulation.checking import wrong_sinks
-    from tocsin.simulation.predictions import GOALS, best, predicted
+    from tocsin.simulation.predictions import GOALS, best, predict
     from tocsin.simulation.runs import picture, run
 
     scenario = scenarios.read(path)
@@ -81,9 +85,9 @@ def simulated(
     if len(chosen) < len(strategies) or not (strategies or scenario.strategies):
         if goal not in GOALS:
             raise TocsinError(f"there is no goal '{goal}'. {nearest(goal, GOALS)}")
-        found = predicted(scenario.sites, scenario.rates, scenario.types, scenario.rules, scenario.values)
-        pick = best(found, goal)
-        predictions = [{**asdict(one), "chosen": one is pick} for one in found]
+        result = predict(scenario.sites, scenario.rates, scenario.types, scenario.rules, scenario.values)
+        pick = best(result, goal)
+        predictions = [{**asdict(one), "chosen": one is pick} for one in result]
         chosen.append(strategy(pick.strategy))
         if not as_json:
             _show_predictions(predictions)
@@ -163,26 +167,26 @@ def _show(outcomes: list[dict[str, Any]], seconds: float) -> None:
 
 
 def _show_predictions(predictions: list[dict[str, Any]]) -> None:
-    """What was expected of each strategy, before anything ran."""
+    """Print the predicted traffic and delay of each strategy."""
     from rich.table import Table
 
     table = Table(title="Predicted from topology and rates", title_justify="left")
     for name in ("strategy", "messages/s", "delay ms", ""):
         table.add_column(name, justify="left" if name in ("strategy", "") else "right")
     for one in predictions:
-        said = "chosen" if one["chosen"] else ""
-        table.add_row(one["strategy"], f"{one['messages_per_s']:,.1f}", f"{one['delay_ms']:.2f}", said)
+        note = "chosen" if one["chosen"] else ""
+        table.add_row(one["strategy"], f"{one['messages_per_s']:,.1f}", f"{one['delay_ms']:.2f}", note)
     console().print(table)
 
 
 def _show_repairs(outcomes: list[dict[str, Any]]) -> None:
-    """What changes of the sites took."""
+    """Print the cost of the topology changes, if there were any."""
     from rich.table import Table
 
     rows = [(row["strategy"], repair) for row in outcomes for repair in row.get("repairs", ())]
     if not rows:
         return
-    table = Table(title="Changes: what it took to repair trees, tables and rules", title_justify="left")
+    table = Table(title="Topology changes: cost of repairing trees, tables and rules", title_justify="left")
     for name in ("strategy", "at s", "messages", "events sent again", "ms"):
         table.add_column(name, justify="left" if name == "strategy" else "right")
     for strategy, repair in rows:
@@ -196,7 +200,7 @@ def _show_repairs(outcomes: list[dict[str, Any]]) -> None:
 def studied(
     name: str, figure: str | None, *, quick: bool, full: bool, seeds: int, out: Path, trace: Path | None = None
 ) -> bool:
-    """Runs one study or all, and says whether every claim holds."""
+    """Run the study `name`, or all studies, and print the claims. Return whether every claim holds."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
@@ -211,10 +215,10 @@ def studied(
         with Progress(*columns, console=console(stderr=True), transient=True) as bar:
             task = bar.add_task(study.title)
 
-            def tell(which: str, done: int, total: int, study=study, bar=bar, task=task) -> None:  # type: ignore[no-untyped-def]
+            def show_progress(which: str, done: int, total: int, study=study, bar=bar, task=task) -> None:  # type: ignore[no-untyped-def]
                 bar.update(task, description=f"{study.name} {which}: {done} of {total} runs")
 
-            claims += running.run(study, scale, out, tell, figure)
+            claims += running.run(study, scale, out, show_progress, figure)
     screen = console()
     for claim in claims:
         screen.print(str(claim), markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,8 @@
-"""Arrow columns as kernels read them: in one piece, as 64-bit words, or by the addresses of what they hold."""
+"""Convert Arrow columns to the form that kernels read.
+
+Kernels read either 64-bit values with their validity, or Arrow buffers in place by their addresses. Each type keeps an
+attribute in a numbered *slot*, which types share.
+"""
 
 from __future__ import annotations
 
@@ -6,87 +10,94 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin import kernels
-from tocsin.engine.strings import FoundTexts, Texts
+from tocsin.engine.strings import StringCodes, StringDictionary
 from tocsin.events.types import Kind
 from tocsin.kernels import Array
 
 
-def words_of(column: pa.Array, kind: Kind, texts: Texts | None, found: FoundTexts | None = None) -> tuple[Array, Array]:
-    """A column as 64-bit words, and whether there is a value. Doubles that are not finite are no values.
+def column_values(
+    column: pa.Array, kind: Kind, strings: StringDictionary | None, codes: StringCodes | None = None
+) -> tuple[Array, Array]:
+    """Return `column` as 64-bit values and their validity. Doubles that are not finite are invalid.
 
-    `found`: what is known of the strings of a column already.
+    `codes` are the codes of strings in the column that are known already.
     """
     size = len(column)
     if column.null_count:
-        present = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+        valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
     else:
-        present = np.ones(size, np.uint8)
+        valid = np.ones(size, np.uint8)
     if kind == Kind.STRING:
-        assert texts is not None
-        return texts.encode(column, found), present
+        assert strings is not None
+        return strings.encode(column, codes), valid
     if kind == Kind.DOUBLE:
         doubles = (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False) + 0.0
         finite = np.isfinite(doubles)
         if not finite.all():
-            present &= finite
-        return doubles.view(np.int64), present
+            valid &= finite
+        return doubles.view(np.int64), valid
     if kind == Kind.BOOL:
-        return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64), present
+        return column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64), valid
     if kind == Kind.TIMESTAMP:
         column = column.cast(pa.int64())
     filled = column.fill_null(0) if column.null_count else column
-    return filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False), present
+    return filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False), valid
 
 
-def hexadecimal(first: Array, second: Array) -> pa.Array:
-    """Identities as they are printed, 32 digits each."""
-    data = np.empty(4 * len(first), np.uint64)
-    kernels.hexadecimal(first, second, data)
-    offsets = np.arange(0, 32 * len(first) + 1, 32, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(first), pa.py_buffer(offsets), pa.py_buffer(data))
+def hexadecimal(id_high: Array, id_low: Array) -> pa.Array:
+    """Format event ids as 32 hexadecimal digits each."""
+    data = np.empty(4 * len(id_high), np.uint64)
+    kernels.hexadecimal(id_high, id_low, data)
+    offsets = np.arange(0, 32 * len(id_high) + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(id_high), pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-class View:
-    """The columns of some events as filters read them, where they are. `types`, `ts` and `seq` are of each event."""
+class ColumnView:
+    """Gives predicates access to the columns of a batch, in place.
+
+    `types`, `ts` and `seq` have one element per event.
+    """
 
     def __init__(self, types: Array, ts: Array, seq: Array, shape: tuple[int, int]) -> None:
         self.types = types.astype(np.int32, copy=False)
         self.ts, self.seq = ts, seq
         self.column_of = np.full(shape, kernels.NONE, np.int64)
-        """For a type and a slot, the number of the column."""
+        """The number of the column that holds each (type, slot)."""
         self._columns: list[tuple[int, int, int, int]] = []
-        self._held: list[object] = []
-        """What the addresses point to."""
+        self._pinned: list[object] = []
+        """The owners of the memory that the addresses in `_columns` point to."""
 
     def __len__(self) -> int:
         return len(self.types)
 
     @property
     def columns(self) -> Array:
-        """The columns as `kernels.classify` reads them."""
+        """One row per column: (address of values, address of validity bits, first bit, whether it has doubles)."""
         return np.array(self._columns or [(0, 0, 0, 0)], np.int64)
 
-    def add_words(self, words: Array, present: Array, slot: int) -> None:
-        """A column of words that all types keep in one slot, with a byte for each that says whether it is there."""
-        words, bits = np.ascontiguousarray(words), np.packbits(present != 0, bitorder="little")
-        self._held += [words, bits]
+    def add_values(self, values: Array, valid: Array, slot: int) -> None:
+        """Add a column of values that all types keep in `slot`. `valid` has one byte per value."""
+        values, bits = np.ascontiguousarray(values), np.packbits(valid != 0, bitorder="little")
+        self._pinned += [values, bits]
         self.column_of[:, slot] = len(self._columns)
-        self._columns.append((words.ctypes.data, bits.ctypes.data, 0, 0))
+        self._columns.append((values.ctypes.data, bits.ctypes.data, 0, 0))
 
-    def add_column(self, column: pa.Array, kind: Kind, texts: Texts, slots: Array, *, all_texts: bool) -> None:
-        """A column of a batch that each type keeps in one of the slots.
+    def add_column(
+        self, column: pa.Array, kind: Kind, strings: StringDictionary, slots: Array, *, all_strings: bool
+    ) -> None:
+        """Add a column of a batch. `slots` has the slot in which each type keeps the column.
 
-        `all_texts`: every string is asked for, not only whether it is some constant of a rule.
+        If `all_strings`, every string is encoded. Otherwise only constants of rules get a code, and other strings -1.
         """
-        if kind == Kind.STRING and not all_texts:
-            words = texts.constants.find(column)
+        if kind == Kind.STRING and not all_strings:
+            values = strings.constants.find(column)
         elif kind in (Kind.DOUBLE, Kind.LONG, Kind.TIMESTAMP) and len(column):
-            words = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
+            values = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
         else:
-            words = words_of(column, kind, texts)[0]
+            values = column_values(column, kind, strings)[0]
         valid = column.buffers()[0] if column.null_count else None
-        self._held += [words, valid]
+        self._pinned += [values, valid]
         types = np.flatnonzero(slots >= 0)
         self.column_of[types, slots[types]] = len(self._columns)
         bits, first_bit = (valid.address, column.offset) if valid is not None else (0, 0)
-        self._columns.append((words.ctypes.data, bits, first_bit, int(kind == Kind.DOUBLE)))
+        self._columns.append((values.ctypes.data, bits, first_bit, int(kind == Kind.DOUBLE)))

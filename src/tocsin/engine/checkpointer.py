@@ -1,11 +1,14 @@
-"""A detector's state in pieces: how to write down, batch by batch, only what is new.
+"""Save the state of a detector incrementally, so that each checkpoint writes only what is new.
 
-The *head* is small and written each time: counters, what belongs to the last instant, and which segments there are. A
-*segment* is written once and never changed: the rows that came since the last one, the events that began to wait, and
-what consumed roles took away since. Rows have numbers that never change, so that a later segment can say which rows
-of an earlier one were consumed. A segment is dropped when no rule can reach anything in it any more. Eight segments
-of a level are merged into one of the next, so that there are few and a row is written a logarithmic number of times.
-What is the same in every batch, above all the rules, is a segment of its own.
+A checkpoint consists of a manifest and segments. The *manifest* is small and written each time. It has the counters,
+the state of the last instant, and the list of segments. A *segment* is written once and never changed. It has the rows
+that were stored since the previous segment, the events that began to wait for the watermark, and the rows that were
+consumed. Rows have stable row ids, by which a later segment names the consumed rows of earlier segments. The settings,
+above all the rules, are a separate segment.
+
+A segment is deleted when no rule can read anything in it. Eight segments of a level are merged into one segment of the
+next level. Therefore there are few segments, and each row is written a logarithmic number of times. A *full segment*
+replaces all other segments.
 """
 
 from __future__ import annotations
@@ -20,21 +23,21 @@ import pyarrow as pa
 
 from tocsin.engine.detector import Detector
 from tocsin.engine.detector_state import (
-    Snapshot,
-    State,
-    all_kept,
-    by_type,
-    instant,
-    left,
+    DetectorSnapshot,
+    PipelineState,
+    last_instant,
     pack,
+    rows_by_type,
+    saved_families,
     table_of,
-    tail_in,
+    tail_header,
     tail_of,
+    unconsumed,
     unpack,
 )
 from tocsin.engine.families.requests import used_of
-from tocsin.engine.pipeline import Consumed, Journal, Machine
-from tocsin.engine.rule_changes import Change, numbers, resume, settings
+from tocsin.engine.pipeline import Changelog, Consumed, Pipeline
+from tocsin.engine.rule_changes import RuleChange, counters, resume, settings
 from tocsin.errors import StateError
 from tocsin.events.columns import concat
 from tocsin.events.types import EventType
@@ -42,82 +45,81 @@ from tocsin.kernels import Array
 from tocsin.language.eps.ast import Statement
 from tocsin.plans.plan import Plan
 
-HEAD, SEGMENT = b"TOCHED", b"TOCSEG"
-FAN = 8
-"""How many segments of a level become one."""
-BASE = 99
-"""The level of a segment with everything: it is merged with others only when all is written anew."""
-ENDLESS_US = 2**61
-"""How long events are kept that leave when others come."""
-DEAD_MIN = 4096
-"""Fewer dead rows are not worth writing everything anew."""
+MANIFEST, SEGMENT = b"TOCHED", b"TOCSEG"
+MERGE_FACTOR = 8
+"""The number of segments of a level that are merged into one segment of the next level."""
+FULL_LEVEL = 99
+"""The level of a full segment, which is never merged with others."""
+NEVER_EXPIRES_US = 2**61
+"""The retention (µs) of events that queries hold for an unlimited time, for example in windows of a length."""
+EXPIRED_ROWS_MIN = 4096
+"""The number of expired rows up to which no full segment is written."""
 
 Owner = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What to write: the new head, new segments by number, and which segments are not needed any more."""
+class Delta:
+    """The changes to write: the new manifest, new segments by number, and the numbers of segments to delete."""
 
-    head: bytes
+    manifest: bytes
     put: Mapping[int, bytes]
     drop: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Segment:
-    """What must be known of a segment to merge and to drop it."""
+    """The facts about a written segment that are needed to merge and delete it."""
 
     number: int
     level: int
-    first: int
-    """Its rows have this number or a larger one."""
-    lives: list[tuple[int, int]]
-    """(until, rows): so many rows are out of reach when the watermark (µs) is there."""
+    first_row_id: int
+    """The smallest row id that the segment may contain."""
+    expiry: list[tuple[int, int]]
+    """Pairs (until, rows), where `rows` is the number of rows that expire when the watermark (µs) reaches `until`."""
     consumed: list[Consumed] = field(default_factory=list)
     waiting: pa.Table | None = None
 
     @property
     def until(self) -> int:
-        """The watermark (µs) at which nothing in it is needed any more."""
-        return max(until for until, _ in self.lives)
+        """The watermark (µs) at which everything in the segment has expired."""
+        return max(until for until, _ in self.expiry)
 
 
-class Ledger:
-    """Which part of a detector's state is written down already; at first nothing.
-
-    One detector has one ledger, whose `changes` are taken after each batch.
-    """
+class Checkpointer:
+    """Saves the state of one detector incrementally. Call `delta` after each batch."""
 
     def __init__(self, detector: Detector) -> None:
         self._detector = detector
         self._segments: list[Segment] = []
-        self._constant: int | None = None
+        self._settings_segment: int | None = None
         self._next = 0
-        self._first = 0
-        self._machine: Machine | None = None
-        self._plan: tuple[Plan, bool | None, tuple[Change, ...]] | None = None
-        self._horizons: dict[str, int] = {}
+        self._first_row_id = 0
+        self._pipeline: Pipeline | None = None
+        self._plan: tuple[Plan, bool | None, tuple[RuleChange, ...]] | None = None
+        self._retentions: dict[str, int] = {}
 
-    def changes(self) -> Changes:
-        """What to write so that the head and the live segments are the state.
+    def delta(self) -> Delta:
+        """Return the changes to write, after which the manifest and its segments hold the current state.
 
-        Takes time in proportion to what is new since the last call, on the average.
+        The amortised time is proportional to the number of rows that are new since the last call.
         """
-        self._detector._forget()
-        detector, machine = self._detector, self._detector._machine
+        self._detector._drop_disabled()
+        detector, pipeline = self._detector, self._detector._pipeline
         before = self._live
         put: dict[int, bytes] = {}
-        plan = detector._plan, detector._times, detector._coming
+        plan = detector._plan, detector._times, detector._future_changes
         if self._plan is None or self._plan[0] is not plan[0] or self._plan[1:] != plan[1:]:
-            self._constant = self._take_number()
-            put[self._constant] = pack(SEGMENT, {"number": self._constant, "settings": settings(detector)}, [])
-            self._plan, self._horizons = plan, _horizons(machine)
+            self._settings_segment = self._take_number()
+            put[self._settings_segment] = pack(
+                SEGMENT, {"number": self._settings_segment, "settings": settings(detector)}, []
+            )
+            self._plan, self._retentions = plan, _retentions(pipeline)
         self._segments = [segment for segment in self._segments if segment.until > self._now]
-        whole = machine is not self._machine or self._is_mostly_dead()
-        put |= self._everything() if whole else self._news()
+        whole = pipeline is not self._pipeline or self._is_mostly_expired()
+        put |= self._full_segment() if whole else self._new_segment()
         live = self._live
-        return Changes(self._head(), put, tuple(sorted(set(before) - set(live))))
+        return Delta(self._manifest(), put, tuple(sorted(set(before) - set(live))))
 
     @property
     def _now(self) -> int:
@@ -125,306 +127,330 @@ class Ledger:
 
     @property
     def _live(self) -> list[int]:
-        constant = [] if self._constant is None else [self._constant]
-        return constant + [segment.number for segment in self._segments]
+        settings_segment = [] if self._settings_segment is None else [self._settings_segment]
+        return settings_segment + [segment.number for segment in self._segments]
 
     def _take_number(self) -> int:
         self._next += 1
         return self._next - 1
 
-    def _is_mostly_dead(self) -> bool:
-        lives = [life for segment in self._segments for life in segment.lives]
-        dead = sum(rows for until, rows in lives if until <= self._now)
-        # What a window that counts events has let go shows only in what it still holds.
-        endless = sum(rows for until, rows in lives if until > self._now + ENDLESS_US // 2)
-        if endless:
-            dead += max(0, endless - len(np.unique(self._detector._machine.windows.rows)))
-        return dead > DEAD_MIN and 2 * dead > sum(rows for _, rows in lives)
+    def _is_mostly_expired(self) -> bool:
+        expiry = [entry for segment in self._segments for entry in segment.expiry]
+        expired = sum(rows for until, rows in expiry if until <= self._now)
+        # Rows of a count window do not expire by time. Rows that the window no longer holds have expired.
+        unlimited = sum(rows for until, rows in expiry if until > self._now + NEVER_EXPIRES_US // 2)
+        if unlimited:
+            expired += max(0, unlimited - len(np.unique(self._detector._pipeline.windows.rows)))
+        return expired > EXPIRED_ROWS_MIN and 2 * expired > sum(rows for _, rows in expiry)
 
-    # ---- what is new
+    # ---- new segments
 
-    def _news(self) -> dict[int, bytes]:
-        """A segment with what is new, and with the last segments if there are enough of them."""
-        machine = self._detector._machine
-        store, journal = machine.store, machine.journal
-        assert journal is not None
-        rows = store.recent + np.nonzero(store.born[store.recent : store.size] >= 0)[0]
-        first, self._first = self._first, store.numbered
-        consumed, arrived = journal.consumed, journal.arrived
-        machine.journal, store.recent = Journal(), store.size
-        places = self._within_reach(rows)
+    def _new_segment(self) -> dict[int, bytes]:
+        """Return a segment with the changes since the last segment, by number, or nothing if there are none.
+
+        If there are enough segments of a level, they are merged into the new segment.
+        """
+        pipeline = self._detector._pipeline
+        store, changelog = pipeline.store, pipeline.changelog
+        assert changelog is not None
+        rows = store.unsaved_from + np.nonzero(store.row_ids[store.unsaved_from : store.size] >= 0)[0]
+        first_row_id, self._first_row_id = self._first_row_id, store.next_row_id
+        consumed, arrived = changelog.consumed, changelog.arrived
+        pipeline.changelog, store.unsaved_from = Changelog(), store.size
+        rows_of = self._unexpired(rows)
         waiting = self._still_waiting(arrived)
-        if not places and not consumed and waiting is None:
+        if not rows_of and not consumed and waiting is None:
             return {}
         count, level = self._merge()
         if count:
             merged, self._segments = self._segments[-count:], self._segments[:-count]
-            first = merged[0].first
-            places = self._within_reach(np.nonzero(store.born[: store.size] >= first)[0])
+            first_row_id = merged[0].first_row_id
+            rows_of = self._unexpired(np.nonzero(store.row_ids[: store.size] >= first_row_id)[0])
             consumed = [entry for segment in merged for entry in segment.consumed] + consumed
             waiting = self._still_waiting([*(s.waiting for s in merged if s.waiting is not None), *arrived])
-        return self._written(level, first, places, self._relevant(consumed, first, places), waiting, {})
+        return self._write_segment(
+            level, first_row_id, rows_of, self._relevant(consumed, first_row_id, rows_of), waiting, {}
+        )
 
     def _merge(self) -> tuple[int, int]:
-        """How many of the last segments are merged with a new one, and the level of what comes out."""
+        """Return the number of last segments to merge with a new segment, and the level of the merged segment."""
         levels, count, level = [segment.level for segment in self._segments], 0, 0
-        while (more := levels[: len(levels) - count].count(level)) >= FAN - 1:
+        while (more := levels[: len(levels) - count].count(level)) >= MERGE_FACTOR - 1:
             count, level = count + more, level + 1
         return count, level
 
-    def _within_reach(self, rows: Array) -> dict[str, Array]:
-        machine = self._detector._machine
-        ts, held = machine.store.ts, machine.windows.rows
-        endless = ENDLESS_US in self._horizons.values()
-        buffered = {buffer.filter.type for buffer in machine.tables.buffer_ids} if endless else set()
-        found: dict[str, Array] = {}
-        for type, some in by_type(self._detector._machine, rows).items():
-            some = some[ts[some] > self._now - self._horizons.get(type, 0)]
-            if self._horizons.get(type) == ENDLESS_US and type not in buffered:
-                some = some[np.isin(some, held)]
+    def _unexpired(self, rows: Array) -> dict[str, Array]:
+        pipeline = self._detector._pipeline
+        ts, windowed = pipeline.store.ts, pipeline.windows.rows
+        unlimited = NEVER_EXPIRES_US in self._retentions.values()
+        buffered = {buffer.filter.type for buffer in pipeline.tables.buffer_ids} if unlimited else set()
+        unexpired: dict[str, Array] = {}
+        for type, some in rows_by_type(self._detector._pipeline, rows).items():
+            some = some[ts[some] > self._now - self._retentions.get(type, 0)]
+            if self._retentions.get(type) == NEVER_EXPIRES_US and type not in buffered:
+                some = some[np.isin(some, windowed)]
             if len(some):
-                found[type] = some
-        return found
+                unexpired[type] = some
+        return unexpired
 
     def _still_waiting(self, batches: Iterable[pa.Table]) -> pa.Table | None:
         waiting = [batch.filter(pa.array(batch["ts"].to_numpy() >= self._now)) for batch in batches]
         waiting = [batch for batch in waiting if batch.num_rows]
         return concat(waiting) if waiting else None
 
-    def _relevant(self, consumed: Iterable[Consumed], first: int, places: Mapping[str, Array]) -> list[Consumed]:
-        """What was consumed, by role, of the rows that are within reach and written down."""
-        born = self._detector._machine.store.born
-        found: dict[Owner, list[Consumed]] = {}
+    def _relevant(
+        self, consumed: Iterable[Consumed], first_row_id: int, rows_of: Mapping[str, Array]
+    ) -> list[Consumed]:
+        """Return the consumed rows, by role, that have not expired and are stored in a segment."""
+        row_ids = self._detector._pipeline.store.row_ids
+        by_owner: dict[Owner, list[Consumed]] = {}
         for entry in consumed:
-            found.setdefault(entry.owner, []).append(entry)
+            by_owner.setdefault(entry.owner, []).append(entry)
         relevant: list[Consumed] = []
-        for owner, entries in found.items():
+        for owner, entries in by_owner.items():
             type = entries[0].type
-            numbers = np.concatenate([entry.born for entry in entries])
+            numbers = np.concatenate([entry.row_ids for entry in entries])
             ts = np.concatenate([entry.ts for entry in entries])
-            here = born[places[type]] if type in places else np.zeros(0, np.int64)
-            keep = (ts > self._now - self._horizons.get(type, 0)) & ((numbers < first) | np.isin(numbers, here))
+            saved_ids = row_ids[rows_of[type]] if type in rows_of else np.zeros(0, np.int64)
+            keep = (ts > self._now - self._retentions.get(type, 0)) & (
+                (numbers < first_row_id) | np.isin(numbers, saved_ids)
+            )
             if keep.any():
                 relevant.append(Consumed(owner, type, numbers[keep], ts[keep]))
         return relevant
 
-    # ---- everything
+    # ---- full segments
 
-    def _everything(self) -> dict[int, bytes]:
-        """One segment with all that there is."""
-        machine = self._machine = self._detector._machine
-        machine.trim(self._now)
-        store, first = machine.store, max(self._first, machine.store.numbered)
-        store.born[: store.size] = np.arange(first, first + store.size)
-        store.numbered = self._first = first + store.size
-        store.recent, machine.journal = store.size, Journal()
+    def _full_segment(self) -> dict[int, bytes]:
+        """Return one segment with the whole state, by number, which replaces all other segments."""
+        pipeline = self._pipeline = self._detector._pipeline
+        pipeline.evict(self._now)
+        store, first_row_id = pipeline.store, max(self._first_row_id, pipeline.store.next_row_id)
+        store.row_ids[: store.size] = np.arange(first_row_id, first_row_id + store.size)
+        store.next_row_id = self._first_row_id = first_row_id + store.size
+        store.unsaved_from, pipeline.changelog = store.size, Changelog()
         self._segments = []
-        places = by_type(machine, np.arange(store.size))
+        rows_of = rows_by_type(pipeline, np.arange(store.size))
         waiting = self._detector._scheduler.waiting
         if waiting is not None:
-            waiting = self._still_waiting([self._detector._named(waiting)])
-        if not places and waiting is None:
+            waiting = self._still_waiting([self._detector._with_type_names(waiting)])
+        if not rows_of and waiting is None:
             return {}
         used = [
-            Consumed(owner, type, store.born[places[type][rows]], store.ts[places[type][rows]])
-            for owner, type, rows in used_of(machine, places)
+            Consumed(owner, type, store.row_ids[rows_of[type][rows]], store.ts[rows_of[type][rows]])
+            for owner, type, rows in used_of(pipeline, rows_of)
         ]
-        return self._written(BASE, first, places, used, waiting, left(machine, places))
+        return self._write_segment(FULL_LEVEL, first_row_id, rows_of, used, waiting, unconsumed(pipeline, rows_of))
 
-    # ---- bytes
+    # ---- encoding
 
-    def _written(
+    def _write_segment(
         self,
         level: int,
-        first: int,
-        places: Mapping[str, Array],
+        first_row_id: int,
+        rows_of: Mapping[str, Array],
         consumed: list[Consumed],
         waiting: pa.Table | None,
         left: Mapping[Owner, tuple[str, Array]],
     ) -> dict[int, bytes]:
-        """Enters a segment and returns it as bytes, unless there is nothing in it."""
-        machine = self._detector._machine
+        """Register a new segment and return its bytes, by number. Return nothing if the segment is empty."""
+        pipeline = self._detector._pipeline
         tables: list[pa.Table] = []
         groups: dict[int, list[tuple[int, int]]] = {}
 
-        def lasts(horizon_us: int, ts: Array, rows: int) -> None:
-            # Horizons of like size are counted together, so that a head is short whatever the number of types.
+        def expires(horizon_us: int, ts: Array, rows: int) -> None:
+            # Group retentions of similar size, so that the manifest is short whatever the number of types.
             groups.setdefault(horizon_us.bit_length(), []).append((int(ts.max()) + horizon_us, rows))
 
-        for type, rows in places.items():
-            born = machine.store.born[rows] - first
-            born = born.astype(np.uint32) if born[-1] < 2**32 else born
-            tables.append(table_of(machine, type, rows).append_column("born", pa.array(born)))
-            lasts(self._horizons.get(type, 0), machine.store.ts[rows], len(rows))
+        for type, rows in rows_of.items():
+            row_ids = pipeline.store.row_ids[rows] - first_row_id
+            row_ids = row_ids.astype(np.uint32) if row_ids[-1] < 2**32 else row_ids
+            tables.append(table_of(pipeline, type, rows).append_column("born", pa.array(row_ids)))
+            expires(self._retentions.get(type, 0), pipeline.store.ts[rows], len(rows))
         for _, rows in left.values():
             tables.append(pa.table({"row": pa.array(rows)}))
         for entry in consumed:
-            tables.append(pa.table({"born": pa.array(entry.born), "ts": pa.array(entry.ts)}))
-            lasts(self._horizons.get(entry.type, 0), entry.ts, 0)
+            tables.append(pa.table({"born": pa.array(entry.row_ids), "ts": pa.array(entry.ts)}))
+            expires(self._retentions.get(entry.type, 0), entry.ts, 0)
         if waiting is not None:
             tables.append(waiting)
-            lasts(1, waiting["ts"].to_numpy(), waiting.num_rows)
+            expires(1, waiting["ts"].to_numpy(), waiting.num_rows)
         if not tables:
             return {}
-        lives = [(max(until for until, _ in group), sum(rows for _, rows in group)) for group in groups.values()]
-        segment = Segment(self._take_number(), level, first, lives, consumed, waiting)
+        expiry = [(max(until for until, _ in group), sum(rows for _, rows in group)) for group in groups.values()]
+        segment = Segment(self._take_number(), level, first_row_id, expiry, consumed, waiting)
         self._segments.append(segment)
         header = {
             "number": segment.number,
-            "rows": list(places),
+            "rows": list(rows_of),
             "left": [[*owner, type] for owner, (type, _) in left.items()],
             "consumed": [[*entry.owner, entry.type] for entry in consumed],
             "waiting": waiting is not None,
         }
         return {segment.number: pack(SEGMENT, header, tables, "lz4")}
 
-    def _head(self) -> bytes:
-        machine = self._detector._machine
-        state = instant(machine)
-        kept = all_kept(machine, dict.fromkeys(machine.tables.types, machine.store.born))
+    def _manifest(self) -> bytes:
+        pipeline = self._detector._pipeline
+        state = last_instant(pipeline)
+        families = saved_families(pipeline, dict.fromkeys(pipeline.tables.types, pipeline.store.row_ids))
         header = {
-            "constant": self._constant,
-            "segments": [[s.number, s.level, s.first, s.lives] for s in self._segments],
+            "constant": self._settings_segment,
+            "segments": [[s.number, s.level, s.first_row_id, s.expiry] for s in self._segments],
             "next": self._next,
-            "first": self._first,
-            "numbers": numbers(self._detector),
-            "pending": list(state.pending),
-            "kept": list(kept),
-            "tail": tail_in(state),
+            "first": self._first_row_id,
+            "numbers": counters(self._detector),
+            "pending": list(state.buffered),
+            "kept": list(families),
+            "tail": tail_header(state),
         }
-        return pack(HEAD, header, [*state.pending.values(), *kept.values()])
+        return pack(MANIFEST, header, [*state.buffered.values(), *families.values()])
 
-    # ---- going on
+    # ---- resuming
 
-    def _go_on(self, header: Mapping[str, Any], contents: Sequence[_Content], *, unchanged: bool) -> None:
-        """Takes over what is written down. Under changed rules that is of no use, and will be dropped."""
+    def _resume(self, header: Mapping[str, Any], contents: Sequence[_SegmentContent], *, unchanged: bool) -> None:
+        """Continue with the restored segments. If the rules have changed, the next `delta` replaces all segments."""
         self._segments = [content.segment for content in contents]
-        self._constant, self._next, self._first = header["constant"], header["next"], header["first"]
+        self._settings_segment, self._next, self._first_row_id = header["constant"], header["next"], header["first"]
         if unchanged:
-            detector, machine = self._detector, self._detector._machine
-            self._plan, self._horizons = (detector._plan, detector._times, detector._coming), _horizons(machine)
-            self._machine, machine.journal = machine, Journal()
-            machine.store.numbered, machine.store.recent = self._first, machine.store.size
+            detector, pipeline = self._detector, self._detector._pipeline
+            self._plan, self._retentions = (
+                (detector._plan, detector._times, detector._future_changes),
+                _retentions(pipeline),
+            )
+            self._pipeline, pipeline.changelog = pipeline, Changelog()
+            pipeline.store.next_row_id, pipeline.store.unsaved_from = self._first_row_id, pipeline.store.size
 
 
-def live(head: bytes) -> tuple[int, ...]:
-    """The numbers of the segments that belong to a head."""
-    header, _ = unpack(HEAD, head, "head of the state")
+def live_segments(manifest: bytes) -> tuple[int, ...]:
+    """Return the numbers of the segments that `manifest` needs."""
+    header, _ = unpack(MANIFEST, manifest, "manifest of the state")
     return header["constant"], *(number for number, *_ in header["segments"])
 
 
-def rules_of(head: bytes, segments: Mapping[int, bytes]) -> dict[str, str]:
-    """The text of each rule that was running, by name."""
-    header, _ = unpack(HEAD, head, "head of the state")
-    return dict(_opened(segments, header["constant"])[0]["settings"]["rules"])
+def rules_of(manifest: bytes, segments: Mapping[int, bytes]) -> dict[str, str]:
+    """Return the text of each rule in a checkpoint, by name of the rule."""
+    header, _ = unpack(MANIFEST, manifest, "manifest of the state")
+    return dict(_open_segment(segments, header["constant"])[0]["settings"]["rules"])
 
 
 def restore(
-    head: bytes, segments: Mapping[int, bytes], rules: Sequence[Statement], types: Mapping[str, EventType]
-) -> tuple[Detector, Ledger]:
-    """A detector that goes on from there, and its ledger. New and changed rules see events from there on."""
-    header, tables = unpack(HEAD, head, "head of the state")
-    written = _opened(segments, header["constant"])[0]["settings"]
-    contents = [_content(*_opened(segments, entry[0]), *entry) for entry in header["segments"]]
-    state = _state(contents)
-    state.pending = {name: next(tables) for name in header["pending"]}
-    state.kept = {user: _by_row(next(tables), state.rows) for user in header.get("kept", ())}
+    manifest: bytes, segments: Mapping[int, bytes], rules: Sequence[Statement], types: Mapping[str, EventType]
+) -> tuple[Detector, Checkpointer]:
+    """Return a detector that resumes from the checkpoint, and a checkpointer that continues it.
+
+    A rule that is new or has changed sees only events later than the checkpoint.
+    """
+    header, tables = unpack(MANIFEST, manifest, "manifest of the state")
+    written = _open_segment(segments, header["constant"])[0]["settings"]
+    contents = [_read_segment(*_open_segment(segments, entry[0]), *entry) for entry in header["segments"]]
+    state = _merged_state(contents)
+    state.buffered = {name: next(tables) for name in header["pending"]}
+    state.families = {user: _with_positions(next(tables), state.rows) for user in header.get("kept", ())}
     state.tail, state.tail_key, state.tail_last = tail_of(header)
     waiting = [content.segment.waiting for content in contents if content.segment.waiting is not None]
     joined = concat(waiting) if waiting else None
     if joined is not None:
         joined = joined.filter(pa.array(joined["ts"].to_numpy() >= header["numbers"]["watermark"]))
-    detector = resume(Detector, Snapshot(written, header["numbers"], state, joined), rules, types)
-    ledger = Ledger(detector)
-    ledger._go_on(header, contents, unchanged=json.loads(json.dumps(settings(detector))) == written)
-    return detector, ledger
+    detector = resume(Detector, DetectorSnapshot(written, header["numbers"], state, joined), rules, types)
+    checkpointer = Checkpointer(detector)
+    checkpointer._resume(header, contents, unchanged=json.loads(json.dumps(settings(detector))) == written)
+    return detector, checkpointer
 
 
 @dataclass(slots=True)
-class _Content:
-    """What a segment holds."""
+class _SegmentContent:
+    """The decoded content of a segment."""
 
     segment: Segment
     rows: dict[str, pa.Table]
     left: dict[Owner, tuple[str, Array]]
 
 
-def _opened(segments: Mapping[int, bytes], number: int) -> tuple[dict[str, Any], Iterator[pa.Table]]:
+def _open_segment(segments: Mapping[int, bytes], number: int) -> tuple[dict[str, Any], Iterator[pa.Table]]:
     if number not in segments:
         raise StateError(f"segment {number} of the state is missing")
     header, tables = unpack(SEGMENT, segments[number], "segment of the state")
     if header["number"] != number:
-        raise StateError(f"segment {number} of the state is another one: it says {header['number']}")
+        raise StateError(f"segment {number} of the state has the number {header['number']}")
     return header, tables
 
 
-def _content(
-    header: Mapping[str, Any], tables: Iterator[pa.Table], number: int, level: int, first: int, lives: list[list[int]]
-) -> _Content:
+def _read_segment(
+    header: Mapping[str, Any],
+    tables: Iterator[pa.Table],
+    number: int,
+    level: int,
+    first_row_id: int,
+    expiry: list[list[int]],
+) -> _SegmentContent:
     rows = {}
     for type in header["rows"]:
         table = next(tables)
-        born = table["born"].to_numpy().astype(np.int64) + first
-        rows[type] = table.set_column(table.num_columns - 1, "born", pa.array(born))
-    left = {(rule, place): (type, next(tables)["row"].to_numpy()) for rule, place, type in header["left"]}
+        row_ids = table["born"].to_numpy().astype(np.int64) + first_row_id
+        rows[type] = table.set_column(table.num_columns - 1, "born", pa.array(row_ids))
+    left = {(rule, role_index): (type, next(tables)["row"].to_numpy()) for rule, role_index, type in header["left"]}
     consumed = []
-    for rule, place, type in header["consumed"]:
+    for rule, role_index, type in header["consumed"]:
         table = next(tables)
-        consumed.append(Consumed((rule, place), type, table["born"].to_numpy(), table["ts"].to_numpy()))
+        consumed.append(Consumed((rule, role_index), type, table["born"].to_numpy(), table["ts"].to_numpy()))
     waiting = next(tables) if header["waiting"] else None
-    known = [(until, count) for until, count in lives]
-    return _Content(Segment(number, level, first, known, consumed, waiting), rows, left)
+    expiry_pairs = [(until, count) for until, count in expiry]
+    return _SegmentContent(Segment(number, level, first_row_id, expiry_pairs, consumed, waiting), rows, left)
 
 
-def _state(contents: Sequence[_Content]) -> State:
-    """The rows of all segments, and what is left of them."""
+def _merged_state(contents: Sequence[_SegmentContent]) -> PipelineState:
+    """Return the state in all segments. For consumed roles, it lists which rows are consumed and which are not."""
     types = sorted({type for content in contents for type in content.rows})
     rows = {type: concat([content.rows[type] for content in contents if type in content.rows]) for type in types}
-    born = {type: table["born"].to_numpy() for type, table in rows.items()}
+    row_ids = {type: table["born"].to_numpy() for type, table in rows.items()}
     candidates: dict[Owner, tuple[str, Array]] = {}
     consumed: dict[Owner, list[Array]] = {}
     for content in contents:
         for owner, (type, some) in content.left.items():
-            if type in born:
-                # Whatever else the segment with everything holds of this type is consumed.
+            if type in row_ids:
+                # All other rows of this type in the full segment are consumed.
                 size = content.rows[type].num_rows if type in content.rows else 0
-                candidates[owner] = type, np.concatenate([some, np.arange(size, len(born[type]))])
+                candidates[owner] = type, np.concatenate([some, np.arange(size, len(row_ids[type]))])
         for entry in content.segment.consumed:
-            consumed.setdefault(entry.owner, []).append(entry.born)
-            if entry.type in born:
-                candidates.setdefault(entry.owner, (entry.type, np.arange(len(born[entry.type]))))
+            consumed.setdefault(entry.owner, []).append(entry.row_ids)
+            if entry.type in row_ids:
+                candidates.setdefault(entry.owner, (entry.type, np.arange(len(row_ids[entry.type]))))
     left: dict[Owner, Array] = {}
     used: dict[Owner, Array] = {}
     for owner, (type, some) in candidates.items():
-        gone = np.isin(born[type][some], np.concatenate(consumed.get(owner, [some[:0]])))
-        left[owner], used[owner] = some[~gone], some[gone]
-    return State(rows, left=left, used=used)
+        is_consumed = np.isin(row_ids[type][some], np.concatenate(consumed.get(owner, [some[:0]])))
+        left[owner], used[owner] = some[~is_consumed], some[is_consumed]
+    return PipelineState(rows, left=left, used=used)
 
 
-def _by_row(kept: pa.Table, rows: Mapping[str, pa.Table]) -> pa.Table:
-    """What a request keeps, with rows that are said by the numbers which never change said by their place."""
-    places = {type: {born: n for n, born in enumerate(table["born"].to_pylist())} for type, table in rows.items()}
-    found = [
-        places.get(type, {}).get(born, -1)
-        for type, born in zip(kept["type"].to_pylist(), kept["row"].to_pylist(), strict=True)
+def _with_positions(state: pa.Table, rows: Mapping[str, pa.Table]) -> pa.Table:
+    """Replace the row ids in the state of a query or request by positions in the tables of `rows`."""
+    positions_of = {
+        type: {row_id: n for n, row_id in enumerate(table["born"].to_pylist())} for type, table in rows.items()
+    }
+    positions = [
+        positions_of.get(type, {}).get(row_id, -1)
+        for type, row_id in zip(state["type"].to_pylist(), state["row"].to_pylist(), strict=True)
     ]
-    return kept.set_column(kept.column_names.index("row"), "row", pa.array(found, pa.int64()))
+    return state.set_column(state.column_names.index("row"), "row", pa.array(positions, pa.int64()))
 
 
-def _horizons(machine: Machine) -> dict[str, int]:
-    """How long events of each type are kept at most, in microseconds."""
-    found: dict[str, int] = {}
-    for buffer, horizon_us in zip(machine.tables.buffer_ids, machine.tables.horizons.tolist(), strict=True):
-        found[buffer.filter.type] = max(found.get(buffer.filter.type, 0), horizon_us)
-    for loaded in machine.tables.windows:
+def _retentions(pipeline: Pipeline) -> dict[str, int]:
+    """Return how long (µs) events of each type are retained, by type."""
+    retentions: dict[str, int] = {}
+    for buffer, horizon_us in zip(pipeline.tables.buffer_ids, pipeline.tables.retentions.tolist(), strict=True):
+        retentions[buffer.filter.type] = max(retentions.get(buffer.filter.type, 0), horizon_us)
+    for loaded in pipeline.tables.windows:
         if loaded.windowed.chained is not None:
-            within_us = loaded.windowed.chained.horizon_us
+            within_us = loaded.windowed.chained.retention_us
             for type in loaded.rule.plan.types:
-                found[type] = max(found.get(type, 0), ENDLESS_US if within_us is None else within_us + 1)
+                retentions[type] = max(
+                    retentions.get(type, 0), NEVER_EXPIRES_US if within_us is None else within_us + 1
+                )
             continue
         for type, window in zip(loaded.rule.plan.types, loaded.windowed.windows, strict=True):
             if window is not None:
-                # An event of a batch is held until the next batch is over.
-                horizon_us = 2 * window.size + 1 if window.extent.timed else ENDLESS_US
-                found[type] = max(found.get(type, 0), horizon_us)
-    return found
+                # A batch window holds an event until the next batch ends.
+                horizon_us = 2 * window.size + 1 if window.extent.timed else NEVER_EXPIRES_US
+                retentions[type] = max(retentions.get(type, 0), horizon_us)
+    return retentions

@@ -1,7 +1,11 @@
-"""Rules as tables: turns bound rules into the words that the kernels interpret.
+"""Compile bound rules into the tables that the kernels interpret.
 
-Loading a rule appends to the tables; what an earlier rule brought (a filter, a buffer, a column) is found by hashing
-and used again. Nothing is compiled.
+Loading a rule appends to the tables. Rules share filters, buffers and columns: if an earlier rule already needs one, it
+is found by hashing. No machine code is generated.
+
+A *filter* is a type of events with conditions on their attributes. A *slot* is the number of the store column in which
+events of a type keep an attribute; types share slots. The *record* of a rule is its description in the code, an array
+of 64-bit words.
 """
 
 from __future__ import annotations
@@ -11,18 +15,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.engine.families.request_tables import Arriving, LoadedContext, load_context, load_variant
+from tocsin.engine.families.request_tables import Completions, LoadedContext, load_context, load_variant
 from tocsin.engine.families.window_tables import (
-    LoadedPlain,
-    LoadedWindow,
-    is_plain,
-    load_plain,
-    load_window,
+    LoadedProjection,
+    LoadedQuery,
+    is_projection,
+    load_projection,
+    load_query,
     reads_in_place,
 )
-from tocsin.engine.predicate_index import FilterIndex
-from tocsin.engine.programs import Labels, Programs, Words
-from tocsin.engine.strings import Texts
+from tocsin.engine.predicate_index import PredicateIndex
+from tocsin.engine.programs import GrowingArray, ProgramWriter, RuleLabels
+from tocsin.engine.strings import StringDictionary
 from tocsin.errors import RuleError
 from tocsin.events.types import SEQ, TS, Kind, text_words
 from tocsin.kernels import Array, layout
@@ -30,10 +34,10 @@ from tocsin.language.eps.ast import shown_type
 from tocsin.language.syntax.ast import Function, Policy
 from tocsin.plans.expressions import Apply, Constant, Field, Typed, leaves
 from tocsin.plans.plan import needed_columns
-from tocsin.plans.rules import Absence, Buffer, Filter, Guard, Lookup, RulePlan
+from tocsin.plans.rules import Buffer, Filter, Lookup, NegationCondition, RoleCondition, RulePlan
 
-FOREVER, NEVER = -(2**62), 2**62
-"""The `since` of a rule that sees everything, and of one that sees nothing any more."""
+BEFORE_ALL, AFTER_ALL = -(2**62), 2**62
+"""The `since` (µs) of a rule that sees all events, and of a disabled rule, which sees no events."""
 
 _FUNCTIONS = {
     Function.AVG: layout.AVG,
@@ -47,134 +51,140 @@ _NO_SLOT = {TS: layout.ARGUMENT_TS, SEQ: layout.ARGUMENT_SEQ}
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A rule in the tables: its number, where its record is, the filter of its anchor."""
+class LoadedRule:
+    """A compiled rule, with its number, the offset of its record, the filter of its anchor and its stratum."""
 
     plan: RulePlan
     number: int
     offset: int
     anchor: int
-    level: int
+    stratum: int
 
 
-class Tables:
-    """The tables of all loaded rules."""
+class RuleTables:
+    """Holds the tables of all loaded rules."""
 
-    def __init__(self, texts: Texts) -> None:
-        self.texts = texts
-        self.code = Words()
-        self.filters = FilterIndex()
+    def __init__(self, strings: StringDictionary) -> None:
+        self.strings = strings
+        self.code = GrowingArray()
+        self.filters = PredicateIndex()
         self.types: dict[str, int] = {}
         self.slots: dict[str, dict[str, tuple[int, Kind | None]]] = {}
         self.width = 0
-        self.rules: list[Loaded] = []
-        self.anchored: dict[int, list[Loaded]] = {}
+        self.rules: list[LoadedRule] = []
+        self.anchored: dict[int, list[LoadedRule]] = {}
         self.requests: dict[str, int] = {}
-        """The numbers of the requests."""
-        self.branches: dict[object, int] = {}
-        """The numbers of what depends on the steps of searches."""
-        self.arriving: dict[int, Arriving] = {}
-        """For a level, what events may complete."""
+        """The number of each request, by name."""
+        self.conflict_sets: dict[object, int] = {}
+        """The number of each conflict set; see `request_tables`."""
+        self.completions: dict[int, Completions] = {}
+        """The requests that an event may complete, by stratum."""
         self.contexts: list[LoadedContext] = []
-        self.windows: list[LoadedWindow] = []
-        self.plain: list[LoadedPlain] = []
-        self.tells_expired = False
-        """Whether matches say which of them are of events that left a window."""
+        self.windows: list[LoadedQuery] = []
+        self.projections: list[LoadedProjection] = []
+        self.reports_expired = False
+        """Whether some query also outputs the events that leave its window."""
         self.queues = 0
-        """How many queues go through the entries of a window."""
-        self.places = 1
+        """The largest number of queues that a window needs. A queue serves a running minimum or maximum."""
+        self.roles_max = 1
         self.computed = 0
         self.outputs = 0
         self._filter_ids: dict[Filter, int] = {}
         self.buffer_ids: dict[Buffer, int] = {}
-        self._buffers_of = Words()
-        self._fan_out = Words()
-        self._is_anchor = Words()
-        self._is_held = Words()
-        self._is_stored = Words()
-        self._type_words = Words()
+        self._buffers_of = GrowingArray()
+        self._fan_out = GrowingArray()
+        self._is_anchor = GrowingArray()
+        self._is_windowed = GrowingArray()
+        self._is_stored = GrowingArray()
+        self._type_words = GrowingArray()
         self._slots_of: dict[tuple[str, Kind], Array | None] = {}
-        self._buffer_next = Words()
-        self._buffer_keys = Words()
-        self._horizons = Words()
-        self._rule_words = Words()
-        self._role_counts = Words()
-        self._labels = Labels(())
-        self.expressions = Programs(self.code, texts, self.slots)
-        self._programs = Words()
-        self._program_starts = Words()
+        self._buffer_next = GrowingArray()
+        self._buffer_keys = GrowingArray()
+        self._horizons = GrowingArray()
+        self._rule_words = GrowingArray()
+        self._role_counts = GrowingArray()
+        self._labels = RuleLabels(())
+        self.expressions = ProgramWriter(self.code, strings, self.slots)
+        self._programs = GrowingArray()
+        self._program_starts = GrowingArray()
         self._program_starts.extend([0])
 
     @property
-    def labels(self) -> Labels:
-        """What the rules are called; valid until another rule is loaded."""
+    def labels(self) -> RuleLabels:
+        """The names of rules, roles and attributes. Valid until another rule is loaded."""
         if len(self._labels) != len(self.rules):
-            self._labels = Labels([loaded.plan for loaded in self.rules])
+            self._labels = RuleLabels([loaded.plan for loaded in self.rules])
         return self._labels
 
-    # ---- what the kernels read
+    # ---- tables for the kernels
 
     @property
-    def horizons(self) -> Array:
-        """How long each buffer keeps its events, in microseconds."""
+    def retentions(self) -> Array:
+        """How long (µs) each buffer retains events."""
         return self._horizons.view
 
     @property
     def buffer_chains(self) -> tuple[Array, Array, Array]:
-        """For a filter the number of its buffers and the first of them, for a buffer the next one of its filter."""
+        """The number of buffers of each filter, the first buffer of each filter, and the next buffer of each buffer.
+
+        The buffers of a filter form a linked list.
+        """
         return self._fan_out.view, self._buffers_of.view, self._buffer_next.view
 
     @property
     def buffer_keys(self) -> Array:
-        """For a buffer, where the slots of its key stand."""
+        """The offset of the key slots of each buffer."""
         return self._buffer_keys.view
 
     @property
     def rule_words(self) -> Array:
-        """The identity words of rule names."""
+        """The 128-bit hash of each rule's name, as two words."""
         return self._rule_words.view.view(np.uint64).reshape(-1, 2)
 
     @property
     def role_counts(self) -> Array:
-        """How many parts a match of each rule has."""
+        """The number of parts in a match of each rule."""
         return self._role_counts.view
 
     @property
     def programs(self) -> tuple[Array, Array]:
-        """The programs of the rules' attributes: where each rule's begin, and their offsets."""
+        """The index of each rule's first program, and the offsets of all programs, which compute attributes."""
         return self._program_starts.view, self._programs.view
 
     @property
     def type_words(self) -> Array:
-        """The identity words of type names."""
+        """The 128-bit hash of each type's name, as two words."""
         return self._type_words.view.view(np.uint64).reshape(-1, 2)
 
     @property
     def is_anchor(self) -> Array:
-        """Whether a filter is that of some rule's anchor."""
+        """Whether each filter is that of a rule's anchor."""
         return self._is_anchor.view
 
     @property
-    def is_held(self) -> Array:
-        """Whether events that pass a filter are held by some window."""
-        return self._is_held.view
+    def is_windowed(self) -> Array:
+        """Whether a window holds the events that pass each filter."""
+        return self._is_windowed.view
 
     @property
     def is_stored(self) -> Array:
-        """Whether events that pass a filter are taken into the store; plain queries alone read them where they are."""
+        """Whether events that pass each filter enter the store. If only projections need them, they do not."""
         return self._is_stored.view
 
-    def hold(self, filter: int) -> None:
-        """Says that some window holds the events that pass a filter."""
-        self._is_held.data[filter] = 1
+    def mark_windowed(self, filter: int) -> None:
+        """Note that a window holds the events that pass the filter with this number."""
+        self._is_windowed.data[filter] = 1
 
     def programs_of(self, rule: int) -> list[int]:
-        """Where the programs of a rule's attributes stand."""
+        """Return the offsets of the programs that compute the attributes of a rule, given by its number."""
         first, last = self._program_starts.data[rule : rule + 2]
         return [int(offset) for offset in self._programs.data[first:last]]
 
     def slots_of(self, attribute: str, kind: Kind) -> Array | None:
-        """Where each type keeps an attribute of that kind (-1: nowhere); None if no rule reads it."""
+        """Return the slot of the attribute in each type, or None if no rule reads it.
+
+        The slot is -1 for types that have no such attribute of kind `kind`.
+        """
         if (attribute, kind) not in self._slots_of:
             slots = np.full(len(self.types), layout.NONE, np.int64)
             for type, number in self.types.items():
@@ -184,101 +194,107 @@ class Tables:
             self._slots_of[attribute, kind] = slots if (slots >= 0).any() else None
         return self._slots_of[attribute, kind]
 
-    # ---- loading
+    # ---- compiling
 
-    def load(self, plan: RulePlan, level: int, since: int = FOREVER) -> Loaded:
-        """Appends a rule; it sees events from `since` on."""
-        if len(plan.names) > layout.MAX_PLACES:
-            raise RuleError(f"{plan.rule.name} has more than {layout.MAX_PLACES} clauses", span=plan.rule.span)
+    def load(self, plan: RulePlan, stratum: int, since: int = BEFORE_ALL) -> LoadedRule:
+        """Compile a rule that sees the events from the time `since` (µs) on."""
+        if len(plan.names) > layout.MAX_ROLES:
+            raise RuleError(f"{plan.rule.name} has more than {layout.MAX_ROLES} clauses", span=plan.rule.span)
         self._slots_of.clear()
         for type in plan.types:
-            self.enter(type, {})
+            self.add_type(type, {})
         for type, columns in needed_columns(plan).items():
-            self.enter(type, columns)
-        if plan.windowed is not None and is_plain(plan):
+            self.add_type(type, columns)
+        if plan.windowed is not None and is_projection(plan):
             self.filter(plan.anchor, stored=not reads_in_place(plan))
-            return load_plain(self, plan, plan.windowed, level, since)
+            return load_projection(self, plan, plan.windowed, stratum, since)
         for filter in (plan.anchor, *plan.own):
             self.filter(filter)
         if plan.windowed is not None:
-            return load_window(self, plan, plan.windowed, level, since)
+            return load_query(self, plan, plan.windowed, stratum, since)
         if plan.context is not None:
-            return load_context(self, plan, plan.context, level, since)
-        if plan.combining is not None:
-            return load_variant(self, plan, plan.combining, level, since)
-        guards = self._guards(plan, plan.guards)
+            return load_context(self, plan, plan.context, stratum, since)
+        if plan.request_join is not None:
+            return load_variant(self, plan, plan.request_join, stratum, since)
+        conditions = self._compile_conditions(plan, plan.role_conditions)
         steps: list[int] = []
         for step in plan.steps:
-            lookup = self.code.extend(self._lookup(plan, step.lookup))
-            count, at = len(step.guards), self._guards(plan, step.guards, step.lookup.place)
+            lookup = self.code.extend(self._compile_lookup(plan, step.lookup))
+            count, at = (
+                len(step.role_conditions),
+                self._compile_conditions(plan, step.role_conditions, step.lookup.role_index),
+            )
             steps += [lookup, _POLICIES[step.policy], step.count, count, at, int(step.consumed)]
         first_step = self.code.extend(steps)
-        computed = sum(not isinstance(guard, Absence) for guard in plan.guards) + sum(
-            not isinstance(guard, Absence) for step in plan.steps for guard in step.guards
+        computed = sum(not isinstance(condition, NegationCondition) for condition in plan.role_conditions) + sum(
+            not isinstance(condition, NegationCondition) for step in plan.steps for condition in step.role_conditions
         )
         consumes = any(step.consumed for step in plan.steps)
-        record = [since, len(plan.steps), first_step, len(plan.guards), guards, computed, int(consumes)]
-        loaded = self.note(plan, self.code.extend(record), level)
+        record = [since, len(plan.steps), first_step, len(plan.role_conditions), conditions, computed, int(consumes)]
+        loaded = self.append_rule(plan, self.code.extend(record), stratum)
         self.anchored.setdefault(loaded.anchor, []).append(loaded)
         self._is_anchor.data[loaded.anchor] = 1
         self.computed = max(self.computed, computed)
         return loaded
 
-    def silence(self, loaded: Loaded) -> None:
-        """Lets a rule, or one way in which a request can be met, see no more events."""
-        self.code.data[loaded.offset] = NEVER
+    def disable(self, loaded: LoadedRule) -> None:
+        """Stop delivering events to a rule, or to one variant of a request."""
+        self.code.data[loaded.offset] = AFTER_ALL
 
-    def note(self, plan: RulePlan, offset: int, level: int) -> Loaded:
-        """Notes a rule whose record is written."""
+    def append_rule(self, plan: RulePlan, offset: int, stratum: int) -> LoadedRule:
+        """Register a rule whose record is at `offset` in the code, and compile the programs of its attributes."""
         programs = [self.expressions.add(plan.types, value, kind) for _, kind, value in plan.outputs]
-        loaded = Loaded(plan, len(self.rules), offset, self._filter_ids[plan.anchor], level)
+        loaded = LoadedRule(plan, len(self.rules), offset, self._filter_ids[plan.anchor], stratum)
         self.rules.append(loaded)
         self._programs.extend(programs)
         self._program_starts.extend([self._programs.size])
         self.outputs = max(self.outputs, len(programs))
         roles = 1 + len(plan.steps) if plan.context is None and plan.windowed is None else 0
-        self.places = max(self.places, roles)
+        self.roles_max = max(self.roles_max, roles)
         self._rule_words.extend(_signed(text_words(shown_type(plan.rule.name))))
         self._role_counts.extend([roles])
         return loaded
 
     def slot(self, type: str, attribute: str) -> int:
-        """Where a value of an event stands; its time has no slot."""
+        """Return the slot of an attribute of a type, or a code if the attribute is `ts` or `seq`."""
         return _NO_SLOT[attribute] if attribute in _NO_SLOT else self.slots[type][attribute][0]
 
-    def enter(self, type: str, columns: Mapping[str, Kind | None]) -> None:
-        """Gives a type its number, and each needed attribute a slot of its own among those it does not use yet."""
+    def add_type(self, type: str, columns: Mapping[str, Kind | None]) -> None:
+        """Assign a number to the type, and a free slot to each attribute in `columns`."""
         if type not in self.types:
             self.types[type] = len(self.types)
             self._type_words.extend(_signed(text_words(shown_type(type))))
-        mine = self.slots.setdefault(type, {})
+        type_slots = self.slots.setdefault(type, {})
         for name, kind in columns.items():
-            if name in mine:
-                if mine[name][1] is None:
-                    mine[name] = (mine[name][0], kind)
+            if name in type_slots:
+                if type_slots[name][1] is None:
+                    type_slots[name] = (type_slots[name][0], kind)
                 continue
-            taken = {slot for slot, _ in mine.values()}
+            used = {slot for slot, _ in type_slots.values()}
             preferred = next((other[name][0] for other in self.slots.values() if name in other), None)
-            slot = preferred if preferred is not None and preferred not in taken else 0
-            while slot in taken:
+            slot = preferred if preferred is not None and preferred not in used else 0
+            while slot in used:
                 slot += 1
-            mine[name] = (slot, kind)
+            type_slots[name] = (slot, kind)
             self.width = max(self.width, slot + 1)
 
     def filter(self, node: Filter, *, stored: bool = True) -> int:
-        """The number of a filter, which is loaded if it is new. `stored`: what passes it is read from the store."""
+        """Return the number of a filter, and add the filter if it is new.
+
+        If `stored`, events that pass the filter enter the store.
+        """
         number = self._filter_ids.get(node)
         if number is None:
             number = self._filter_ids[node] = len(self._filter_ids)
             self._buffers_of.extend([layout.NONE])
             self._fan_out.extend([0])
             self._is_anchor.extend([0])
-            self._is_held.extend([0])
+            self._is_windowed.extend([0])
             self._is_stored.extend([0])
             tests: list[tuple[int, bool, int, int]] = []
             rest: list[Typed] = []
             for condition in node.conditions:
-                test = self._axis_test(node.type, condition)
+                test = self._constant_test(node.type, condition)
                 if test is None:
                     rest.append(condition)
                 else:
@@ -293,12 +309,15 @@ class Tables:
         return number
 
     def close(self) -> None:
-        """Lets go of what only more filters would need."""
-        self.filters.close(len(self.types))
+        """Free the data that is needed only to add filters."""
+        self.filters.freeze(len(self.types))
         self._filter_ids.clear()
 
-    def _axis_test(self, type: str, condition: Typed) -> tuple[int, bool, int, int] | None:
-        """A condition as (slot, double, relation, constant), if it compares one attribute with a constant."""
+    def _constant_test(self, type: str, condition: Typed) -> tuple[int, bool, int, int] | None:
+        """Return a comparison with a constant as (slot, is double, relation, constant).
+
+        Return None if the condition is not a comparison with a constant.
+        """
         if not isinstance(condition, Apply) or condition.operator not in layout.RELATIONS:
             return None
         left, right = condition.operands
@@ -310,7 +329,10 @@ class Tables:
         return slot, right.kind == Kind.DOUBLE, layout.RELATIONS[condition.operator], self.expressions.constant(right)
 
     def buffer(self, node: Buffer, horizon_us: int) -> int:
-        """The number of a buffer that keeps events at least so long; it is made if it is new."""
+        """Return the number of a buffer, and add the buffer if it is new.
+
+        The buffer retains events for at least `horizon_us`.
+        """
         number = self.buffer_ids.get(node)
         if number is None:
             filter = self.filter(node.filter)
@@ -324,17 +346,17 @@ class Tables:
         self._horizons.data[number] = max(int(self._horizons.data[number]), horizon_us)
         return number
 
-    def _lookup(self, plan: RulePlan, lookup: Lookup) -> list[int]:
-        buffer = self.buffer(lookup.buffer, lookup.horizon_us)
+    def _compile_lookup(self, plan: RulePlan, lookup: Lookup) -> list[int]:
+        buffer = self.buffer(lookup.buffer, lookup.retention_us)
         keys = [self.expressions.add(plan.types, key) for key in lookup.keys]
         conditions = [self.expressions.add(plan.types, condition) for condition in lookup.conditions]
-        if len(keys) > 1:  # chains of several attributes are found by a mixture of them, which others may share
+        if len(keys) > 1:  # buffers find several keys by a common hash, so the keys are compared, too
             for key, value in zip(lookup.buffer.keys, lookup.keys, strict=True):
-                here = Field(lookup.place, key.attribute, key.kind)
+                here = Field(lookup.role_index, key.attribute, key.kind)
                 conditions.append(self.expressions.add(plan.types, Apply("=", (here, value), Kind.BOOL)))
-        reach = lookup.reach
+        reach = lookup.bounds
         return [
-            lookup.place,
+            lookup.role_index,
             buffer,
             len(keys),
             self.code.extend(keys),
@@ -345,32 +367,48 @@ class Tables:
             self.code.extend(conditions),
         ]
 
-    def _guards(self, plan: RulePlan, guards: Iterable[Guard], place: int = 0) -> int:
-        """Writes the guards of the role at that place."""
+    def _compile_conditions(self, plan: RulePlan, conditions: Iterable[RoleCondition], role_index: int = 0) -> int:
+        """Write the conditions on the role with the index `role_index`, and return their offset."""
         words: list[int] = []
-        for guard in guards:
-            lookup = self.code.extend(self._lookup(plan, guard.lookup))
-            if isinstance(guard, Absence):
-                words += [layout.ABSENCE, lookup, int(_bars_earlier(guard.lookup, place)), 0, 0, 0, layout.NONE]
+        for condition in conditions:
+            lookup = self.code.extend(self._compile_lookup(plan, condition.lookup))
+            if isinstance(condition, NegationCondition):
+                words += [
+                    layout.NEGATION,
+                    lookup,
+                    int(_bars_earlier(condition.lookup, role_index)),
+                    0,
+                    0,
+                    0,
+                    layout.NONE,
+                ]
                 continue
             argument, double = layout.NONE, False
-            if isinstance(guard.argument, Field):
-                name, double = guard.argument.attribute, guard.argument.kind == Kind.DOUBLE
-                type = plan.types[guard.argument.place]
+            if isinstance(condition.argument, Field):
+                name, double = condition.argument.attribute, condition.argument.kind == Kind.DOUBLE
+                type = plan.types[condition.argument.role_index]
                 argument = self.slot(type, name)
-            test = layout.NONE if guard.test is None else self.expressions.add(plan.types, guard.test)
-            words += [layout.REDUCTION, lookup, _FUNCTIONS[guard.function], argument, int(double), guard.index, test]
+            test = layout.NONE if condition.test is None else self.expressions.add(plan.types, condition.test)
+            words += [
+                layout.AGGREGATE,
+                lookup,
+                _FUNCTIONS[condition.function],
+                argument,
+                int(double),
+                condition.index,
+                test,
+            ]
         return self.code.extend(words)
 
 
-def _bars_earlier(lookup: Lookup, place: int) -> bool:
-    """Whether nothing but its time says which events may not be there after the event at a place.
+def _bars_earlier(lookup: Lookup, role_index: int) -> bool:
+    """Return whether an event that rules out one candidate for a role also rules out all earlier candidates.
 
-    What was there after one event was then there after all before it.
+    This holds if a negation forbids events after the role's event, and nothing but time relates them to this event.
     """
-    free = not lookup.conditions and len(lookup.keys) < 2 and lookup.reach.start == place != lookup.reach.end
+    free = not lookup.conditions and len(lookup.keys) < 2 and lookup.bounds.start == role_index != lookup.bounds.end
     return free and all(
-        isinstance(leaf, Constant) or (isinstance(leaf, Field) and leaf.place != place)
+        isinstance(leaf, Constant) or (isinstance(leaf, Field) and leaf.role_index != role_index)
         for key in lookup.keys
         for leaf in leaves(key)
     )

@@ -1,7 +1,8 @@
-"""Rules at work on a stream: events in any order and any form in, matches out as soon as they are certain.
+"""Detect the composite events of rules in a stream.
 
-A detector reads what it is given, learns the kinds of attributes from it where they were not declared, puts events in
-order, and lets the machine find the matches. What cannot be used is set aside with the reason.
+A detector accepts events in any order and format, and returns matches as soon as they are certain. It reads events,
+learns the kinds of undeclared attributes, sorts the events by time and passes them to its pipeline. Events that it
+cannot use become *dead letters*, which are returned separately with a reason.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.engine import detector_state, match_table
-from tocsin.engine.detector_state import State, extract, load
-from tocsin.engine.pipeline import CHUNK, Instant, Machine
-from tocsin.engine.plan_cache import Shelf
-from tocsin.engine.prefetch import Ahead, at_its_turn
-from tocsin.engine.rule_changes import Change, numbers, resume, settings
-from tocsin.engine.strings import Lexicon
+from tocsin.engine.detector_state import PipelineState, extract, restore_state
+from tocsin.engine.pipeline import CHUNK, Instant, Pipeline
+from tocsin.engine.plan_cache import PlanCache
+from tocsin.engine.prefetch import Prefetch, inline
+from tocsin.engine.rule_changes import RuleChange, counters, resume, settings
+from tocsin.engine.strings import StringIndex
 from tocsin.errors import EventError, RuleError, nearest
-from tocsin.events.dead_letters import describe_row, letters
-from tocsin.events.reader import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, Known, Seen, read
+from tocsin.events.dead_letters import dead_letter_table, describe_row
+from tocsin.events.reader import DEFINED, TS_LIMIT, UNNEEDED, Columns, Data, ReadResult, TypeInfo, read
 from tocsin.events.reorder import BEGINNING, Scheduler
-from tocsin.events.times import Clock
+from tocsin.events.times import HostClock
 from tocsin.events.types import ID, EventType, Kind
 from tocsin.language import parse
 from tocsin.language.eps.ast import Request, Statement
@@ -36,13 +37,13 @@ from tocsin.plans.plan import Plan, column_names, plan
 from tocsin.plans.typing import Catalog
 
 NO_INTERESTS = "a detector of rules does not follow objects; use rules(…).detector()"
-"""What to do with an interest."""
-LETTERS_KEPT = 100_000
-"""How many dead letters are kept until somebody takes them; beyond that they are only counted."""
+"""The remedy in the error message if a program has an interest (a moving query), which only another detector runs."""
+DEAD_LETTERS_MAX = 100_000
+"""The largest number of dead letters that are kept until they are fetched. Further dead letters are only counted."""
 
 
 class Detector:
-    """Detects the rules' composite events. Make one with `RuleSet.detector`."""
+    """Detects the composite events of rules in a stream. Create a detector with `RuleSet.detector`."""
 
     def __init__(
         self,
@@ -56,156 +57,163 @@ class Detector:
     ) -> None:
         self._columns = columns or Columns()
         self.select: Collection[str] | None = None
-        """The columns that matches have, if not all."""
+        """The names of the columns that matches have, or None for all columns."""
         self.named: Mapping[str, str] | None = None
-        """What the columns of attributes are called, where these rules are some of many; see `column_names`."""
-        self.nameless = False
-        """Whether events need no identity; see `identifies`."""
-        self.settled = False
-        """Whether batches are identified and in canonical order; see `Intake`."""
+        """The column names of attributes, if the rules are part of a larger set; see `column_names`."""
+        self.without_ids = False
+        """Whether events need no ids; see `needs_ids`."""
+        self.canonical = False
+        """Whether pushed batches already have ids and are in canonical order; see `EventIngest`."""
         self.shows_ids = True
-        """Whether parts have the ids that the source gave; see `Intake`."""
-        self.ahead: Ahead = at_its_turn
-        """How the next events are sifted; see `Machine`."""
-        self.shelf: Shelf | None = None
-        """Where the rules may be laid out already, if they are not going to change."""
+        """Whether the parts of matches show the ids that the source gave; see `EventIngest`."""
+        self.prefetch: Prefetch = inline
+        """The function that starts work on the next chunks of a batch ahead of time; see `Pipeline`."""
+        self.plan_cache: PlanCache | None = None
+        """The cache of compiled rules, if the rules never change."""
         self._plan = rules if isinstance(rules, Plan) else plan(rules, Catalog(types=types, closed=bool(types)))
         self._check_order(self._plan, ordered)
         self._since: dict[str, int] = {}
-        self._silenced: frozenset[str] = frozenset()
-        """Rules that are gone, of which the machine still has the tables."""
-        self._coming: tuple[Change, ...] = ()
-        """Changes of the rules whose time has not come yet."""
+        self._disabled: frozenset[str] = frozenset()
+        """The names of removed rules whose tables the pipeline still has."""
+        self._future_changes: tuple[RuleChange, ...] = ()
+        """The scheduled changes of rules that are not due yet, by time."""
         self._ordered = ordered
         self._scheduler = Scheduler(delay_us, ordered=ordered)
         self._times = times
-        """Whether `ts` are timestamps; None as long as that is not known."""
-        self._knowing: tuple[tuple[Plan, tuple[Change, ...]], Known] | None = None
-        self._letters: list[tuple[str, str | None, int | None, str]] = []
+        """Whether the `ts` of events are timestamps rather than integers. None until the first events are read."""
+        self._known_types: tuple[tuple[Plan, tuple[RuleChange, ...]], TypeInfo] | None = None
+        self._dead_letters: list[tuple[str, str | None, int | None, str]] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
 
     @staticmethod
     def _check_order(plan: Plan, ordered: bool) -> None:
-        """Fails if events that come by themselves would have to be put in order with those of an ordered source."""
+        """Raise an error if a rule would have to merge composite events or timers into an ordered source."""
         for rule in plan.rules if ordered else ():
-            requested = rule.combining is not None or rule.context is not None
-            timed = bool(rule.clocks) or (rule.windowed is not None and rule.windowed.is_timed)
-            if (requested or rule.windowed is not None) and (timed or plan.level(rule)):
+            requested = rule.request_join is not None or rule.context is not None
+            timed = bool(rule.timers) or (rule.windowed is not None and rule.windowed.is_timed)
+            if (requested or rule.windowed is not None) and (timed or plan.stratum(rule)):
                 what = "request" if requested else "query"
                 message = f"{what} {rule.rule.name} has timers or uses composite events"
                 hint = "Leave `ordered` out: without a delay, events wait only for the next instant."
-                raise RuleError(f"{message}, which an ordered source cannot be put in order with", hint=hint)
+                raise RuleError(f"{message}, which cannot be merged into an ordered source", hint=hint)
 
     @cached_property
-    def _machine(self) -> Machine:
-        """What runs; not made before it is needed, as the first events may tell more about their types."""
-        laid = self.shelf.laid(self._plan) if self.shelf is not None and not self._since else None
-        machine = Machine(self._plan, self._since, ordered=self._ordered, laid=laid)
-        machine.intake.nameless, machine.intake.settled, machine.ahead = self.nameless, self.settled, self.ahead
-        machine.intake.shows_ids = self.shows_ids
-        return machine
+    def _pipeline(self) -> Pipeline:
+        """The pipeline. It is created on first use, because the first events may determine the kinds of attributes."""
+        compiled = self.plan_cache.compiled(self._plan) if self.plan_cache is not None and not self._since else None
+        pipeline = Pipeline(self._plan, self._since, ordered=self._ordered, compiled=compiled)
+        pipeline.ingest.without_ids, pipeline.ingest.canonical, pipeline.prefetch = (
+            self.without_ids,
+            self.canonical,
+            self.prefetch,
+        )
+        pipeline.ingest.shows_ids = self.shows_ids
+        return pipeline
 
-    # ---- what goes in and comes out
+    # ---- events and matches
 
-    def push(self, data: Data, clock: Clock | None = None) -> pa.Table:
-        """Takes events in the order of their arrival; returns the matches that became certain.
+    def push(self, data: Data, clock: HostClock | None = None) -> pa.Table:
+        """Process events in order of arrival, and return the matches that became certain.
 
-        `clock`: that of the host, if it has one; events that are too far ahead of it are dead letters.
+        Events that are too far ahead of `clock`, the clock of the host, become dead letters.
         """
         seen = read(data, self._columns, self.known)
         self._learn(seen)
         self._counts["events"] += seen.rows - seen.batch.num_rows
-        self._bury(seen.dead)
-        return self._take(seen.batch if clock is None else self._not_ahead(seen.batch, clock))
+        self._reject(seen.rejected)
+        return self._push(seen.batch if clock is None else self._reject_future(seen.batch, clock))
 
     def learn(self, kinds: Mapping[str, Mapping[str, Kind]]) -> None:
-        """Notes which attributes events of these types have; they may have others besides. For `push_batch`."""
+        """Add attributes of event types to the catalog, before `push_batch`. The types may have further attributes."""
         by_type = {type: dict(named) for type, named in kinds.items()}
-        self._learn(Seen(pa.table({}), [], {}, by_type, times=True, rows=0, complete=False))
+        self._learn(ReadResult(pa.table({}), [], {}, by_type, times=True, rows=0, complete=False))
 
     def declare(self, types: Iterable[EventType]) -> None:
-        """Says what all the attributes of some types are."""
-        catalog = self._plan.given.declaring(types)
-        if catalog is not self._plan.given:
+        """Declare event types, each with all of its attributes."""
+        catalog = self._plan.catalog.declaring(types)
+        if catalog is not self._plan.catalog:
             self._rebuild(self._plan.sources, catalog)
 
     def know(self, catalog: Catalog) -> None:
-        """Binds the rules to what somebody else has learned of the events."""
-        if catalog != self._plan.given:
+        """Bind the rules to `catalog`, which was learned elsewhere."""
+        if catalog != self._plan.catalog:
             self._rebuild(self._plan.sources, catalog)
 
     def begin(self, watermark: int, largest: int) -> None:
-        """Starts in the middle of a stream: time has come so far, and the rules see events behind the largest ts."""
+        """Start in the middle of a stream, at `watermark` (µs). The rules see only events later than `largest` (µs)."""
         self._scheduler.watermark, self._scheduler.largest = watermark, largest
         self._since = {rule.name: largest + 1 for rule in self._plan.sources}
 
     def note(self, ts: int) -> None:
-        """Says that there was an event of this time (µs) elsewhere; rules that are added see events behind it."""
+        """Note that an event at `ts` (µs) was seen elsewhere. Rules that are added afterwards see only later events."""
         self._scheduler.largest = max(self._scheduler.largest, ts)
 
     def push_batch(self, batch: pa.Table, types: Sequence[str]) -> pa.Table:
-        """Takes events that are a batch already: of these types, by number, and of the kinds that the plan has."""
-        reading = self._reading
+        """Process a batch of events, and return the matches that became certain.
+
+        `types` has the name of each type number in the batch. The kinds of attributes must be those of the plan.
+        """
+        reading = self._type_codes
         numbers = np.array([*(reading.get(name, UNNEEDED) for name in types), UNNEEDED], np.int32)
         if (numbers[:-1] != np.arange(len(types))).any():
             batch = batch.set_column(0, "type", pa.array(numbers[batch["type"].to_numpy()]))
-        return self._take(batch)
+        return self._push(batch)
 
-    def _take(self, batch: pa.Table) -> pa.Table:
+    def _push(self, batch: pa.Table) -> pa.Table:
         self._counts["events"] += batch.num_rows
         released, late = self._scheduler.push(batch)
-        if (journal := self._machine.journal) is not None and batch.num_rows and not self._ordered:
+        if (changelog := self._pipeline.changelog) is not None and batch.num_rows and not self._ordered:
             waits = (batch["ts"].to_numpy() >= self._scheduler.watermark) & (batch["type"].to_numpy() >= 0)
-            journal.arrived.append(self._named(batch.filter(pa.array(waits))))
+            changelog.arrived.append(self._with_type_names(batch.filter(pa.array(waits))))
         for row in late.tolist():
-            self._late(batch, row, "late")
+            self._reject_late(batch, row, "late")
         return self._process(released)
 
     def advance(self, ts: int) -> pa.Table:
-        """Says that time has reached `ts` (µs): no event before it will come any more."""
-        return self._process(self._scheduler.advance(_moment(ts)))
+        """Advance the watermark to `ts` (µs), because no earlier event will arrive. Return the new matches."""
+        return self._process(self._scheduler.advance(_checked_ts(ts)))
 
     def finish(self) -> pa.Table:
-        """Says that no event will come any more; returns the last matches."""
+        """Return the remaining matches, because no further event will arrive."""
         return self._process(self._scheduler.finish())
 
     def dead_letters(self) -> pa.Table:
-        """Takes what could not be used: reason, type, ts, and the event in its notation."""
-        taken, self._letters = self._letters, []
-        return letters(taken)
+        """Return and clear the dead letters, a table with the reason, type, ts and text of each event."""
+        rejected, self._dead_letters = self._dead_letters, []
+        return dead_letter_table(rejected)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many events came, were late, were dead-lettered for any reason, and how many matches were found."""
+        """The numbers of events, late events, dead letters (for any reason) and matches."""
         return dict(self._counts)
 
     @property
     def watermark(self) -> int | None:
-        """No event before this time (µs) is accepted any more; None before the first event."""
+        """The watermark (µs), the time before which events are late. None before the first event."""
         return None if self._scheduler.watermark == BEGINNING else self._scheduler.watermark
 
     @property
     def next_ts(self) -> int | None:
-        """The time (µs) of the first event that waits for its turn."""
+        """The time (µs) of the earliest event that waits for the watermark, or None."""
         return self._scheduler.next_ts
 
     @property
     def plan(self) -> Plan:
-        """What runs, bound to the kinds known so far."""
+        """The plan of the rules, bound to the attribute kinds that are known so far."""
         return self._plan
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Which attribute each column of matches holds."""
+        """The attribute of each column of matches, by column name."""
         return match_table.attributes_of(self._plan, self.named)
 
-    # ---- rules that come and go
+    # ---- changes of rules
 
     def add(self, rules: Iterable[Statement] | str, *, at: int | None = None) -> int:
-        """Adds rules, or their text, that see events from time `at` on (µs; default: just behind the latest event).
-        Returns that time.
+        """Add rules, as statements or as text, and return the time (µs) of the first events that they see.
 
-        Binds only the new rules; nothing of the state is touched.
+        This time is `at`, by default just after the latest event. Only the new rules are bound. The state of the others
+        does not change.
         """
         if isinstance(rules, str):
             program = parse(text := rules)
@@ -214,51 +222,52 @@ class Detector:
             rules = tuple(replace(rule, source=text) for rule in program.rules)
         rules = tuple(rules)
         check_supported("`Detector.add`", rules, Rule, Request, Query, remedy=NO_INTERESTS)
-        if not self._silenced.isdisjoint(rule.name for rule in rules):
-            self._forget()
+        if not self._disabled.isdisjoint(rule.name for rule in rules):
+            self._drop_disabled()
         earliest = self._scheduler.largest + 1 if self._scheduler.largest > BEGINNING else BEGINNING
-        since = earliest if at is None else _moment(at)
+        since = earliest if at is None else _checked_ts(at)
         if since < earliest:
             raise RuleError(f"a rule cannot be added at {since}: events up to {earliest - 1} have been seen")
         old, new = self._plan, self._plan.extended(rules)
         self._check_order(new, self._ordered)
         self._since.update((rule.name, since) for rule in rules)
         feeds = any(rule.emits.name in old.numbers for rule in rules)
-        if feeds and any(new.levels[name] != level for name, level in old.levels.items()):
-            self._rebuild((*old.sources, *rules), old.given)
+        if feeds and any(new.strata[name] != level for name, level in old.strata.items()):
+            self._rebuild((*old.sources, *rules), old.catalog)
             return since
-        reading = self._reading
+        reading = self._type_codes
         self._plan = new
         self._renumber(reading)
-        if "_machine" in self.__dict__:
-            self._machine.add(new, new.rules[len(old.rules) :], self._since)
+        if "_pipeline" in self.__dict__:
+            self._pipeline.add(new, new.rules[len(old.rules) :], self._since)
         return since
 
     def remove(self, names: Iterable[str] | str) -> None:
-        """Removes rules by name; what only they needed is forgotten.
+        """Remove rules by name, together with the state that no other rule needs.
 
-        A rule or request that is by itself is only silenced: the others go on as they are. When the state is written
-        down, or half of the rules are gone, the rest is laid out anew, in time in proportion to the state.
+        A rule is only disabled, at constant cost, if no other rule uses its events and it has no timers, context or
+        windows. The tables and the state are rebuilt later, in time proportional to the state, when a snapshot is taken
+        or half of the rules are disabled. For any other rule, this happens at once.
         """
-        gone = {names} if isinstance(names, str) else set(names)
+        removed = {names} if isinstance(names, str) else set(names)
         known = {rule.name for rule in self._plan.sources}
-        if gone - known:
-            unknown = min(gone - known)
+        if removed - known:
+            unknown = min(removed - known)
             raise RuleError(f"there is no rule {unknown}", hint=nearest(unknown, known))
-        started = "_machine" in self.__dict__
-        rest = self._plan.without(gone) if started and self._machine.can_silence(gone) else None
-        silenced = self._silenced | gone
-        if rest is None or len(silenced) > len(rest.sources):
-            self._rebuild([rule for rule in self._plan.sources if rule.name not in gone], self._plan.given)
+        started = "_pipeline" in self.__dict__
+        remaining = self._plan.without(removed) if started and self._pipeline.can_disable(removed) else None
+        disabled = self._disabled | removed
+        if remaining is None or len(disabled) > len(remaining.sources):
+            self._rebuild([rule for rule in self._plan.sources if rule.name not in removed], self._plan.catalog)
         else:
-            self._machine.silence(gone)
-            self._plan, self._silenced = rest, silenced
-        self._since = {name: since for name, since in self._since.items() if name not in gone}
+            self._pipeline.disable(removed)
+            self._plan, self._disabled = remaining, disabled
+        self._since = {name: since for name, since in self._since.items() if name not in removed}
 
-    def _forget(self) -> None:
-        """Lets go of what rules needed that are gone."""
-        if self._silenced:
-            self._rebuild(self._plan.sources, self._plan.given)
+    def _drop_disabled(self) -> None:
+        """Rebuild the pipeline without the disabled rules."""
+        if self._disabled:
+            self._rebuild(self._plan.sources, self._plan.catalog)
 
     def change(
         self,
@@ -268,42 +277,42 @@ class Detector:
         at: int,
         check: Callable[[Plan], None] | None = None,
     ) -> None:
-        """Changes the rules from time `at` (µs) on: up to it matches are those of the old rules, then those of the new.
+        """Schedule a change of the rules at time `at` (µs), which must be later than the latest event.
 
-        `at` must be behind the latest event. A rule that is added replaces one of the same name. `check` may refuse
-        the rules that come out.
+        Up to `at`, matches are those of the old rules. After `at`, they are those of the new rules. An added rule
+        replaces a rule of the same name. `check` may raise an error to reject the resulting plan.
         """
-        add, gone = tuple(add), set(remove)
+        add, removed = tuple(add), set(remove)
         latest = self._scheduler.largest
-        if _moment(at) <= latest:
+        if _checked_ts(at) <= latest:
             raise RuleError(f"rules cannot be changed at {at}: events up to {latest} have been seen")
         after = self.coming_rules
         known = {rule.name for rule in after}
-        for name in sorted(gone - known):
+        for name in sorted(removed - known):
             raise RuleError(f"there is no rule {name}", hint=nearest(name, known))
-        coming = Change(at, frozenset(gone | (known & {rule.name for rule in add})), add)
-        bound = plan(coming.applied(after), self._plan.given)
+        scheduled = RuleChange(at, frozenset(removed | (known & {rule.name for rule in add})), add)
+        bound = plan(scheduled.apply(after), self._plan.catalog)
         self._check_order(bound, self._ordered)
         if check is not None:
             check(bound)
-        self._coming = tuple(sorted((*self._coming, coming), key=lambda change: change.at))
+        self._future_changes = tuple(sorted((*self._future_changes, scheduled), key=lambda change: change.at))
 
     @property
     def coming_rules(self) -> tuple[Statement, ...]:
-        """The rules after all changes that are to come."""
+        """The rules that will be in use after all scheduled changes."""
         rules = tuple(self._plan.sources)
-        for change in self._coming:
-            rules = change.applied(rules)
+        for change in self._future_changes:
+            rules = change.apply(rules)
         return rules
 
     @property
-    def _reading(self) -> Mapping[str, int]:
-        """The numbers of the types that are needed, now or after the changes to come."""
+    def _type_codes(self) -> Mapping[str, int]:
+        """The number of each event type that is needed now or after scheduled changes, by name."""
         numbers = self._plan.numbers
-        if not self._coming:
+        if not self._future_changes:
             return numbers
         extended = dict(numbers)
-        for change in self._coming:
+        for change in self._future_changes:
             for rule in change.add:
                 for type in rule.uses:
                     if type not in self._plan.defined:
@@ -314,195 +323,206 @@ class Detector:
 
     @property
     def state_bytes(self) -> int:
-        """How many bytes a snapshot has now."""
+        """The size (bytes) of a snapshot of the current state."""
         return len(self.snapshot())
 
     def snapshot(self) -> bytes:
-        """All that is remembered, in a versioned encoding; `RuleSet.restore` goes on from it."""
-        self._forget()
-        state = extract(self._machine, self._scheduler.watermark)
+        """Return the state as bytes in a versioned format, from which `RuleSet.restore` resumes."""
+        self._drop_disabled()
+        state = extract(self._pipeline, self._scheduler.watermark)
         waiting = self._scheduler.waiting
         if waiting is not None:
-            waiting = self._named(waiting)
-        return detector_state.encode(detector_state.Snapshot(settings(self), numbers(self), state, waiting))
+            waiting = self._with_type_names(waiting)
+        return detector_state.encode(detector_state.DetectorSnapshot(settings(self), counters(self), state, waiting))
 
-    def _named(self, waiting: pa.Table) -> pa.Table:
-        """Events that wait, with their types by name."""
-        names = pa.array([*self._reading], pa.string())
+    def _with_type_names(self, waiting: pa.Table) -> pa.Table:
+        """Return the events of `waiting` with the names of their types instead of type numbers."""
+        names = pa.array([*self._type_codes], pa.string())
         return waiting.set_column(0, "type", names.take(waiting["type"].combine_chunks()))
 
     @classmethod
     def restore(cls, data: bytes, rules: Sequence[Statement], types: Mapping[str, EventType]) -> Detector:
-        """A detector that goes on where the snapshot was taken.
+        """Return a detector that resumes from the snapshot `data`.
 
-        A rule that is new or changed sees events from there on.
+        A rule that is new or has changed sees only events later than the snapshot.
         """
         return resume(cls, detector_state.decode(data), rules, types)
 
-    # ---- within
+    # ---- internals
 
     def _process(self, released: pa.Table | None) -> pa.Table:
-        """Detects in what is released, changing the rules where their time comes."""
+        """Detect matches in released events, and apply the rule changes that become due."""
         scheduler = self._scheduler
-        pieces: list[pa.Table] = []
-        while self._coming and self._coming[0].at <= scheduler.watermark:
-            change, *rest = self._coming
+        tables: list[pa.Table] = []
+        while self._future_changes and self._future_changes[0].at <= scheduler.watermark:
+            change, *rest = self._future_changes
             if released is not None and released.num_rows:
                 count = int(np.searchsorted(released["ts"].to_numpy(), change.at, "left"))
                 scheduler.wait(released.slice(count))
                 released = released.slice(0, count)
-            pieces.append(self._detected(released, (change.at, BEGINNING)))
-            self._apply(change, tuple(rest))
+            tables.append(self._detect(released, (change.at, BEGINNING)))
+            self._apply_change(change, tuple(rest))
             released = scheduler.release()
         closed: Instant = (scheduler.watermark, scheduler.last_seq if self._ordered else BEGINNING)
-        pieces.append(self._detected(released, closed))
-        return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="default")
+        tables.append(self._detect(released, closed))
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
 
-    def _apply(self, change: Change, rest: tuple[Change, ...]) -> None:
-        """The time of a change has come."""
-        reading = self._reading
-        self._coming = rest
+    def _apply_change(self, change: RuleChange, rest: tuple[RuleChange, ...]) -> None:
+        """Apply `change`, which is due. `rest` are the changes that remain scheduled."""
+        reading = self._type_codes
+        self._future_changes = rest
         self._since = {name: since for name, since in self._since.items() if name not in change.remove}
         self._since |= {rule.name: change.at for rule in change.add}
-        kept = {rule.name for rule in self._plan.sources} - change.remove
-        self._rebuild(change.applied(self._plan.sources), self._plan.given, reading=reading, now=change.at, kept=kept)
+        unchanged = {rule.name for rule in self._plan.sources} - change.remove
+        self._rebuild(
+            change.apply(self._plan.sources), self._plan.catalog, reading=reading, now=change.at, unchanged=unchanged
+        )
 
-    def _detected(self, released: pa.Table | None, closed: Instant) -> pa.Table:
+    def _detect(self, released: pa.Table | None, closed: Instant) -> pa.Table:
         columns = match_table.schema(self._plan, times=bool(self._times), select=self.select, named=self.named)
         attributes = {column: key for key, column in column_names(self._plan.emitted.kinds, self.named).items()}
-        pieces: list[pa.Table] = []
+        tables: list[pa.Table] = []
         if released is None or not released.num_rows:
             released = pa.table({})
-        elif self._coming:
+        elif self._future_changes:
             types = released["type"].to_numpy()
             types = np.where(types < len(self._plan.numbers), types, UNNEEDED).astype(np.int32)
             released = released.set_column(0, "type", pa.array(types))
-        for found, late in self._machine.process(released, closed):
+        for matches, late in self._pipeline.process(released, closed):
             for row in late:
-                self._late(released, row, "late among events of its instant: give them a seq, or ids in order")
-            pieces.append(match_table.table(found, self._machine, columns, attributes))
-        table = pa.concat_tables(pieces) if len(pieces) != 1 else pieces[0]
+                self._reject_late(released, row, "late among events of its instant: give them a seq, or ids in order")
+            tables.append(match_table.table(matches, self._pipeline, columns, attributes))
+        table = pa.concat_tables(tables) if len(tables) != 1 else tables[0]
         self._counts["matches"] += table.num_rows
         return table
 
     @property
-    def known(self) -> Known:
-        """What the reader of events must know; the same as long as the plan is."""
-        key = self._plan, self._coming
-        if self._knowing is not None and self._knowing[0][0] is key[0] and self._knowing[0][1] is key[1]:
-            return self._knowing[1]
-        given = self._plan.given
-        numbers = {**self._reading, **dict.fromkeys(self._plan.defined, DEFINED)}
-        if self._silenced:
-            still = {type for change in self._coming for rule in change.add for type in rule.uses}
+    def known(self) -> TypeInfo:
+        """The information about types that the reader of events needs. It is cached until the plan changes."""
+        key = self._plan, self._future_changes
+        if self._known_types is not None and self._known_types[0][0] is key[0] and self._known_types[0][1] is key[1]:
+            return self._known_types[1]
+        catalog = self._plan.catalog
+        numbers = {**self._type_codes, **dict.fromkeys(self._plan.defined, DEFINED)}
+        if self._disabled:
+            still = {type for change in self._future_changes for rule in change.add for type in rule.uses}
             still |= self._plan.columns.keys() | self._plan.defined.keys()
             numbers = {type: number for type, number in numbers.items() if type in still}
-        exact = {name: dict(type.attributes) for name, type in given.types.items()}
-        find = partial(self._find, Lexicon(numbers, UNNEEDED, np.int32))
-        self._knowing = key, Known(numbers, exact, given.shared, given.seen, find=find)
-        return self._knowing[1]
+        exact = {name: dict(type.attributes) for name, type in catalog.types.items()}
+        find = partial(self._find_types, StringIndex(numbers, UNNEEDED, np.int32))
+        self._known_types = key, TypeInfo(numbers, exact, catalog.shared, catalog.seen, find=find)
+        return self._known_types[1]
 
-    def _find(self, names: Lexicon, column: pa.Array) -> tuple[np.ndarray[Any, Any], set[int]]:
-        """The numbers of types, and which there are; a large column is searched in two halves."""
+    def _find_types(self, names: StringIndex, column: pa.Array) -> tuple[np.ndarray[Any, Any], set[int]]:
+        """Return the type number of each row of `column`, and the set of numbers that occur.
+
+        A large column is searched in two halves, one of which may run on another core.
+        """
         half = len(column) // 2
         if half < CHUNK or pa.types.is_dictionary(column.type):
             return names.find_all(column)
-        numbers = names.numbers_of(column)
-        other = self.ahead(partial(names.find_all, column.slice(half), numbers[half:]))
-        there = names.find_all(column.slice(0, half), numbers[:half])[1]
-        return numbers, there | other.result()[1]
+        numbers = names.allocate(column)
+        other = self.prefetch(partial(names.find_all, column.slice(half), numbers[half:]))
+        present = names.find_all(column.slice(0, half), numbers[:half])[1]
+        return numbers, present | other.result()[1]
 
-    def _learn(self, seen: Seen) -> None:
-        """Notes what the events say about types, and binds the rules again if that is news to them."""
+    def _learn(self, seen: ReadResult) -> None:
+        """Add the attributes and kinds in `seen` to the catalog, and bind the rules again if the catalog changes."""
         if self._times is None and seen.rows:
             self._times = seen.times
         by_type = {name: kinds for name, kinds in seen.by_type.items() if name not in self._plan.defined}
         complete = seen.complete and bool(seen.shared or by_type)
-        catalog = self._plan.given.learned(seen.shared, by_type, seen.empty, complete=complete)
-        if catalog is not self._plan.given:
+        catalog = self._plan.catalog.learned(seen.shared, by_type, seen.empty, complete=complete)
+        if catalog is not self._plan.catalog:
             self._rebuild(self._plan.sources, catalog)
 
     def _rebuild(
         self,
         rules: Sequence[Statement],
         catalog: Catalog,
-        state: State | None = None,
+        state: PipelineState | None = None,
         reading: Mapping[str, int] | None = None,
         now: int | None = None,
-        kept: Collection[str] | None = None,
+        unchanged: Collection[str] | None = None,
     ) -> None:
-        """Starts a machine for these rules with the state of the old one.
+        """Replace the pipeline by a new pipeline for `rules`, which continues with the old state or with `state`.
 
-        `reading`: how types were numbered so far. `now`: up to where events were detected (default: the watermark).
-        `kept`: the rules that are still the same (default: all of a known name).
+        `reading` has the type numbers so far. `now` is the time (µs) up to which events were processed, by default the
+        watermark. `unchanged` has the names of the rules that keep their state, by default all rules that existed.
         """
-        same = not self._silenced and rules == self._plan.sources
+        same = not self._disabled and rules == self._plan.sources
         bound = self._plan.bound_to(catalog) if same else plan(rules, catalog)
-        started = "_machine" in self.__dict__
-        names = self._reading if reading is None else reading
+        started = "_pipeline" in self.__dict__
+        names = self._type_codes if reading is None else reading
         if started and state is None:
-            if bound.rules == self._plan.rules and not self._silenced:
+            if bound.rules == self._plan.rules and not self._disabled:
                 self._plan = bound
                 return
-            state = extract(self._machine, self._scheduler.watermark if now is None else now)
-            state = state if kept is None else state.known_to(kept)
-        self._plan, self._silenced = bound, frozenset()
+            state = extract(self._pipeline, self._scheduler.watermark if now is None else now)
+            state = state if unchanged is None else state.known_to(unchanged)
+        self._plan, self._disabled = bound, frozenset()
         if started:
-            del self._machine
+            del self._pipeline
         if state is not None:
-            load(self._machine, state)
+            restore_state(self._pipeline, state)
         self._renumber(names)
 
     def _renumber(self, before: Mapping[str, int]) -> None:
-        """Gives the types of what waits their new numbers."""
-        numbers = self._reading
+        """Assign the current type numbers to waiting events, which have those of `before`."""
+        numbers = self._type_codes
         if any(numbers.get(name) != number for name, number in before.items()):
             waiting = self._scheduler.waiting
             if waiting is not None:
                 self._scheduler.renumber(waiting, [numbers.get(name, UNNEEDED) for name in before])
 
-    def _late(self, batch: pa.Table, row: int, reason: str) -> None:
-        """Sets a late event aside; one that no rule needs is nobody's loss."""
+    def _reject_late(self, batch: pa.Table, row: int, reason: str) -> None:
+        """Add the late event at `row` to the dead letters, unless no rule needs its type."""
         number = batch["type"][row].as_py()
         if number < 0:
             return
         self._counts["late"] += 1
-        if len(self._letters) >= LETTERS_KEPT:
+        if len(self._dead_letters) >= DEAD_LETTERS_MAX:
             self._counts["dead"] += 1
             return
-        type = [*self._reading][number]
-        self._bury([(reason, type, batch["ts"][row].as_py(), describe_row(batch, row, type))])
+        type = [*self._type_codes][number]
+        self._reject([(reason, type, batch["ts"][row].as_py(), describe_row(batch, row, type))])
 
-    def _not_ahead(self, batch: pa.Table, clock: Clock) -> pa.Table:
-        """The events that are not too far ahead of the clock; the others, also of unneeded types, are dead letters."""
+    def _reject_future(self, batch: pa.Table, clock: HostClock) -> pa.Table:
+        """Return the events that are not too far ahead of the clock, and reject the other events.
+
+        Events of types that no rule needs are rejected, too.
+        """
         ts = batch["ts"].to_numpy()
         ahead = ts > clock.latest_us
         if not ahead.any():
             return batch
-        names = [*self._reading]
+        names = [*self._type_codes]
         count = int(ahead.sum())
         self._counts["events"] += count
-        room = max(0, LETTERS_KEPT - len(self._letters))
+        room = max(0, DEAD_LETTERS_MAX - len(self._dead_letters))
         self._counts["dead"] += max(0, count - room)
         for row in np.flatnonzero(ahead)[:room].tolist():
             number = batch["type"][row].as_py()
             type = names[number] if number >= 0 else None
-            self._bury([(clock.reason(int(ts[row])), type, int(ts[row]), describe_row(batch, row, type or "?"))])
+            self._reject([(clock.reason(int(ts[row])), type, int(ts[row]), describe_row(batch, row, type or "?"))])
         return batch.filter(pa.array(~ahead))
 
-    def _bury(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
+    def _reject(self, dead: list[tuple[str, str | None, int | None, str]]) -> None:
         self._counts["dead"] += len(dead)
-        self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]
+        self._dead_letters += dead[: max(0, DEAD_LETTERS_MAX - len(self._dead_letters))]
 
 
-def identifies(plan: Plan, select: Collection[str] | None) -> bool:
-    """Whether anything depends on who an event is: ids and parts of matches, composite events, rules that read ids."""
+def needs_ids(plan: Plan, select: Collection[str] | None) -> bool:
+    """Return whether events need ids, given the selected columns of matches.
+
+    The columns `id` and `parts`, composite events that rules read, and rules that read `id` need event ids.
+    """
     if select is None or not {"id", "parts"}.isdisjoint(select):
         return True
     return any(type in plan.numbers for type in plan.defined) or any(ID in read for read in plan.columns.values())
 
 
-def _moment(ts: object) -> int:
+def _checked_ts(ts: object) -> int:
     if not isinstance(ts, int | np.integer) or abs(int(ts)) >= TS_LIMIT:
         raise EventError(f"{ts!r} is not a time in microseconds since 1970")
     return int(ts)

@@ -1,8 +1,13 @@
-"""One partition's detection: batches of events in order go in, matches come out, and what is needed later is kept.
+"""Process the ordered events of one partition, and keep the state of the rules.
 
-For each batch: take in the events, then, level by level, take in the composite events that the next rules use, run
-the rules over their new anchors and compute the attributes of what they found. A composite event is handed on only
-when its instant is closed, so that composites of one instant are seen in canonical order however the input is cut.
+Rules are divided into *strata*: a rule reads only composite events that rules of earlier strata define. The *anchor* of
+a rule is the event that completes a match, and a *role* is a named part of a match. For each batch, the pipeline stores
+the events that rules need. Then it runs the strata in order: it stores the composite events that the stratum reads,
+runs the rules on their new anchors and computes the attributes of matches.
+
+An *instant* is a pair (ts, seq). A composite event is forwarded to other rules only when its instant is closed, because
+no further event of the instant can occur. Therefore rules see the composite events of an instant in canonical order,
+however the input is split into batches.
 """
 
 from __future__ import annotations
@@ -18,200 +23,228 @@ import pyarrow as pa
 
 from tocsin import kernels
 from tocsin.engine.buffers import Buffers
-from tocsin.engine.compile import FOREVER, Loaded, Tables
-from tocsin.engine.families.projections import Plain
-from tocsin.engine.families.requests import Context, Requests, consumed, ranks_of
-from tocsin.engine.families.window_tables import is_plain
+from tocsin.engine.compile import BEFORE_ALL, LoadedRule, RuleTables
+from tocsin.engine.families.projections import Projections
+from tocsin.engine.families.requests import ContextState, Requests, consumed, ranks_of
+from tocsin.engine.families.window_tables import is_projection
 from tocsin.engine.families.windows import Windows
-from tocsin.engine.forwarding import Clocks
-from tocsin.engine.ingest import Intake, Sifted
-from tocsin.engine.match_columns import Composites, Found, Moments, Roles, joined, moments_of, some, taken, together
-from tocsin.engine.predicates import Passed
-from tocsin.engine.prefetch import Ahead, at_its_turn, through
-from tocsin.engine.store import Store
-from tocsin.engine.strings import Texts
+from tocsin.engine.forwarding import Timers
+from tocsin.engine.ingest import EventIngest, SelectedEvents
+from tocsin.engine.match_columns import (
+    Composites,
+    MatchColumns,
+    MatchTimes,
+    PartRoles,
+    concat_composites,
+    concat_matches,
+    match_times,
+    select_composites,
+    select_matches,
+)
+from tocsin.engine.predicates import SelectedRows
+from tocsin.engine.prefetch import Prefetch, inline, map_chunks
+from tocsin.engine.store import EventStore
+from tocsin.engine.strings import StringDictionary
 from tocsin.errors import StateError
 from tocsin.events.reorder import BEGINNING
 from tocsin.events.types import EventType, Kind
 from tocsin.kernels import Array
 from tocsin.plans.plan import Plan
 from tocsin.plans.rules import RulePlan
-from tocsin.process import uncollected
+from tocsin.process import gc_paused
 
 MATCHES_PER_ANCHOR = 4_000_000
-"""How many matches one anchor may have; a product of `each` beyond that is an error."""
+"""The largest number of matches per anchor. If several `each` roles combine to more matches, an error is raised."""
 
 CHUNK = 1 << 18
-"""How many events are taken in at once."""
+"""The largest number of events that are stored at once."""
 
 Instant = tuple[int, int]
-"""(ts, seq)."""
+"""The time (ts, seq) of an event."""
 
 
 class Consumed(NamedTuple):
-    """Rows that a role, as (rule, place), consumed: their type, numbers and times."""
+    """The rows of one type that a role consumed, with their row ids and times.
+
+    `owner` is the role, as (name of the rule, index of the role).
+    """
 
     owner: tuple[str, int]
     type: str
-    born: Array
+    row_ids: Array
     ts: Array
 
 
 @dataclass(slots=True)
-class Journal:
-    """What cannot be seen in the state afterwards, since it was last written down."""
+class Changelog:
+    """Records the changes since the last checkpoint that the state itself does not show."""
 
     consumed: list[Consumed] = field(default_factory=list)
     arrived: list[pa.Table] = field(default_factory=list)
-    """Events that had to wait, with their types by name."""
+    """The events that had to wait for the watermark, with the names of their types."""
 
 
-class Laid(NamedTuple):
-    """Rules that are laid out already: their tables, and plain queries that have seen nothing yet."""
+class CompiledRules(NamedTuple):
+    """Compiled rules without state, as tables and empty projections."""
 
-    tables: Tables
-    plain: Plain
+    tables: RuleTables
+    projections: Projections
 
 
-class Machine:
-    """The tables of the rules and the state that they need."""
+class Pipeline:
+    """Runs compiled rules on batches of events, and holds their state."""
 
-    def __init__(self, plan: Plan, since: Mapping[str, int], *, ordered: bool, laid: Laid | None = None) -> None:
-        self.texts = Texts() if laid is None else laid.tables.texts.copy()
-        self.tables = Tables(self.texts) if laid is None else laid.tables
-        self.store = Store()
+    def __init__(
+        self, plan: Plan, since: Mapping[str, int], *, ordered: bool, compiled: CompiledRules | None = None
+    ) -> None:
+        self.strings = StringDictionary() if compiled is None else compiled.tables.strings.copy()
+        self.tables = RuleTables(self.strings) if compiled is None else compiled.tables
+        self.store = EventStore()
         self.buffers = Buffers()
         self.requests = Requests()
-        self.intake = Intake(self.tables, self.texts, self.store, ordered=ordered)
-        self.pending: dict[str, Composites] = {}
-        self.ahead: Ahead = at_its_turn
-        """How the events that come next are sifted, while those before them are still at work."""
-        self.journal: Journal | None = None
-        """Kept only where the state is written down piece by piece."""
+        self.ingest = EventIngest(self.tables, self.strings, self.store, ordered=ordered)
+        self.buffered: dict[str, Composites] = {}
+        self.prefetch: Prefetch = inline
+        """The function that starts the selection of events in the next chunks while one chunk is processed."""
+        self.changelog: Changelog | None = None
+        """The changes since the last incremental checkpoint. None if there are no incremental checkpoints."""
         self.emits: dict[str, EventType] = {}
-        self._handed: dict[int, list[str]] = {}
-        """The composite types that rules use, by the level at which they are complete."""
-        self._clocks = Clocks(self)
-        self.contexts: dict[str, Context] = {}
-        """The requests in one of Snoop's contexts."""
+        self._forwarded: dict[int, list[str]] = {}
+        """The composite types that rules read, by the stratum at whose start all of their events are known."""
+        self._timers = Timers(self)
+        self.contexts: dict[str, ContextState] = {}
+        """The state of each request that has one of Snoop's contexts, by name of the request."""
         self.windows = Windows(self)
-        self.plain = Plain(self.tables) if laid is None else laid.plain.copy()
-        self.rows_told = 0
-        """How many rows of queries were handed on."""
-        self.levels = 0
-        self.add(plan, plan.rules if laid is None else (), since)
+        self.projections = Projections(self.tables) if compiled is None else compiled.projections.copy()
+        self.rows_emitted = 0
+        """The number of output rows of queries that were buffered for other rules so far."""
+        self.strata = 0
+        self.add(plan, plan.rules if compiled is None else (), since)
 
     @property
-    def laid(self) -> Laid:
-        """What it has before the first event, for others like it."""
-        return Laid(self.tables, self.plain)
+    def compiled(self) -> CompiledRules:
+        """The compiled rules, from which equal pipelines can be created. Valid only before the first event."""
+        return CompiledRules(self.tables, self.projections)
 
-    @uncollected()
+    @gc_paused()
     def add(self, plan: Plan, rules: Iterable[RulePlan], since: Mapping[str, int]) -> None:
-        """Loads rules of the plan that are not loaded yet; the levels of the others are what they were."""
+        """Load further rules of `plan`. They must not change the strata of rules that are loaded already."""
         self.emits |= {rule.emits.name: rule.emits for rule in plan.rules}
         for rule in rules:
-            begin = since.get(rule.rule.name, FOREVER)
-            self.tables.load(rule, plan.level(rule), begin)
-            self._clocks.add(rule, begin)
+            begin = since.get(rule.rule.name, BEFORE_ALL)
+            self.tables.load(rule, plan.stratum(rule), begin)
+            self._timers.add(rule, begin)
             if rule.context is not None:
-                self.contexts[rule.user] = Context(self.tables.contexts[-1])
-            if rule.windowed is not None and is_plain(rule):
-                self.plain.add(self.tables.plain[-1])
+                self.contexts[rule.consumer] = ContextState(self.tables.contexts[-1])
+            if rule.windowed is not None and is_projection(rule):
+                self.projections.add(self.tables.projections[-1])
             elif rule.windowed is not None:
                 self.windows.add(self.tables.windows[-1])
-        self.windows.widen()
-        queries = [loaded.rule for loaded in self.tables.windows] + [loaded.rule for loaded in self.tables.plain]
+        self.windows.grow_queues()
+        queries = [loaded.rule for loaded in self.tables.windows] + [loaded.rule for loaded in self.tables.projections]
         names = sorted({rule.plan.rule.name for rule in queries})
         self._ranks = {name: rank for rank, name in enumerate(names)}
-        self._handed = defaultdict(list)
+        self._forwarded = defaultdict(list)
         for name in self.emits.keys() & self.tables.types.keys():
-            self._handed[plan.complete[name]].append(name)
-        self.levels = max(plan.complete.values(), default=0)
+            self._forwarded[plan.complete[name]].append(name)
+        self.strata = max(plan.complete.values(), default=0)
 
-    def can_silence(self, names: Collection[str]) -> bool:
-        """Whether nothing comes of these rules any more if they see no more events, and nothing of it is written."""
-        mine = [loaded.plan for loaded in self.tables.rules if loaded.plan.rule.name in names]
-        waits = any(plan.clock is not None or plan.clocks or plan.context or plan.windowed for plan in mine)
-        return self.journal is None and not waits
+    def can_disable(self, names: Collection[str]) -> bool:
+        """Return whether the rules with these names can be disabled without rebuilding the pipeline.
 
-    def silence(self, names: Collection[str]) -> None:
-        """Lets rules see no more events."""
+        They cannot if one of them has timers, a context or windows, or if the pipeline has a changelog.
+        """
+        plans = [loaded.plan for loaded in self.tables.rules if loaded.plan.rule.name in names]
+        waits = any(plan.timer is not None or plan.timers or plan.context or plan.windowed for plan in plans)
+        return self.changelog is None and not waits
+
+    def disable(self, names: Collection[str]) -> None:
+        """Stop delivering events to the rules with these names."""
         for loaded in self.tables.rules:
             if loaded.plan.rule.name in names:
-                self.tables.silence(loaded)
+                self.tables.disable(loaded)
 
     # ---- one batch
 
-    def process(self, batch: pa.Table, closed: Instant) -> Iterator[tuple[Found, list[int]]]:
-        """Takes a batch in order; no event before `closed` will come any more.
+    def process(self, batch: pa.Table, closed: Instant) -> Iterator[tuple[MatchColumns, list[int]]]:
+        """Process an ordered batch, after which no event before the instant `closed` will arrive.
 
-        Yields matches piece by piece, each valid until the next, with the events that were late among their equals.
+        For each chunk of the batch, yield the matches and the row numbers of events that are late within their instant.
+        The matches are valid until the next chunk is processed.
         """
         if not batch.num_rows:
             yield self._step(None, closed)
-            self._age(closed[0])
+            self._evict_if_due(closed[0])
             return
         starts = _starts(batch)
-        pieces = [batch.slice(at, end - at) for at, end in pairwise(starts)] if len(starts) > 2 else [batch]
-        self.intake.lay_out()
-        ahead = self.ahead if len(pieces) > 1 and self.intake.can_sift_ahead else at_its_turn
-        for sifted, (at, end) in zip(through(self.intake.sift, pieces, ahead), pairwise(starts), strict=True):
+        chunks = [batch.slice(at, end - at) for at, end in pairwise(starts)] if len(starts) > 2 else [batch]
+        self.ingest.build_index()
+        prefetch = self.prefetch if len(chunks) > 1 and self.ingest.can_prefetch else inline
+        for chunk, (at, end) in zip(map_chunks(self.ingest.select, chunks, prefetch), pairwise(starts), strict=True):
             last = end == batch.num_rows
             bound = closed if last else (batch["ts"][end].as_py(), batch["seq"][end].as_py())
-            found, late = self._step(sifted, bound)
-            yield found, [at + row for row in late]
-            self._age(bound[0])
+            matches, late = self._step(chunk, bound)
+            yield matches, [at + row for row in late]
+            self._evict_if_due(bound[0])
 
-    def _step(self, sifted: Sifted | None, bound: Instant) -> tuple[Found, list[int]]:
-        jobs: dict[int, list[tuple[Loaded, int, int]]] = defaultdict(list)
+    def _step(self, chunk: SelectedEvents | None, bound: Instant) -> tuple[MatchColumns, list[int]]:
+        jobs: dict[int, list[tuple[LoadedRule, int, int]]] = defaultdict(list)
         anchors: list[Array] = []
         late: list[int] = []
-        found: list[Found] = []
-        entered: list[Passed] = []
-        if sifted is not None:
-            if sifted.direct is not None:
-                found += self.plain.direct(self, sifted.direct)
-            passed, late = self.intake.batch(sifted)
-            self._enter(passed, jobs, anchors)
-            entered.append(passed)
-        for level in range(self.levels):
-            for name in self._handed.get(level, ()):
-                self._clocks.tick(name, entered, bound[0])
-                handed = self._hand_on(name, bound)
-                if handed is not None:
-                    self._enter(handed, jobs, anchors)
-                    entered.append(handed)
-            if level in self.tables.arriving:
-                found += self._notify(entered, level)
+        matches: list[MatchColumns] = []
+        selections: list[SelectedRows] = []
+        if chunk is not None:
+            if chunk.unstored is not None:
+                matches += self.projections.run_unstored(self, chunk.unstored)
+            selected, late = self.ingest.store_batch(chunk)
+            self._fan_out(selected, jobs, anchors)
+            selections.append(selected)
+        for stratum in range(self.strata):
+            for name in self._forwarded.get(stratum, ()):
+                self._timers.schedule(name, selections, bound[0])
+                forwarded = self._forward(name, bound)
+                if forwarded is not None:
+                    self._fan_out(forwarded, jobs, anchors)
+                    selections.append(forwarded)
+            if stratum in self.tables.completions:
+                matches += self._run_requests(selections, stratum)
             for context in self.contexts.values():
-                if context.loaded.rule.level == level:
-                    found += self._combine(context, entered)
-            if self.plain:
-                found += self.plain.stored(self, level, entered)
+                if context.loaded.rule.stratum == stratum:
+                    matches += self._run_context(context, selections)
+            if self.projections:
+                matches += self.projections.run_stored(self, stratum, selections)
             if self.windows:
-                found += self._windowed(level, entered, bound)
-            if jobs.get(level):
+                matches += self._run_windows(stratum, selections, bound)
+            if jobs.get(stratum):
                 joined = anchors[0] if len(anchors) == 1 else np.concatenate(anchors)
-                pieces = self._detect(jobs[level], joined)
-                if self.journal is not None:
-                    self.journal.consumed += self._consumed(pieces)
-                self.hold(pieces)
-                found += pieces
-        return together(found, self.tables, self.store), late
+                pattern_matches = self._run_patterns(jobs[stratum], joined)
+                if self.changelog is not None:
+                    self.changelog.consumed += self._consumed(pattern_matches)
+                self.buffer_composites(pattern_matches)
+                matches += pattern_matches
+        return concat_matches(matches, self.tables, self.store), late
 
-    def _enter(self, passed: Passed, jobs: dict[int, list[tuple[Loaded, int, int]]], anchors: list[Array]) -> None:
-        """Puts new rows into buffers, and notes for which rules they are anchors."""
+    def _fan_out(
+        self, selected: SelectedRows, jobs: dict[int, list[tuple[LoadedRule, int, int]]], anchors: list[Array]
+    ) -> None:
+        """Add selected rows to the buffers. If a row is the anchor of a rule, add a job for this rule to `jobs`.
+
+        A job is (rule, start, end). The rows of its anchors are in [start, end) of the concatenated `anchors`.
+        """
         tables = self.tables
-        self.buffers.add(tables, self.store, passed.filters, passed.rows)
-        if not len(passed.filters):
+        self.buffers.add(tables, self.store, selected.filters, selected.rows)
+        if not len(selected.filters):
             return
-        if self.journal is not None:
-            held = (tables.buffer_chains[0][passed.filters] > 0) | (tables.is_held[passed.filters] > 0)
-            self.store.number(passed.rows[held])
+        if self.changelog is not None:
+            retained = (tables.buffer_chains[0][selected.filters] > 0) | (tables.is_windowed[selected.filters] > 0)
+            self.store.assign_row_ids(selected.rows[retained])
         count = len(tables.is_anchor)
-        mine = tables.is_anchor[passed.filters] != 0
-        filters, rows = (passed.filters, passed.rows) if mine.all() else (passed.filters[mine], passed.rows[mine])
+        is_anchor = tables.is_anchor[selected.filters] != 0
+        filters, rows = (
+            (selected.filters, selected.rows)
+            if is_anchor.all()
+            else (selected.filters[is_anchor], selected.rows[is_anchor])
+        )
         order = np.argsort(filters.astype(np.uint16) if count < 65536 else filters, kind="stable")
         filters, rows = filters[order], rows[order]
         base = sum(map(len, anchors))
@@ -219,112 +252,117 @@ class Machine:
         bounds = [0, *changes.tolist(), len(filters)]
         for start, end in pairwise(bounds if len(filters) else []):
             for rule in tables.anchored[int(filters[start])]:
-                jobs[rule.level].append((rule, base + start, base + end))
+                jobs[rule.stratum].append((rule, base + start, base + end))
         anchors.append(rows)
 
-    def _notify(self, entered: list[Passed], level: int) -> list[Found]:
-        """The notifications of the requests of a level; what starts a timer is none."""
-        notified = self.requests.notify(self, entered, level)
+    def _run_requests(self, selections: list[SelectedRows], stratum: int) -> list[MatchColumns]:
+        """Run the requests of a stratum on the selected rows, and return their matches."""
+        notified = self.requests.run(self, selections, stratum)
         if notified is None or not len(notified[0]):
             return []
-        if self.journal is not None:
+        if self.changelog is not None:
             for owner, type, rows in consumed(self, notified):
-                self.journal.consumed.append(Consumed(owner, type, self.store.born[rows], self.store.ts[rows]))
+                self.changelog.consumed.append(Consumed(owner, type, self.store.row_ids[rows], self.store.ts[rows]))
         numbers, rows, anchors = notified
         counts = self.tables.role_counts[numbers]
-        order = self._in_order(numbers, rows, counts, anchors)
+        order = self._canonical_order(numbers, rows, counts, anchors)
         nothing = np.zeros((len(numbers), self.tables.computed), np.int64)
-        known = nothing.astype(np.uint8)
-        return self._told(self._project(numbers[order], rows[order], nothing, known, anchors[order]))
+        valid = nothing.astype(np.uint8)
+        return self._without_timers(self._project(numbers[order], rows[order], nothing, valid, anchors[order]))
 
-    def _combine(self, context: Context, entered: list[Passed]) -> list[Found]:
-        """The notifications of a request in one of Snoop's contexts."""
-        combined = context.arrive(self, entered)
+    def _run_context(self, context: ContextState, selections: list[SelectedRows]) -> list[MatchColumns]:
+        """Run a request that has one of Snoop's contexts on the selected rows, and return its matches."""
+        combined = context.run(self, selections)
         if combined is None:
             return []
         numbers = np.full(len(combined.counts), context.loaded.rule.number)
-        order = self._in_order(numbers, combined.rows, combined.counts, combined.anchors)
+        order = self._canonical_order(numbers, combined.rows, combined.counts, combined.anchors)
         nothing = np.zeros((len(numbers), self.tables.computed), np.int64)
-        known = nothing.astype(np.uint8)
-        roles = Roles(combined.counts[order], combined.leaves[order])
-        return self._told(self._project(numbers, combined.rows[order], nothing, known, combined.anchors[order], roles))
+        valid = nothing.astype(np.uint8)
+        roles = PartRoles(combined.counts[order], combined.leaves[order])
+        return self._without_timers(
+            self._project(numbers, combined.rows[order], nothing, valid, combined.anchors[order], roles)
+        )
 
-    def _windowed(self, level: int, entered: list[Passed], bound: Instant) -> list[Found]:
-        """The rows of the queries of a level."""
-        # What is due at the very time of the bound may still come behind events before it, unless these are all there.
+    def _run_windows(self, stratum: int, selections: list[SelectedRows], bound: Instant) -> list[MatchColumns]:
+        """Run the window queries of a stratum on the selected rows, and return their output rows."""
+        # Timers that are due at the time of the bound wait until the earlier events of that time are complete.
         fire_to = bound[0] if bound[1] > BEGINNING else bound[0] - 1
-        found: list[Found] = []
-        for rows in self.windows.run(level, entered, fire_to):
-            nothing = np.zeros((len(rows.rules), self.tables.places), np.int64)
-            found.append(
-                Found(
+        matches: list[MatchColumns] = []
+        for rows in self.windows.run(stratum, selections, fire_to):
+            nothing = np.zeros((len(rows.rules), self.tables.roles_max), np.int64)
+            matches.append(
+                MatchColumns(
                     rows.rules,
                     nothing,
                     nothing[:, 0],
-                    rows.words,
-                    rows.known,
-                    rows.first,
-                    rows.second,
-                    Moments(rows.ts, rows.seq),
+                    rows.values,
+                    rows.valid,
+                    rows.id_high,
+                    rows.id_low,
+                    MatchTimes(rows.ts, rows.seq),
                     rows.expired,
                 )
             )
-        self.hold(found)
-        return found
+        self.buffer_composites(matches)
+        return matches
 
-    def _told(self, piece: Found) -> list[Found]:
-        """Notifications as matches; what starts a timer is none."""
-        self.hold([piece])
-        matches = np.array([rule.plan.clock is None for rule in self.tables.rules])[piece.rules]
-        return [piece if matches.all() else some(piece, matches)]
+    def _without_timers(self, matches: MatchColumns) -> list[MatchColumns]:
+        """Buffer the composite events of matches. Return the matches that do not merely start a timer."""
+        self.buffer_composites([matches])
+        is_match = np.array([rule.plan.timer is None for rule in self.tables.rules])[matches.rules]
+        return [matches if is_match.all() else select_matches(matches, is_match)]
 
-    def _in_order(self, numbers: Array, rows: Array, counts: Array, anchors: Array) -> Array:
-        """Notifications as matches stand: those of one request and instant by their parts."""
+    def _canonical_order(self, numbers: Array, rows: Array, counts: Array, anchors: Array) -> Array:
+        """Return the permutation that sorts notifications by instant, request and parts."""
         store = self.store
         ts, seq = store.ts[anchors], store.seq[anchors]
         if not ((ts[1:] == ts[:-1]) & (seq[1:] == seq[:-1])).any():
             return np.arange(len(numbers))
-        there = np.arange(rows.shape[1]) < counts[:, None]
-        used, place = np.unique(rows[there], return_inverse=True)
+        in_match = np.arange(rows.shape[1]) < counts[:, None]
+        used, positions = np.unique(rows[in_match], return_inverse=True)
         canonical = np.lexsort((used, ranks_of(self.tables.types)[store.type[used]], store.seq[used], store.ts[used]))
         rank = np.empty(len(used), np.int64)
         rank[canonical] = np.arange(len(used))
         parts = np.full(rows.shape, -1)
-        parts[there] = rank[place]
+        parts[in_match] = rank[positions]
         return np.lexsort((*parts.T[::-1], self.tables.labels.ranks[numbers], seq, ts))
 
-    def _detect(self, jobs: list[tuple[Loaded, int, int]], anchors: Array) -> list[Found]:
-        tables, places = self.tables, self.tables.places
+    def _run_patterns(self, jobs: list[tuple[LoadedRule, int, int]], anchors: Array) -> list[MatchColumns]:
+        tables, width = self.tables, self.tables.roles_max
         table = np.array([(rule.offset, start, end) for rule, start, end in jobs], np.int64)
         numbers = np.array([rule.number for rule, _, _ in jobs], np.int64)
         room = max(1024, int((table[:, 2] - table[:, 1]).sum()))
         job, anchor = 0, int(table[0, 1])
-        found: list[Found] = []
+        matches: list[MatchColumns] = []
         while job < len(jobs):
             out = (
                 np.empty(room, np.int64),
-                np.empty((room, places), np.int64),
-                np.empty((room, places), np.int64),
+                np.empty((room, width), np.int64),
+                np.empty((room, width), np.int64),
                 np.zeros((room, tables.computed), np.int64),
                 np.zeros((room, tables.computed), np.uint8),
             )
-            env = self.intake.environment(self.buffers.lists)
+            env = self.ingest.environment(self.buffers.lists)
             job, anchor, count = kernels.detect(env.ctypes.data, table, anchors, job, anchor, *out)
             if count:
-                rules, parts, computed, known = numbers[out[0][:count]], out[1][:count], out[3][:count], out[4][:count]
-                if (order := self._in_time(rules, parts[:, 0])) is not None:
-                    rules, parts, computed, known = rules[order], parts[order], computed[order], known[order]
-                found.append(self._project(rules, parts, computed, known, parts[:, 0]))
+                rules, parts, computed, valid = numbers[out[0][:count]], out[1][:count], out[3][:count], out[4][:count]
+                if (order := self._time_order(rules, parts[:, 0])) is not None:
+                    rules, parts, computed, valid = rules[order], parts[order], computed[order], valid[order]
+                matches.append(self._project(rules, parts, computed, valid, parts[:, 0]))
             elif job < len(jobs):
                 if room >= MATCHES_PER_ANCHOR:
                     name = jobs[job][0].plan.rule.name
                     message = f"rule {name}: one anchor has more than {MATCHES_PER_ANCHOR:,} matches"
                     raise StateError(f"{message}; bound it with last, first or a shorter window")
                 room *= 4
-        return found
+        return matches
 
-    def _in_time(self, rules: Array, anchors: Array) -> Array | None:
-        """How to put matches that stand rule by rule into the order of instants, then of rules; None if they are."""
+    def _time_order(self, rules: Array, anchors: Array) -> Array | None:
+        """Return the permutation that sorts matches by instant and rule, or None if they are sorted.
+
+        The matches of each rule are adjacent.
+        """
         labels, store, order = self.tables.labels, self.store, np.empty(len(rules), np.int64)
         if (rules == rules[0]).all():
             return None
@@ -332,138 +370,141 @@ class Machine:
         return order if kernels.ordering.order_matches(*given, store.ts, store.seq, order) else None
 
     def _project(
-        self, rules: Array, parts: Array, computed: Array, known: Array, anchors: Array, roles: Roles | None = None
-    ) -> Found:
+        self, rules: Array, parts: Array, computed: Array, valid: Array, anchors: Array, roles: PartRoles | None = None
+    ) -> MatchColumns:
         tables, count = self.tables, len(rules)
-        words = np.zeros((tables.outputs, count), np.int64)
-        words_known = np.zeros((tables.outputs, count), np.uint8)
-        env = self.intake.environment(None)
+        values = np.zeros((tables.outputs, count), np.int64)
+        values_valid = np.zeros((tables.outputs, count), np.uint8)
+        env = self.ingest.environment(None)
         kernels.project(
-            env.ctypes.data, rules, *tables.programs, tables.role_counts, parts, computed, known, words, words_known
+            env.ctypes.data, rules, *tables.programs, tables.role_counts, parts, computed, valid, values, values_valid
         )
-        first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
-        if not self.intake.nameless:
+        id_high, id_low = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+        if not self.ingest.without_ids:
             counts = tables.role_counts[rules] if roles is None else roles.counts
             kernels.match_identities(
-                tables.rule_words, rules, parts, counts, self.store.first, self.store.second, first, second
+                tables.rule_words, rules, parts, counts, self.store.id_high, self.store.id_low, id_high, id_low
             )
-        return Found(rules, parts, anchors, words, words_known, first, second, roles=roles)
+        return MatchColumns(rules, parts, anchors, values, values_valid, id_high, id_low, roles=roles)
 
-    def _consumed(self, pieces: list[Found]) -> Iterator[Consumed]:
-        """What the matches took away from their rules."""
-        for found in pieces:
-            for number in np.unique(found.rules):
-                for place, step in enumerate(self.tables.rules[number].plan.steps, 1):
+    def _consumed(self, pieces: list[MatchColumns]) -> Iterator[Consumed]:
+        """Yield the rows that matches consumed, by rule and role."""
+        for matches in pieces:
+            for number in np.unique(matches.rules):
+                for role_index, step in enumerate(self.tables.rules[number].plan.steps, 1):
                     buffer = step.lookup.buffer
                     if step.consumed and buffer.owner is not None:
-                        rows = np.unique(found.parts[found.rules == number, place])
-                        yield Consumed(buffer.owner, buffer.filter.type, self.store.born[rows], self.store.ts[rows])
+                        rows = np.unique(matches.parts[matches.rules == number, role_index])
+                        yield Consumed(buffer.owner, buffer.filter.type, self.store.row_ids[rows], self.store.ts[rows])
 
     # ---- composite events for other rules
 
-    def hold(self, pieces: list[Found]) -> None:
-        """Keeps the composite events that other rules use until their turn."""
-        used = {name for names in self._handed.values() for name in names}
+    def buffer_composites(self, pieces: list[MatchColumns]) -> None:
+        """Buffer the composite events in `pieces` that other rules read, until their instants are closed."""
+        used = {name for names in self._forwarded.values() for name in names}
         if not used or not pieces:
             return
         types = [rule.plan.emits.name for rule in self.tables.rules]
-        for found in pieces:
+        for matches in pieces:
             for name in used:
-                mine = np.isin(found.rules, [number for number, type in enumerate(types) if type == name])
-                if not mine.any():
+                mask = np.isin(matches.rules, [number for number, type in enumerate(types) if type == name])
+                if not mask.any():
                     continue
-                moments = moments_of(found, self.store)
-                ts = moments.ts[mine]
-                if self._clocks.start(name, ts):
+                times = match_times(matches, self.store)
+                ts = times.ts[mask]
+                if self._timers.start(name, ts):
                     continue
                 width = len(self.emits[name].attributes)
                 new = Composites(
                     ts,
-                    moments.seq[mine],
-                    found.first[mine],
-                    found.second[mine],
-                    found.words[:width, mine],
-                    found.known[:width, mine],
-                    self._order(found, mine),
+                    times.seq[mask],
+                    matches.id_high[mask],
+                    matches.id_low[mask],
+                    matches.values[:width, mask],
+                    matches.valid[:width, mask],
+                    self._query_order(matches, mask),
                 )
-                self.keep(name, new)
+                self.buffer(name, new)
 
-    def _order(self, found: Found, mine: Array) -> Array:
-        """The place of rows of queries among those of an instant: by the name of the query, then as they came out."""
-        count = int(mine.sum())
-        if found.moments is None:
+    def _query_order(self, matches: MatchColumns, mask: Array) -> Array:
+        """Return ranks that sort the rows of an instant by name of the query, then in order of output."""
+        count = int(mask.sum())
+        if matches.times is None:
             return np.zeros(count, np.int64)
-        numbers = found.rules[mine]
+        numbers = matches.rules[mask]
         names = [self.tables.rules[number].plan.rule.name for number in np.unique(numbers)]
         ranks = np.array([self._ranks[name] for name in names], np.int64)[np.unique(numbers, return_inverse=True)[1]]
-        self.rows_told += count
-        return (ranks << 40) + np.arange(self.rows_told - count, self.rows_told)
+        self.rows_emitted += count
+        return (ranks << 40) + np.arange(self.rows_emitted - count, self.rows_emitted)
 
-    def keep(self, name: str, new: Composites) -> None:
-        """Keeps composite events until their turn."""
-        old = self.pending.get(name)
-        self.pending[name] = new if old is None else joined(old, new)
+    def buffer(self, name: str, new: Composites) -> None:
+        """Add composite events to the buffer of their type `name`."""
+        old = self.buffered.get(name)
+        self.buffered[name] = new if old is None else concat_composites(old, new)
 
-    def _hand_on(self, name: str, closed: Instant) -> Passed | None:
-        """Takes in the held composite events of a type whose instants are closed."""
-        held = self.pending.pop(name, None)
-        if held is None:
+    def _forward(self, name: str, closed: Instant) -> SelectedRows | None:
+        """Store the buffered composite events of the type `name` that are earlier than the instant `closed`.
+
+        Return the selected rows, or None if there are no such events.
+        """
+        composites = self.buffered.pop(name, None)
+        if composites is None:
             return None
-        order = np.lexsort((held.second, held.first, held.order, held.seq, held.ts))
-        ready = ((held.ts < closed[0]) | ((held.ts == closed[0]) & (held.seq < closed[1])))[order]
+        order = np.lexsort((composites.id_low, composites.id_high, composites.order, composites.seq, composites.ts))
+        ready = ((composites.ts < closed[0]) | ((composites.ts == closed[0]) & (composites.seq < closed[1])))[order]
         if not ready.all():
-            self.pending[name] = taken(held, order[~ready])
+            self.buffered[name] = select_composites(composites, order[~ready])
         if not ready.any():
             return None
-        now = taken(held, order[ready])
+        now = select_composites(composites, order[ready])
         slots = self.tables.slots[name]
         columns = {
-            slots[attribute][0]: (now.words[k], now.known[k])
+            slots[attribute][0]: (now.values[k], now.valid[k])
             for k, (attribute, _) in enumerate(self.emits[name].attributes)
             if attribute in slots
         }
         given = np.full(len(now.ts), kernels.NONE, np.int64)
         type = self.tables.types[name]
-        if name in self._clocks:
-            now = self._clocks.identified(name, now)
-        return self.intake.identified(type, now.ts, now.seq, now.first, now.second, given, columns)[0]
+        if name in self._timers:
+            now = self._timers.with_ids(name, now)
+        return self.ingest.store_identified(type, now.ts, now.seq, now.id_high, now.id_low, given, columns)[0]
 
-    # ---- forgetting
+    # ---- eviction
 
-    def _age(self, now: int) -> None:
-        """Forgets what is out of reach, when there is enough of it."""
-        room = self.buffers.kept + (1 << 16)
-        rows = max(self.store.size, len(self.store.names))
-        if rows > room + self.buffers.kept or self.buffers.fresh > room or self.texts.crowded:
-            self.trim(now)
+    def _evict_if_due(self, now: int) -> None:
+        """Evict expired events if there are so many of them that it pays off."""
+        room = self.buffers.retained + (1 << 16)
+        rows = max(self.store.size, len(self.store.source_ids))
+        if rows > room + self.buffers.retained or self.buffers.appended > room or self.strings.needs_cleanup:
+            self.evict(now)
 
-    def trim(self, now: int) -> None:
-        """Forgets everything that no rule can reach from `now` on."""
-        held = self.windows.rows
-        live, number = self.buffers.trim(self.tables, self.store, now, held)
-        self.windows.renumber(number)
-        self.requests.renumber(live, number)
+    def evict(self, now: int) -> None:
+        """Remove all events and strings that no rule can read any more when the watermark is `now` (µs)."""
+        pinned = self.windows.rows
+        live, number = self.buffers.evict(self.tables, self.store, now, pinned)
+        self.windows.remap(number)
+        self.requests.remap(live, number)
         for context in self.contexts.values():
-            context.renumber(live, number)
-        if self.texts.crowded:
-            self.texts.keep(self._texts_in_use())
+            context.remap(live, number)
+        if self.strings.needs_cleanup:
+            self.strings.retain(self._strings_in_use())
 
-    def _texts_in_use(self) -> Iterator[Array]:
+    def _strings_in_use(self) -> Iterator[Array]:
         store, size = self.store, self.store.size
         for type, number in self.tables.types.items():
             rows = np.nonzero(store.type[:size] == number)[0]
             for slot, kind in self.tables.slots[type].values():
                 if kind == Kind.STRING and slot < store.width:
-                    yield store.words[slot, rows][store.present[slot, rows] != 0]
-        yield from self.windows.texts()
-        for name, held in self.pending.items():
+                    yield store.values[slot, rows][store.valid[slot, rows] != 0]
+        yield from self.windows.strings()
+        for name, composites in self.buffered.items():
             for k, (_, kind) in enumerate(self.emits[name].attributes):
                 if kind == Kind.STRING:
-                    yield held.words[k][held.known[k] != 0]
+                    yield composites.values[k][composites.valid[k] != 0]
 
 
 def _starts(batch: pa.Table) -> list[int]:
-    """Where a batch is cut so that an instant stays together, and its end."""
+    """Return the first row of each chunk of a batch, and the end of the batch. No instant is split."""
     ts, seq = batch["ts"].to_numpy(), batch["seq"].to_numpy()
     starts, size = [0], batch.num_rows
     while starts[-1] < size:

@@ -1,35 +1,35 @@
-"""Are these rules laid out already? Rules that do not change need that only once."""
+"""Cache compiled rules, so that several detectors with the same plan compile it only once."""
 
 from __future__ import annotations
 
-from tocsin.engine.families.window_tables import is_plain
-from tocsin.engine.pipeline import Laid, Machine
+from tocsin.engine.families.window_tables import is_projection
+from tocsin.engine.pipeline import CompiledRules, Pipeline
 from tocsin.plans.plan import Plan
 from tocsin.plans.rules import RulePlan
 
 
-class Shelf:
-    """The rules that were laid out last, for detectors that do not change them.
+class PlanCache:
+    """Holds the rules that were compiled last.
 
-    Laying out a thousand rules takes as long as looking through half a million events.
+    The cache pays off because compiling a thousand rules takes as long as evaluating half a million events.
     """
 
     def __init__(self) -> None:
-        self._laid: tuple[Plan, Laid | None] | None = None
+        self._compiled: tuple[Plan, CompiledRules | None] | None = None
 
-    def __reduce__(self) -> tuple[type[Shelf], tuple[()]]:
-        """Rules that are sent elsewhere are laid out there."""
-        return Shelf, ()
+    def __reduce__(self) -> tuple[type[PlanCache], tuple[()]]:
+        """Pickle an empty cache, so that the receiver compiles the rules again."""
+        return PlanCache, ()
 
-    def laid(self, plan: Plan) -> Laid | None:
-        """The plan's rules as they were laid out; None if some of them bring more than tables and plain queries."""
-        laid = self._laid
-        if laid is None or laid[0] is not plan:
-            simple = all(map(_is_simple, plan.rules))
-            laid = self._laid = plan, Machine(plan, {}, ordered=False).laid if simple else None
-        return laid[1]
+    def compiled(self, plan: Plan) -> CompiledRules | None:
+        """Return the compiled rules of `plan`, or None if a rule needs other state than tables and projections."""
+        compiled = self._compiled
+        if compiled is None or compiled[0] is not plan:
+            simple = all(map(_is_stateless, plan.rules))
+            compiled = self._compiled = plan, Pipeline(plan, {}, ordered=False).compiled if simple else None
+        return compiled[1]
 
 
-def _is_simple(rule: RulePlan) -> bool:
-    more = rule.clocks or rule.clock or rule.combining or rule.context
-    return not more and (rule.windowed is None or is_plain(rule))
+def _is_stateless(rule: RulePlan) -> bool:
+    more = rule.timers or rule.timer or rule.request_join or rule.context
+    return not more and (rule.windowed is None or is_projection(rule))

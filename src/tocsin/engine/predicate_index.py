@@ -1,11 +1,13 @@
-"""Which filters does an event pass? An index over the filters of all rules, so that they are not tried one by one.
+"""Index the filters of all rules with bitmaps, so that an event is not tested against each filter.
 
-The filters of a type are cut into blocks of at most 512. In a block each attribute that some filter compares with a
-constant is an *axis*: the sorted constants, and for each position a value can have among them one bit for each
-filter. The filters that an event passes are the bits left when the rows of all axes are put together. A block of few
-filters needs no index: each is some *ranges*, one for each attribute that it compares, tried one after another, the
-narrowest first. What a filter asks beyond that (`or`, arithmetic, two attributes) is a program, run only where the rest
-holds.
+The filters of a type are divided into blocks of at most 512 filters. A block has a bitmap index for each attribute that
+some filter compares with a constant. The index has the sorted constants, and for each interval between two constants
+one bit per filter. To find the filters that an event passes, one row of each index is selected, and the rows are
+combined with AND.
+
+A block of few filters has no index. Instead, each filter is a chain of value ranges, one per attribute, which are
+tested in turn, the narrowest range first. All other conditions (`or`, arithmetic, two attributes) form a program, which
+runs only if all comparisons hold.
 """
 
 from __future__ import annotations
@@ -17,21 +19,24 @@ from itertools import pairwise
 import numpy as np
 
 from tocsin import kernels
-from tocsin.kernels import Array, Filters, layout
+from tocsin.kernels import Array, PredicateTables, layout
 
 BLOCK = 512
-FEW = 8
-"""Up to how many filters of a type are tried one by one."""
+SCAN_MAX = 8
+"""The largest number of filters in a block that are tested one by one, without an index."""
 LARGEST, LARGEST_DOUBLE = int(np.iinfo(np.int64).max), int(np.array(np.inf).view(np.int64))
 
-AxisTest = tuple[int, bool, int, int]
-"""(slot, whether it holds doubles, relation, constant)."""
+ConstantTest = tuple[int, bool, int, int]
+"""A comparison of an attribute with a constant, as (slot, is double, relation, constant)."""
 
-Range = tuple[int, int, int, int]
-"""(slot, the bits to turn in a negative word so that words are in the order of values, the least and the greatest)."""
+ValueRange = tuple[int, int, int, int]
+"""A range of values, as (slot, bits to flip, minimum, maximum).
 
-ANYTHING: Range = (kernels.NONE, 0, -LARGEST - 1, LARGEST)
-"""What a filter tries that has no tests."""
+The bits are flipped in negative values, so that the words of doubles sort as integers.
+"""
+
+ANY_VALUE: ValueRange = (kernels.NONE, 0, -LARGEST - 1, LARGEST)
+"""The range of a filter without comparisons."""
 
 _EQUAL, _OTHER, _BELOW, _AT_MOST, _ABOVE, _AT_LEAST = (
     layout.RELATIONS[name] for name in ("=", "!=", "<", "<=", ">", ">=")
@@ -39,15 +44,15 @@ _EQUAL, _OTHER, _BELOW, _AT_MOST, _ABOVE, _AT_LEAST = (
 
 
 @dataclass(slots=True)
-class _Axis:
+class _AttributeBitmap:
     slot: int
     double: bool
     constants: Array
     bits: Array
 
     @property
-    def searched(self) -> Array:
-        """The constants, filled up to a power of two with the largest value."""
+    def search_table(self) -> Array:
+        """The sorted constants, padded with the largest value to a power of two."""
         table = np.full(1 << (len(self.constants) - 1).bit_length(), LARGEST_DOUBLE if self.double else LARGEST)
         table[: len(self.constants)] = self.constants
         return table
@@ -57,25 +62,28 @@ class _Axis:
 class _Block:
     type: int
     filters: list[int] = field(default_factory=list)
-    tests: list[list[AxisTest]] = field(default_factory=list)
-    axes: list[_Axis] | None = None
+    tests: list[list[ConstantTest]] = field(default_factory=list)
+    bitmaps: list[_AttributeBitmap] | None = None
 
     @property
-    def few(self) -> bool:
-        """Whether each filter is tried by itself."""
-        return len(self.filters) <= FEW and all(test[2] != _OTHER for tests in self.tests for test in tests)
+    def scanned(self) -> bool:
+        """Whether the filters of the block are tested one by one."""
+        return len(self.filters) <= SCAN_MAX and all(test[2] != _OTHER for tests in self.tests for test in tests)
 
-    def build(self) -> list[_Axis]:
-        if self.axes is None:
-            found: dict[tuple[int, bool], list[tuple[int, int, int]]] = {}
+    def build(self) -> list[_AttributeBitmap]:
+        if self.bitmaps is None:
+            tests_of: dict[tuple[int, bool], list[tuple[int, int, int]]] = {}
             for number, tests in enumerate(self.tests):
                 for slot, double, relation, constant in tests:
-                    found.setdefault((slot, double), []).append((number, relation, constant))
-            self.axes = [self._axis(slot, double, found[slot, double]) for slot, double in sorted(found)]
-        return self.axes
+                    tests_of.setdefault((slot, double), []).append((number, relation, constant))
+            self.bitmaps = [self._bitmap(slot, double, tests_of[slot, double]) for slot, double in sorted(tests_of)]
+        return self.bitmaps
 
-    def _axis(self, slot: int, double: bool, tests: list[tuple[int, int, int]]) -> _Axis:
-        """The axis of tests (place of the filter, relation, constant), in the order of the filters."""
+    def _bitmap(self, slot: int, double: bool, tests: list[tuple[int, int, int]]) -> _AttributeBitmap:
+        """Build the bitmap of one attribute from `tests`, each as (index of the filter, relation, constant).
+
+        The tests must be in the order of the filters.
+        """
         count = len(self.tests)
         owners, relations, raw = np.array(tests, np.int64).T.copy()
         starts = np.zeros(count + 1, np.int64)
@@ -85,142 +93,145 @@ class _Block:
         words = (count + 63) // 64
         positions = 2 * len(constants) + 2
         bits = np.zeros(positions * words, np.uint64)
-        kernels.fill_axis(bits, 0, words, positions, count, starts, relations, ranks.astype(np.int64))
-        return _Axis(slot, double, np.ascontiguousarray(constants).view(np.int64), bits)
+        kernels.fill_bitmaps(bits, 0, words, positions, count, starts, relations, ranks.astype(np.int64))
+        return _AttributeBitmap(slot, double, np.ascontiguousarray(constants).view(np.int64), bits)
 
 
-class FilterIndex:
-    """The index; changes are gathered, and only the blocks that changed are built again."""
+class PredicateIndex:
+    """Holds the index of all filters. Only blocks that have changed are built again."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         self._open: dict[int, _Block] = {}
         self._residual: list[int] = []
-        self._tables: Filters | None = None
+        self._tables: PredicateTables | None = None
         self._types = 0
         self.has_programs = False
-        """Whether some filter is more than comparisons with constants."""
+        """Whether some filter has a program."""
         self._tested: set[tuple[int, int]] = set()
 
-    def add(self, type: int, filter: int, tests: list[AxisTest], residual: int) -> None:
-        """Adds the filter of that number, the next free one, to a type's."""
+    def add(self, type: int, filter: int, tests: list[ConstantTest], residual: int) -> None:
+        """Add a filter to a type. `filter`, its number, must be the number of filters so far.
+
+        `residual` is the offset of the program for all conditions that are not in `tests`, or -1.
+        """
         block = self._open.get(type)
         if block is None or len(block.filters) == BLOCK:
             block = self._open[type] = _Block(type)
             self._blocks.append(block)
         block.filters.append(filter)
         block.tests.append(tests)
-        block.axes = None
+        block.bitmaps = None
         self._residual.append(residual)
         self._tested.update((type, test[0]) for test in tests)
         self.has_programs |= residual != kernels.NONE
         self._tables = None
 
-    def show(self, type: int, slots: Iterable[int]) -> None:
-        """Says that attributes of a type are read where filters find them."""
+    def mark_read(self, type: int, slots: Iterable[int]) -> None:
+        """Note that a projection reads the attributes in these slots of a type directly from batches."""
         self._tested.update((type, slot) for slot in slots)
 
-    def ask_for(self, slots: Array) -> bool:
-        """Whether somebody looks at an attribute that each type keeps in one of these slots."""
+    def reads(self, slots: Array) -> bool:
+        """Return whether a filter or projection reads an attribute, which has the slot `slots[type]` in each type."""
         return self.has_programs or any((type, slot) in self._tested for type, slot in enumerate(slots.tolist()))
 
-    def tables(self, types: int) -> Filters:
-        """The index as the kernels read it, for that many types."""
+    def tables(self, types: int) -> PredicateTables:
+        """Return the index in the form that kernels read. `types` is the number of types."""
         if self._tables is None or types != self._types:
             self._tables = self._build(types)
             self._types = types
         return self._tables
 
-    def close(self, types: int) -> None:
-        """Builds the index for that many types, the last time, and lets go of what it was built from."""
+    def freeze(self, types: int) -> None:
+        """Build the index for the last time, and free the data from which it was built."""
         self.tables(types)
         self._blocks, self._open, self._residual = [], {}, []
 
-    def _build(self, types: int) -> Filters:
+    def _build(self, types: int) -> PredicateTables:
         first = np.full(max(types, 1), kernels.NONE, np.int64)
         following: list[int] = []
-        block_axes: list[int] = []
-        axis_counts: list[int] = []
+        block_bitmaps: list[int] = []
+        bitmap_counts: list[int] = []
         block_filters: list[int] = []
         filter_counts: list[int] = []
         filter_ids: list[int] = []
-        axes: list[_Axis] = []
-        steps: list[list[int]] = []
-        tried: dict[int, list[int]] = {}
+        bitmaps: list[_AttributeBitmap] = []
+        chain: list[list[int]] = []
+        chains: dict[int, list[int]] = {}
         for number, block in enumerate(self._blocks):
             following.append(int(first[block.type]))
             first[block.type] = number
-            built = [] if block.few else block.build()
-            if block.few:
+            built = [] if block.scanned else block.build()
+            if block.scanned:
                 for filter, tests in zip(block.filters, block.tests, strict=True):
-                    ranges = ranges_of(tests) or [ANYTHING]
-                    tried.setdefault(block.type, []).append(len(steps))
-                    steps += [[block.type, *range, int(range is ranges[-1]), filter, 0] for range in ranges]
-            block_axes.append(len(axes))
-            axis_counts.append(len(built))
-            axes += built
+                    ranges = ranges_of(tests) or [ANY_VALUE]
+                    chains.setdefault(block.type, []).append(len(chain))
+                    chain += [[block.type, *range, int(range is ranges[-1]), filter, 0] for range in ranges]
+            block_bitmaps.append(len(bitmaps))
+            bitmap_counts.append(len(built))
+            bitmaps += built
             block_filters.append(len(filter_ids))
             filter_counts.append(len(block.filters))
             filter_ids += block.filters
-        none = len(steps)
-        for mine in tried.values():
+        none = len(chain)
+        for mine in chains.values():
             for one, other in pairwise([*mine, none]):
-                steps[one][layout.TRY_OTHER] = other
-        for step in steps:
-            step[layout.TRY_OTHER] = step[layout.TRY_OTHER] or none
-        firsts = [none, *(tried[type][0] if type in tried else none for type in range(types))]
-        constants = [axis.searched for axis in axes]
-        bits = np.concatenate([*(axis.bits for axis in axes), np.zeros(1, np.uint64)])
-        return Filters(
+                chain[one][layout.SCAN_NEXT_FILTER] = other
+        for step in chain:
+            step[layout.SCAN_NEXT_FILTER] = step[layout.SCAN_NEXT_FILTER] or none
+        firsts = [none, *(chains[type][0] if type in chains else none for type in range(types))]
+        constants = [bitmap.search_table for bitmap in bitmaps]
+        bits = np.concatenate([*(bitmap.bits for bitmap in bitmaps), np.zeros(1, np.uint64)])
+        return PredicateTables(
             first,
-            _words(following),
-            _words(block_axes),
-            _words(axis_counts),
-            _words(block_filters),
-            _words(filter_counts),
-            _words([axis.slot for axis in axes]),
-            _words([int(axis.double) for axis in axes]),
+            _array(following),
+            _array(block_bitmaps),
+            _array(bitmap_counts),
+            _array(block_filters),
+            _array(filter_counts),
+            _array([bitmap.slot for bitmap in bitmaps]),
+            _array([int(bitmap.double) for bitmap in bitmaps]),
             _starts([len(table) for table in constants]),
-            _words([len(axis.constants) for axis in axes]),
-            _starts([len(axis.bits) for axis in axes]),
+            _array([len(bitmap.constants) for bitmap in bitmaps]),
+            _starts([len(bitmap.bits) for bitmap in bitmaps]),
             np.concatenate([*constants, np.zeros(1, np.int64)]),
             bits,
-            _words(filter_ids),
-            _words(self._residual),
-            _words([int(any(self._residual[number] >= 0 for number in block.filters)) for block in self._blocks]),
-            _words([int(block.few) for block in self._blocks]),
+            _array(filter_ids),
+            _array(self._residual),
+            _array([int(any(self._residual[number] >= 0 for number in block.filters)) for block in self._blocks]),
+            _array([int(block.scanned) for block in self._blocks]),
             np.array(firsts, np.int32) * kernels.predicate_scan.STEP_BYTES,
-            _words([max(map(len, tried.values()), default=0)]),
-            np.array(steps, np.int64).reshape(-1, layout.TRY_WORDS),
+            _array([max(map(len, chains.values()), default=0)]),
+            np.array(chain, np.int64).reshape(-1, layout.SCAN_WORDS),
         )
 
 
-def ranges_of(tests: Iterable[AxisTest]) -> list[Range]:
-    """Comparisons that must all hold as ranges, one for each attribute, the narrowest first.
+def ranges_of(tests: Iterable[ConstantTest]) -> list[ValueRange]:
+    """Convert comparisons that must all hold to value ranges, one per attribute, the narrowest first.
 
     >>> ranges_of([(0, False, _ABOVE, 3), (0, False, _AT_MOST, 9), (1, False, _EQUAL, 7)])
     [(1, 0, 7, 7), (0, 0, 4, 9)]
     """
-    found: dict[tuple[int, bool], tuple[int, int]] = {}
+    ranges: dict[tuple[int, bool], tuple[int, int]] = {}
     for slot, double, relation, constant in tests:
         low = high = ordered(constant) if double else constant
-        if double and constant in (0, -LARGEST - 1):  # both zeros are one value
+        if double and constant in (0, -LARGEST - 1):  # 0.0 and -0.0 are equal
             low, high = ordered(-LARGEST - 1), 0
         finite = 1 - LARGEST_DOUBLE if double else -LARGEST - 1, LARGEST_DOUBLE - 1 if double else LARGEST
-        least, most = found.get((slot, double), finite)
+        least, most = ranges.get((slot, double), finite)
         if relation in (_EQUAL, _AT_LEAST, _ABOVE):
             least = max(least, high + 1 if relation == _ABOVE else low)
         if relation in (_EQUAL, _AT_MOST, _BELOW):
             most = min(most, low - 1 if relation == _BELOW else high)
-        found[slot, double] = least, most
+        ranges[slot, double] = least, most
     return [
         (slot, LARGEST if double else 0, *((least, most) if least <= most else (1, 0)))
-        for (slot, double), (least, most) in sorted(found.items(), key=lambda item: item[1][1] - item[1][0])
+        for (slot, double), (least, most) in sorted(ranges.items(), key=lambda item: item[1][1] - item[1][0])
     ]
 
 
 def ordered(word: int) -> int:
-    """The word of a double as one that is in the order of doubles.
+    """Map the bits of a double to an integer that sorts as the doubles do.
 
     >>> words = [int(np.float64(x).view(np.int64)) for x in (-np.inf, -2.0, -0.0, 0.0, 1e-300, 3.0)]
     >>> [ordered(word) for word in words] == sorted(map(ordered, words))
@@ -229,7 +240,7 @@ def ordered(word: int) -> int:
     return word if word >= 0 else word ^ LARGEST
 
 
-def _words(values: list[int]) -> Array:
+def _array(values: list[int]) -> Array:
     return np.array(values or [0], np.int64)
 
 

@@ -1,5 +1,7 @@
-"""Work that may be done elsewhere, on another core, before its result is asked for. Who has such a core says how; here
-work is done when it is its turn.
+"""Process the chunks of a batch ahead of time, on another core.
+
+The host of the detector supplies a `Prefetch`, which runs the work. The default, `inline`, runs it on the calling
+thread.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-AHEAD = 2
-"""How many pieces may be worked on before their turn."""
+PREFETCH_MAX = 2
+"""The largest number of chunks that are processed ahead."""
 
 P = TypeVar("P")
 P_contra = TypeVar("P_contra", contravariant=True)
@@ -18,30 +20,30 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Coming(Protocol[T_co]):
-    """What comes of some work; a `concurrent.futures.Future` is one."""
+class PrefetchedResult(Protocol[T_co]):
+    """The result of some work, such as a `concurrent.futures.Future`."""
 
     def done(self) -> bool:
-        """Whether nobody is at it any more."""
+        """Return whether the work is finished or cancelled."""
         ...
 
     def cancel(self) -> bool:
-        """Sees to it that the work is not done, unless somebody is at it; whether that is so."""
+        """Cancel the work unless it has started, and return whether it was cancelled."""
         ...
 
     def result(self) -> T_co:
-        """What came of it; waits, if need be."""
+        """Wait for the result and return it."""
         ...
 
 
-class Ahead(Protocol):
-    """Begins some work as soon as what it began before is done."""
+class Prefetch(Protocol):
+    """Starts a function as soon as all functions that were started earlier are done, and returns its future result."""
 
-    def __call__(self, work: Callable[[], T], /) -> Coming[T]: ...
+    def __call__(self, work: Callable[[], T], /) -> PrefetchedResult[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _InTurn(Generic[T]):
+class _Inline(Generic[T]):
     result: Callable[[], T]
 
     def done(self) -> bool:
@@ -53,7 +55,7 @@ class _InTurn(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Done(Generic[T]):
-    came: T
+    value: T
 
     def done(self) -> bool:
         return True
@@ -62,28 +64,31 @@ class _Done(Generic[T]):
         return False
 
     def result(self) -> T:
-        return self.came
+        return self.value
 
 
-def at_its_turn(work: Callable[[], T]) -> Coming[T]:
-    """Does the work when its result is asked for."""
-    return _InTurn(work)
+def inline(work: Callable[[], T]) -> PrefetchedResult[T]:
+    """Return a result that runs `work` when it is requested, on the calling thread."""
+    return _Inline(work)
 
 
-class Work(Protocol[P_contra, T_co]):
-    """Some work on a piece; `ahead`: elsewhere, while the same may be done here for another one."""
+class ChunkFunction(Protocol[P_contra, T_co]):
+    """A function of one chunk. If `background`, the call may run concurrently with a call that is not in background."""
 
-    def __call__(self, piece: P_contra, /, *, ahead: bool = False) -> T_co: ...
+    def __call__(self, chunk: P_contra, /, *, background: bool = False) -> T_co: ...
 
 
-def through(work: Work[P, T], pieces: Sequence[P], ahead: Ahead) -> Iterator[T]:
-    """What comes of each piece. While somebody else is still at the one that is due, the next one is done here."""
-    coming: dict[int, Coming[T]] = {}
-    for number in range(len(pieces)):
-        for later in range(number, min(number + AHEAD + 1, len(pieces))):
-            if later not in coming:
-                coming[later] = ahead(partial(work, pieces[later], ahead=True))
-        following = coming.get(number + 1)
-        if following is not None and not coming[number].done() and following.cancel():
-            coming[number + 1] = _Done(work(pieces[number + 1]))
-        yield coming.pop(number).result()
+def map_chunks(work: ChunkFunction[P, T], chunks: Sequence[P], prefetch: Prefetch) -> Iterator[T]:
+    """Yield the result of `work` for each chunk, in order.
+
+    While the worker of `prefetch` is busy with the current chunk, the calling thread processes the next chunk.
+    """
+    results: dict[int, PrefetchedResult[T]] = {}
+    for number in range(len(chunks)):
+        for index in range(number, min(number + PREFETCH_MAX + 1, len(chunks))):
+            if index not in results:
+                results[index] = prefetch(partial(work, chunks[index], background=True))
+        next_result = results.get(number + 1)
+        if next_result is not None and not results[number].done() and next_result.cancel():
+            results[number + 1] = _Done(work(chunks[number + 1]))
+        yield results.pop(number).result()

@@ -1,6 +1,6 @@
-"""Expressions as programs: words that a stack machine interprets, see `kernels.expressions`.
+"""Compile expressions into programs for a stack machine, and look up the names of rules, roles and attributes.
 
-What are rules called, and the parts and attributes of their matches? By the numbers of rules, made once for all.
+A program is a sequence of words that `kernels.expressions` interprets. `RuleLabels` has the names by rule number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine.strings import Texts
+from tocsin.engine.strings import StringDictionary
 from tocsin.errors import RuleError
 from tocsin.events.types import SEQ, TS, Kind
 from tocsin.kernels import Array, layout
@@ -41,8 +41,8 @@ _DOUBLE = {
 _LOGIC = {"and": layout.AND, "or": layout.OR, "not": layout.NOT}
 
 
-class Words:
-    """An array of 64-bit words that grows at its end, at constant cost a word."""
+class GrowingArray:
+    """A growing array of 64-bit words. Appending has amortised constant cost."""
 
     def __init__(self) -> None:
         self.data: Array = np.zeros(1024, np.int64)
@@ -50,11 +50,11 @@ class Words:
 
     @property
     def view(self) -> Array:
-        """The words so far."""
+        """The words that were appended so far."""
         return self.data[: self.size]
 
     def extend(self, words: Sequence[int]) -> int:
-        """Appends words and returns where they begin."""
+        """Append words, and return the offset of the first word."""
         start, self.size = self.size, self.size + len(words)
         if self.size > len(self.data):
             grown = np.zeros(2 * self.size, np.int64)
@@ -64,18 +64,24 @@ class Words:
         return start
 
 
-class Programs:
-    """Writes programs into the code. `slots` says where types keep their attributes."""
+class ProgramWriter:
+    """Compiles expressions, and appends their programs to `code`.
 
-    def __init__(self, code: Words, texts: Texts, slots: Mapping[str, Mapping[str, tuple[int, Kind | None]]]) -> None:
-        self._code, self._texts, self._slots = code, texts, slots
+    `slots` has the slot and kind of each attribute, by type and name.
+    """
+
+    def __init__(
+        self, code: GrowingArray, strings: StringDictionary, slots: Mapping[str, Mapping[str, tuple[int, Kind | None]]]
+    ) -> None:
+        self._code, self._strings, self._slots = code, strings, slots
         self.uses_ranks = False
-        """Whether texts are put in order."""
+        """Whether some program compares strings with <, <=, > or >=, which needs the ranks of strings."""
 
     def add(self, types: Sequence[str], expression: Typed, kind: Kind | None = None) -> int:
-        """Writes a program for an expression over events of these types, of which the result is to be of that kind.
+        """Compile an expression, and return the offset of its program.
 
-        Returns where it stands.
+        `types` are the event types of the roles to which the expression refers. If `kind` is INT, the program converts
+        its result to an integer.
         """
         words: list[int] = []
         self._emit(types, expression, words)
@@ -92,12 +98,12 @@ class Programs:
             words += [layout.LOAD_COMPUTED, expression.index, 0]
         elif isinstance(expression, Field):
             if expression.attribute == TS:
-                words += [layout.LOAD_TS, expression.place, 0]
+                words += [layout.LOAD_TS, expression.role_index, 0]
             elif expression.attribute == SEQ:
-                words += [layout.LOAD_SEQ, expression.place, 0]
+                words += [layout.LOAD_SEQ, expression.role_index, 0]
             else:
-                slot = self._slots[types[expression.place]][expression.attribute][0]
-                words += [layout.LOAD, expression.place, slot]
+                slot = self._slots[types[expression.role_index]][expression.attribute][0]
+                words += [layout.LOAD, expression.role_index, slot]
         else:
             self._emit_operator(types, expression, words)
 
@@ -125,16 +131,16 @@ class Programs:
             words += [number, 0, 0]
 
     def constant(self, constant: Constant) -> int:
-        """A constant as a word."""
+        """Return a constant as a 64-bit word."""
         if isinstance(constant.value, str):
-            return self._texts.pin(constant.value)
+            return self._strings.pin(constant.value)
         if constant.kind == Kind.DOUBLE:
             return int(struct.unpack("<q", struct.pack("<d", constant.value + 0.0))[0])
         return int(constant.value)
 
 
 def _depth(words: list[int]) -> int:
-    """How many values a program holds at once."""
+    """Return the largest number of values on the stack while a program runs."""
     unary = (layout.NEGATIVE, layout.NEGATIVE_DOUBLE, layout.TO_DOUBLE, layout.NOT, layout.TO_INT)
     depth = deepest = 0
     for operation in words[::3]:
@@ -146,8 +152,8 @@ def _depth(words: list[int]) -> int:
     return deepest
 
 
-class Labels:
-    """The names of some rules and of what their matches have."""
+class RuleLabels:
+    """Holds the names of rules, and of the roles and attributes of their matches."""
 
     def __init__(self, plans: Sequence[RulePlan]) -> None:
         self._plans = plans
@@ -163,52 +169,54 @@ class Labels:
 
     @cached_property
     def ranks(self) -> Array:
-        """The place of each rule in the order of their names."""
+        """The rank of each rule when the rules are sorted by name."""
         return np.unique(np.array([plan.rule.name for plan in self._plans]), return_inverse=True)[1]
 
     @cached_property
     def types(self) -> pa.Array:
-        """What each rule defines."""
+        """The event type that each rule defines."""
         return pa.array([plan.rule.emits.name for plan in self._plans], pa.string())
 
     @cached_property
     def expired(self) -> Array:
-        """Whether matches say if they are of an event that left its window."""
+        """Whether the matches of each rule tell if their event left a window."""
         return np.array([plan.windowed is not None and plan.windowed.expired for plan in self._plans])
 
     @cached_property
     def role_counts(self) -> Array:
-        """How many roles each rule has."""
+        """The number of roles of each rule."""
         return np.array([_role_count(plan) for plan in self._plans], np.int64)
 
     @cached_property
     def role_starts(self) -> Array:
-        """Where the roles of each rule begin in `roles` and `role_types`."""
+        """The index of each rule's first role in `roles` and `role_types`."""
         return np.cumsum(self.role_counts) - self.role_counts
 
     @cached_property
     def roles(self) -> pa.Array:
-        """The names of all rules' roles."""
+        """The names of the roles of all rules, rule by rule."""
         return pa.array([name for plan in self._plans for name in plan.names[: _role_count(plan)]], pa.string())
 
     @cached_property
     def role_types(self) -> pa.Array:
-        """The types of the events at these roles."""
+        """The event types of the roles of all rules, rule by rule."""
         types = [shown_type(type) for plan in self._plans for type in plan.types[: _role_count(plan)]]
         return pa.array(types, pa.string())
 
     def attribute(self, name: str) -> tuple[Array, Kind] | None:
-        """For each rule, which of its attributes has this name (or `name:kind`), or -1, and its kind; None if no rule
-        has it.
+        """Return the index of an attribute in each rule, and the kind of the attribute.
+
+        `name` may have the form `name:kind`. The index is -1 for rules without the attribute. Return None if no rule
+        has the attribute.
         """
         if name not in self._attributes:
-            places = np.full(len(self), -1, np.int64)
+            indexes = np.full(len(self), -1, np.int64)
             kind: Kind | None = None
             for number, plan in enumerate(self._plans):
-                for place, (attribute, attribute_kind) in enumerate(plan.rule.emits.attributes):
+                for index, (attribute, attribute_kind) in enumerate(plan.rule.emits.attributes):
                     if name in (attribute, f"{attribute}:{attribute_kind}"):
-                        places[number], kind = place, attribute_kind
-            self._attributes[name] = None if kind is None else (places, kind)
+                        indexes[number], kind = index, attribute_kind
+            self._attributes[name] = None if kind is None else (indexes, kind)
         return self._attributes[name]
 
 

@@ -1,4 +1,4 @@
-"""What must a detector know to go on, besides the state of its machine? Written with snapshots and stream states."""
+"""Save and restore the rules, settings and counters of a detector, and schedule changes of its rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine.detector_state import Snapshot
+from tocsin.engine.detector_state import DetectorSnapshot
 from tocsin.errors import StateError
 from tocsin.events.reader import UNNEEDED, Columns
 from tocsin.events.reorder import BEGINNING
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """From the time `at` (µs) on, these rules are gone and those are there."""
+class RuleChange:
+    """A change of the rules at the time `at` (µs), which removes rules by name and adds others."""
 
     at: int
     remove: frozenset[str]
     add: tuple[Statement, ...]
 
-    def applied(self, rules: Iterable[Statement]) -> tuple[Statement, ...]:
-        """The rules after the change."""
+    def apply(self, rules: Iterable[Statement]) -> tuple[Statement, ...]:
+        """Return `rules` after the change."""
         return (*(rule for rule in rules if rule.name not in self.remove), *self.add)
 
 
-def numbers(detector: Detector) -> dict[str, int]:
-    """How far it is, and what it has counted."""
+def counters(detector: Detector) -> dict[str, int]:
+    """Return the progress of a detector in time (µs), and its event counts."""
     scheduler = detector._scheduler
     return {
         "watermark": scheduler.watermark,
@@ -48,32 +48,39 @@ def numbers(detector: Detector) -> dict[str, int]:
 
 
 def settings(detector: Detector) -> dict[str, Any]:
-    """What is the same as long as the plan is, once the first events came."""
-    given = detector._plan.given
+    """Return the rules, settings and catalog of a detector as JSON data.
+
+    After the first events are read, they change only with the plan.
+    """
+    catalog = detector._plan.catalog
     return {
         "rules": {bound.rule.name: print_rule(bound.rule) for bound in detector._plan.rules},
         "since": detector._since,
         "coming": [
-            [change.at, sorted(change.remove), [print_rule(rule) for rule in change.add]] for change in detector._coming
+            [change.at, sorted(change.remove), [print_rule(rule) for rule in change.add]]
+            for change in detector._future_changes
         ],
         "delay_us": detector._scheduler.delay_us,
         "ordered": detector._ordered,
         "columns": asdict(detector._columns),
         "times": detector._times,
-        "shared": dict(given.shared),
-        "complete": given.complete,
-        "empty": sorted(given.empty),
-        "exact": {name: dict(type.attributes) for name, type in given.types.items()},
-        "seen": {name: dict(kinds) for name, kinds in given.seen.items()},
-        "closed": given.closed,
-        "by_kind": given.by_kind,
+        "shared": dict(catalog.shared),
+        "complete": catalog.complete,
+        "empty": sorted(catalog.empty),
+        "exact": {name: dict(type.attributes) for name, type in catalog.types.items()},
+        "seen": {name: dict(kinds) for name, kinds in catalog.seen.items()},
+        "closed": catalog.closed,
+        "by_kind": catalog.by_kind,
     }
 
 
 def resume(
-    made: type[Detector], snapshot: Snapshot, rules: Sequence[Statement], types: Mapping[str, EventType]
+    cls: type[Detector], snapshot: DetectorSnapshot, rules: Sequence[Statement], types: Mapping[str, EventType]
 ) -> Detector:
-    """A detector that goes on from there. A rule that is new or changed sees events from there on."""
+    """Return a detector that resumes from `snapshot` with `rules`.
+
+    A rule that is new or has changed sees only events later than the snapshot.
+    """
     header, counted = snapshot.header, snapshot.numbers
     exact = {
         name: EventType(name, tuple((attribute, Kind(kind)) for attribute, kind in attributes.items()))
@@ -94,7 +101,7 @@ def resume(
         by_kind=header.get("by_kind", False),
     )
     columns, ordered = Columns(**header["columns"]), header["ordered"]
-    detector = made([], {}, delay_us=header["delay_us"], ordered=ordered, columns=columns)
+    detector = cls([], {}, delay_us=header["delay_us"], ordered=ordered, columns=columns)
     scheduler = detector._scheduler
     scheduler.watermark, scheduler.last_seq = counted["watermark"], counted["last_seq"]
     scheduler.largest = counted["largest"]
@@ -104,13 +111,13 @@ def resume(
     start = scheduler.largest + 1 if scheduler.largest > BEGINNING else BEGINNING
     detector._since = {rule.name: start for rule in rules if rule.name not in known and start > BEGINNING}
     detector._since |= {name: since for name, since in header["since"].items() if name in known}
-    detector._coming = tuple(
-        Change(at, frozenset(remove), tuple(rule for text in texts for rule in parse(text).rules))
-        for at, remove, texts in header.get("coming", ())
+    detector._future_changes = tuple(
+        RuleChange(at, frozenset(remove), tuple(rule for text in strings for rule in parse(text).rules))
+        for at, remove, strings in header.get("coming", ())
     )
     detector._rebuild(rules, catalog, snapshot.state.known_to(known))
     if snapshot.waiting is not None:
-        reading = detector._reading
+        reading = detector._type_codes
         codes = [reading.get(name, UNNEEDED) for name in snapshot.waiting["type"].to_pylist()]
         waiting = snapshot.waiting.set_column(0, "type", pa.array(codes, pa.int32()))
         scheduler.wait(waiting.filter(pa.array(np.array(codes) >= 0)))

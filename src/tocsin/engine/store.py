@@ -1,15 +1,12 @@
-"""The events that some rule may still need, in columns.
+"""Store the events that rules may still need, in columns.
 
-One table for all types: an attribute of a type has a slot, and types share slots. Rows of one type stand in canonical
-order. Rows that no buffer holds any more are squeezed out when they outnumber the others, so that an event is moved a
-constant number of times on the average.
+All types share one table. Each attribute of a type has a *slot*, the number of its column, and types share slots. Rows
+of one type are in canonical order. Rows that no buffer holds are removed when they outnumber the remaining rows, so
+that an event moves a constant number of times on average. For incremental checkpoints, buffered rows get *row ids*,
+which do not change when rows move.
 
-Where the state is written down piece by piece, rows that some buffer holds have numbers that stay when they move.
-
-The ids that sources gave their events, one behind the other.
-
-Ids are as many as events, so nobody looks whether one was there before: a name is its place in one run of bytes, and
-taking in a column of them is a copy. What rows hold is moved together when rows are squeezed out of the store.
+The ids that the source gives events are appended to one array of bytes. They are not deduplicated, because almost every
+id is new.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ import pyarrow as pa
 from tocsin.kernels import NONE, Array
 
 
-class Names:
-    """Strings by place."""
+class SourceIds:
+    """Holds the ids that sources gave to events, by position."""
 
     def __init__(self) -> None:
         self._bytes: Array = np.zeros(1024, np.uint8)
@@ -32,35 +29,35 @@ class Names:
         return self._count
 
     def add(self, column: pa.Array) -> Array:
-        """Takes in a column of strings without nulls; returns their places."""
+        """Add a column of strings without nulls, and return their positions."""
         column = column.cast(pa.large_string())
         size = len(column)
-        places = np.arange(self._count, self._count + size)
+        positions = np.arange(self._count, self._count + size)
         if size:
             _, offsets, data = column.buffers()
             ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + size + 1]
             used = int(self._ends[self._count])
             length = int(ends[-1] - ends[0])
-            self._bytes = _roomy(self._bytes, used + length)
-            self._ends = _roomy(self._ends, self._count + size + 1)
+            self._bytes = _with_room(self._bytes, used + length)
+            self._ends = _with_room(self._ends, self._count + size + 1)
             if length:
                 self._bytes[used : used + length] = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
             self._ends[self._count + 1 : self._count + size + 1] = ends[1:] + (used - ends[0])
             self._count += size
-        return places
+        return positions
 
-    def texts(self, places: Array) -> pa.Array:
-        """The strings at places; null where the place is negative."""
-        unknown = places < 0
+    def strings(self, positions: Array) -> pa.Array:
+        """Return the strings at `positions`, with null for negative positions."""
+        unknown = positions < 0
         mask = unknown if unknown.any() else None
-        return self._all().take(pa.array(places, pa.int64(), mask=mask)).cast(pa.string())
+        return self._all().take(pa.array(positions, pa.int64(), mask=mask)).cast(pa.string())
 
-    def keep(self, places: Array) -> Array:
-        """Forgets all but the strings at these places, which move; returns where to."""
-        used = np.nonzero(places >= 0)[0]
-        kept = self._all().take(pa.array(places[used], pa.int64()))
+    def retain(self, positions: Array) -> Array:
+        """Remove all strings except those at `positions`, and return their new positions."""
+        used = np.nonzero(positions >= 0)[0]
+        kept = self._all().take(pa.array(positions[used], pa.int64()))
         self._bytes, self._ends, self._count = np.zeros(1024, np.uint8), np.zeros(65, np.int64), 0
-        moved = places.copy()
+        moved = positions.copy()
         moved[used] = self.add(kept)
         return moved
 
@@ -69,8 +66,8 @@ class Names:
         return pa.LargeStringArray.from_buffers(self._count, ends, data)
 
 
-def _roomy(array: Array, size: int) -> Array:
-    """The same with room for so many, and half as many more if it has to grow."""
+def _with_room(array: Array, size: int) -> Array:
+    """Return the array if it has `size` elements, otherwise a copy with room for half as many more."""
     if size <= len(array):
         return array
     grown = np.zeros(size + size // 2, array.dtype)
@@ -78,38 +75,38 @@ def _roomy(array: Array, size: int) -> Array:
     return grown
 
 
-COLUMNS = ("ts", "seq", "type", "first", "second", "given", "born")
+COLUMNS = ("ts", "seq", "type", "id_high", "id_low", "source_id", "row_ids")
 
 
-class Store:
-    """Rows [0, size): time, type, identity and one 64-bit word for each slot."""
+class EventStore:
+    """A table of events in the rows [0, size), with time, type, event id and one 64-bit value per slot."""
 
     def __init__(self) -> None:
         self.size = 0
         self.width = 0
         self._capacity = 0
-        self._added = 0
-        """How many rows there was room made for the last time."""
+        self._reserved = 0
+        """The number of rows in the last call of `reserve`."""
         self.ts: Array = np.zeros(0, np.int64)
         self.seq: Array = np.zeros(0, np.int64)
         self.type: Array = np.zeros(0, np.int64)
-        self.first: Array = np.zeros(0, np.uint64)
-        self.second: Array = np.zeros(0, np.uint64)
-        self.given: Array = np.zeros(0, np.int64)
-        """The place in `names` of the id that the source gave, or -1."""
-        self.names = Names()
-        self.born: Array = np.zeros(0, np.int64)
-        """The row's number among all rows ever numbered, or -1."""
-        self.numbered = 0
-        """How many numbers were given out."""
-        self.recent = 0
-        """The first row that is not written down yet."""
-        self.words: Array = np.zeros((0, 0), np.int64)
-        self.present: Array = np.zeros((0, 0), np.uint8)
+        self.id_high: Array = np.zeros(0, np.uint64)
+        self.id_low: Array = np.zeros(0, np.uint64)
+        self.source_id: Array = np.zeros(0, np.int64)
+        """The position in `source_ids` of each row's source id, or -1 if the row has no source id."""
+        self.source_ids = SourceIds()
+        self.row_ids: Array = np.zeros(0, np.int64)
+        """The row id of each row, or -1 if the row has none."""
+        self.next_row_id = 0
+        """The number of row ids assigned so far."""
+        self.unsaved_from = 0
+        """The number of the first row that is not in an incremental checkpoint yet."""
+        self.values: Array = np.zeros((0, 0), np.int64)
+        self.valid: Array = np.zeros((0, 0), np.uint8)
 
     def reserve(self, count: int, width: int) -> int:
-        """Makes room for that many rows more, with no values yet; returns the number of the first."""
-        width, self._added = max(width, 1), count
+        """Reserve `count` rows with room for `width` slots and without valid values. Return the first row."""
+        width, self._reserved = max(width, 1), count
         if self.size + count > self._capacity or width > self.width:
             capacity = self._capacity
             if self.size + count > capacity:
@@ -120,56 +117,59 @@ class Store:
                 grown[: self.size] = old[: self.size]
                 setattr(self, name, grown)
             words = np.zeros((width, capacity), np.int64)
-            present = np.zeros((width, capacity), np.uint8)
-            words[: self.width, : self.size] = self.words[:, : self.size]
-            present[: self.width, : self.size] = self.present[:, : self.size]
-            self.words, self.present = words, present
+            valid = np.zeros((width, capacity), np.uint8)
+            words[: self.width, : self.size] = self.values[:, : self.size]
+            valid[: self.width, : self.size] = self.valid[:, : self.size]
+            self.values, self.valid = words, valid
             self.width, self._capacity = width, capacity
-        self.present[:, self.size : self.size + count] = 0
-        self.born[self.size : self.size + count] = NONE
+        self.valid[:, self.size : self.size + count] = 0
+        self.row_ids[self.size : self.size + count] = NONE
         return self.size
 
-    def keep(self, base: int, chosen: Array) -> None:
-        """Of the rows from `base` on, which are not numbered yet, keeps those at these places, which ascend."""
+    def retain(self, base: int, chosen: Array) -> None:
+        """Remove the rows from `base` on, except those at the ascending positions `chosen` after `base`.
+
+        The rows must not have row ids yet.
+        """
         count = len(chosen)
         if base + count < self.size:
             origin, rows = base + chosen, slice(base, base + count)
-            for column in (self.ts, self.seq, self.type, self.first, self.second, self.given):
+            for column in (self.ts, self.seq, self.type, self.id_high, self.id_low, self.source_id):
                 column[rows] = column[origin]
-            self.words[:, rows] = self.words[:, origin]
-            self.present[:, rows] = self.present[:, origin]
+            self.values[:, rows] = self.values[:, origin]
+            self.valid[:, rows] = self.valid[:, origin]
         self.size = base + count
 
     def permute(self, rows: Array, order: Array) -> None:
-        """Puts row `rows[order[i]]` where row `rows[i]` was; none of them is numbered yet."""
+        """Move the row `rows[order[i]]` to `rows[i]`, for each i. The rows must not have row ids yet."""
         origin = rows[order]
-        for column in (self.ts, self.seq, self.type, self.first, self.second, self.given):
+        for column in (self.ts, self.seq, self.type, self.id_high, self.id_low, self.source_id):
             column[rows] = column[origin]
-        self.words[:, rows] = self.words[:, origin]
-        self.present[:, rows] = self.present[:, origin]
+        self.values[:, rows] = self.values[:, origin]
+        self.valid[:, rows] = self.valid[:, origin]
 
-    def number(self, rows: Array) -> None:
-        """Gives rows the next numbers. They ascend, and one may stand there several times."""
+    def assign_row_ids(self, rows: Array) -> None:
+        """Assign the next row ids to `rows`, which ascend and may repeat."""
         if len(rows):
             rows = rows[np.concatenate([[True], rows[1:] != rows[:-1]])]
-            self.born[rows] = np.arange(self.numbered, self.numbered + len(rows))
-            self.numbered += len(rows)
+            self.row_ids[rows] = np.arange(self.next_row_id, self.next_row_id + len(rows))
+            self.next_row_id += len(rows)
 
-    def squeeze(self, live: Array) -> Array:
-        """Keeps only the rows marked live; returns the new number of each row."""
+    def compact(self, live: Array) -> Array:
+        """Remove the rows that are not in the mask `live`, and return the new number of each row."""
         stay = np.nonzero(live[: self.size])[0]
         count = len(stay)
         number = np.cumsum(live[: self.size], dtype=np.int64) - 1
-        self.recent = int(number[self.recent - 1]) + 1 if self.recent else 0
+        self.unsaved_from = int(number[self.unsaved_from - 1]) + 1 if self.unsaved_from else 0
         for name in COLUMNS:
             column = getattr(self, name)
             column[:count] = column[stay]
         for slot in range(self.width):
-            self.words[slot, :count] = self.words[slot, stay]
-            self.present[slot, :count] = self.present[slot, stay]
+            self.values[slot, :count] = self.values[slot, stay]
+            self.valid[slot, :count] = self.valid[slot, stay]
         self.size = count
-        self.given[:count] = self.names.keep(self.given[:count])
-        needed = count + self._added  # else the room for each batch would be given back and made again
+        self.source_id[:count] = self.source_ids.retain(self.source_id[:count])
+        needed = count + self._reserved  # keep the capacity for the next batch
         if self._capacity > 4 * max(needed, 1 << 16):
             self._shrink(2 * max(needed, 1 << 15))
         return number
@@ -177,6 +177,6 @@ class Store:
     def _shrink(self, capacity: int) -> None:
         for name in COLUMNS:
             setattr(self, name, getattr(self, name)[:capacity].copy())
-        self.words = self.words[:, :capacity].copy()
-        self.present = self.present[:, :capacity].copy()
+        self.values = self.values[:, :capacity].copy()
+        self.valid = self.valid[:, :capacity].copy()
         self._capacity = capacity

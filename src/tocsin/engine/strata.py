@@ -1,4 +1,7 @@
-"""Which queries of a level do new events go to? By the filters that they passed."""
+"""Deliver new events to the queries of a stratum, by the filters that the events passed.
+
+The rules of a stratum read only composite events that rules of earlier strata define.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +11,48 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tocsin.engine.families.requests import ranks_of
-from tocsin.engine.predicates import Passed
+from tocsin.engine.predicates import SelectedRows
 from tocsin.kernels import Array
 
 if TYPE_CHECKING:
-    from tocsin.engine.families.window_tables import LoadedWindow
-    from tocsin.engine.pipeline import Machine
+    from tocsin.engine.families.window_tables import LoadedQuery
+    from tocsin.engine.pipeline import Pipeline
 
 
-class Level:
-    """The queries of one level."""
+class StratumQueries:
+    """Holds the queries of one stratum, by the filters of the events that they receive."""
 
     def __init__(self) -> None:
-        self._loaded: list[LoadedWindow] = []
+        self._loaded: list[LoadedQuery] = []
         self._table: tuple[Array, Array, Array] | None = None
         self._several: Array = np.zeros(0, bool)
-        """Whether events come to a query by several filters, by its number among all."""
+        """Whether events reach each query through several filters, by number of the query."""
         self.offsets: Array = np.zeros(0, np.int64)
-        """Where the record of each query is, by its number among all."""
+        """The offset of each query's record, by number of the query."""
         self.timed: Array = np.zeros(0, np.int64)
-        """The numbers of those that have timers."""
+        """The numbers of the queries that may output rows when time advances, without a new event."""
 
-    def add(self, loaded: LoadedWindow) -> None:
-        """Takes one more query."""
+    def add(self, loaded: LoadedQuery) -> None:
+        """Add a query to the stratum."""
         self._loaded.append(loaded)
         self._table = None
 
-    def arrivals(self, machine: Machine, entered: Iterable[Passed]) -> tuple[Array, Array, Array]:
-        """Number of the query, row and bits of what has entered: one query after another, each in canonical order."""
-        starts, numbers, bits = self._fan_out(len(machine.tables.is_anchor))
-        places, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for passed in entered:
-            counts = starts[passed.filters + 1] - starts[passed.filters]
+    def arrivals(self, pipeline: Pipeline, selections: Iterable[SelectedRows]) -> tuple[Array, Array, Array]:
+        """Return the numbers of queries, the rows that they receive, and the bits of each row.
+
+        A bit stands for a side of a join or a stage of an automaton. Rows are in order of queries, and for each query
+        in canonical order.
+        """
+        starts, numbers, bits = self._fan_out(len(pipeline.tables.is_anchor))
+        positions, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for selected in selections:
+            counts = starts[selected.filters + 1] - starts[selected.filters]
             total = int(counts.sum())
             if total:
                 within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-                places.append(np.repeat(starts[passed.filters], counts) + within)
-                rows.append(np.repeat(passed.rows, counts))
-        at, row = np.concatenate(places), np.concatenate(rows)
+                positions.append(np.repeat(starts[selected.filters], counts) + within)
+                rows.append(np.repeat(selected.rows, counts))
+        at, row = np.concatenate(positions), np.concatenate(rows)
         number, bit = numbers[at], bits[at]
         several = self._several[number]
         if several.any():
@@ -53,7 +60,7 @@ class Level:
                 np.concatenate(pair)
                 for pair in zip(
                     (number[~several], row[~several], bit[~several]),
-                    _together(machine, number[several], row[several], bit[several]),
+                    _merge_arrivals(pipeline, number[several], row[several], bit[several]),
                     strict=True,
                 )
             )
@@ -61,7 +68,7 @@ class Level:
         return number[order], row[order], bit[order]
 
     def _fan_out(self, filters: int) -> tuple[Array, Array, Array]:
-        """Where the queries of each filter begin; the queries, and what they are told."""
+        """Return the index of each filter's first query, the numbers of queries by filter, and their bits."""
         if self._table is None or len(self._table[0]) <= filters:
             pairs = [
                 (filter, loaded.number, bits)
@@ -82,9 +89,9 @@ class Level:
         return self._table
 
 
-def _together(machine: Machine, number: Array, row: Array, bits: Array) -> tuple[Array, Array, Array]:
-    """Each event of a query once, in canonical order, with all that it is told."""
-    store, ranks = machine.store, ranks_of(machine.tables.types)
+def _merge_arrivals(pipeline: Pipeline, number: Array, row: Array, bits: Array) -> tuple[Array, Array, Array]:
+    """Return each event of a query once, in canonical order, with the bits of all filters that it passed."""
+    store, ranks = pipeline.store, ranks_of(pipeline.tables.types)
     order = np.lexsort((row, ranks[store.type[row]], store.seq[row], store.ts[row], number))
     number, row, bits = number[order], row[order], bits[order]
     first = np.concatenate([[True], (number[1:] != number[:-1]) | (row[1:] != row[:-1])])

@@ -1,4 +1,4 @@
-"""Which kind of attribute is an Arrow column, how is it brought into another, or into one piece?"""
+"""Convert Arrow columns to the kinds of attributes, and combine columns and batches."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ARROW: dict[Kind, pa.DataType] = {
 
 
 WHOLE_DIGITS = 20
-"""Decimals without a fraction and of at most so many digits are whole numbers: so Spark holds unsigned 64 bits."""
+"""The maximum number of digits of a decimal that counts as an integer: that of Spark's unsigned 64-bit integers."""
 
 
 def kind_of(type: pa.DataType) -> Kind | None:
-    """The kind of attribute that an Arrow column holds; None for what an attribute cannot be.
+    """Return the kind of attribute that an Arrow column of `type` holds; None if the column cannot be an attribute.
 
     >>> kind_of(pa.int16()), kind_of(pa.list_(pa.int16()))
     (<Kind.INT: 'int'>, None)
@@ -48,16 +48,16 @@ def kind_of(type: pa.DataType) -> Kind | None:
 
 
 def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
-    """The column as that kind, with the rows that cannot be so (null in the result).
+    """Convert `column` to `kind`. Return the new column, and the rows whose values cannot be converted.
 
-    As a double cannot be infinite, a time cannot be outside the years 1 to 9999: such values are null.
+    The new column is null in these rows. Times outside the years 1 to 9999 become null, too.
     """
-    array = whole(column)
+    array = one_array(column)
     target = ARROW[kind]
-    if kind == Kind.TIMESTAMP and _tells_time(array.type):
-        words, wrong = micros(array)
-        return _in_range(words).cast(target), wrong
-    if pa.types.is_timestamp(array.type):  # one form of it, whatever unit and zone it came with
+    if kind == Kind.TIMESTAMP and _can_be_time(array.type):
+        ts_us, wrong = micros(array)
+        return _in_range(ts_us).cast(target), wrong
+    if pa.types.is_timestamp(array.type):  # normalize unit and zone
         array = _in_range(micros(array)[0])
         array = array if kind == Kind.LONG else array.cast(ARROW[Kind.TIMESTAMP])
     if array.type == target or (kind == Kind.STRING and pa.types.is_dictionary(array.type)):
@@ -67,44 +67,44 @@ def convert(column: pa.ChunkedArray, kind: Kind) -> tuple[pa.Array, list[int]]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass
     failed: list[int] = []
-    pieces: list[pa.Array] = []
+    arrays: list[pa.Array] = []
     for row in range(len(array)):
         try:
-            pieces.append(_cast(array.slice(row, 1), target))
+            arrays.append(_cast(array.slice(row, 1), target))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             failed.append(row)
-            pieces.append(pa.nulls(1, target))
-    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, target), failed
+            arrays.append(pa.nulls(1, target))
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, target), failed
 
 
 def common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
-    """What holds the values of columns of these types, as `as_type` brings them there; None if they differ in kind.
+    """Return an Arrow type that can hold the values of all `types`, for `as_type`; None if `types` differ in kind.
 
     >>> common_type([pa.int32(), pa.null(), pa.float32()]), common_type([pa.timestamp("ns"), pa.date32()])
     (DataType(double), TimestampType(timestamp[us, tz=UTC]))
     >>> common_type([pa.int64(), pa.string()])
     """
-    held = [type for type in dict.fromkeys(types) if not pa.types.is_null(type)]
-    if len(held) < 2:
-        return held[0] if held else pa.null()
-    held = list(dict.fromkeys(type.value_type if pa.types.is_dictionary(type) else type for type in held))
-    kinds = {kind_of(type) for type in held}
+    distinct = [type for type in dict.fromkeys(types) if not pa.types.is_null(type)]
+    if len(distinct) < 2:
+        return distinct[0] if distinct else pa.null()
+    distinct = list(dict.fromkeys(type.value_type if pa.types.is_dictionary(type) else type for type in distinct))
+    kinds = {kind_of(type) for type in distinct}
     if kinds == {Kind.STRING}:
         return pa.string()
     if kinds == {Kind.TIMESTAMP}:
         return ARROW[Kind.TIMESTAMP]
-    if len(held) == 1:
-        return held[0]
+    if len(distinct) == 1:
+        return distinct[0]
     if kinds == {Kind.DOUBLE} or (Kind.DOUBLE in kinds and kinds <= {Kind.INT, Kind.LONG, Kind.DOUBLE}):
         return pa.float64()
     if kinds <= {Kind.INT, Kind.LONG}:
-        wide = any(pa.types.is_uint64(type) or pa.types.is_decimal(type) for type in held)
+        wide = any(pa.types.is_uint64(type) or pa.types.is_decimal(type) for type in distinct)
         return pa.decimal128(WHOLE_DIGITS) if wide else pa.int64()
     return None
 
 
 def as_type(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """The values of a column as their `common_type` holds them. Doubles are the nearest ones."""
+    """Convert a column to `type`, which comes from `common_type`. Numbers are rounded to the nearest double."""
     if array.type == type:
         return array
     if pa.types.is_timestamp(type):
@@ -112,8 +112,8 @@ def as_type(array: pa.Array, type: pa.DataType) -> pa.Array:
     return array.cast(type, safe=not pa.types.is_floating(type))
 
 
-def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column in one piece; not copied if it is that already."""
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array, without a copy if the column has only one chunk."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -124,14 +124,14 @@ def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return array
 
 
-def _tells_time(type: pa.DataType) -> bool:
+def _can_be_time(type: pa.DataType) -> bool:
     return kind_of(type) in (Kind.TIMESTAMP, Kind.STRING, Kind.INT, Kind.LONG)
 
 
-def _in_range(words: pa.Array) -> pa.Array:
-    """Microseconds, null where no time can be."""
-    outside = ~in_range(words.fill_null(0).to_numpy(zero_copy_only=False))
-    return pc.if_else(pa.array(outside), None, words) if outside.any() else words
+def _in_range(ts_us: pa.Array) -> pa.Array:
+    """Replace times outside the years 1 to 9999 by null."""
+    outside = ~in_range(ts_us.fill_null(0).to_numpy(zero_copy_only=False))
+    return pc.if_else(pa.array(outside), None, ts_us) if outside.any() else ts_us
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -141,7 +141,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def concat(batches: Sequence[pa.Table]) -> pa.Table:
-    """Batches one after another; columns that one of them lacks are null there."""
+    """Concatenate batches. If a batch lacks a column of another batch, its rows are null in this column."""
     if len(batches) == 1:
         return batches[0]
     return pa.concat_tables(batches, promote_options="default").combine_chunks()

@@ -1,4 +1,4 @@
-"""What becomes of an event that cannot be used? A dead letter: why, and the event as it can still be told."""
+"""Describe and count dead letters. A *dead letter* is the text of an event that could not be used, with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEAD_LETTERS = pa.schema([("reason", pa.string()), ("type", pa.string()), ("ts",
 def describe(
     type: str | None, ts: int | None, attributes: Mapping[str, Value], seq: int = 0, id: str | None = None
 ) -> str:
-    """An event in its notation, or as JSON where it is too broken for that."""
+    """Return an event as text: in the event notation if possible, else as JSON."""
     try:
         if type is not None and ts is not None:
             return write_event(Event(type, ts, attributes, seq, id))
@@ -32,7 +32,7 @@ def describe(
 
 
 def describe_row(batch: pa.Table, row: int, type: str) -> str:
-    """An event of a batch in its notation."""
+    """Return the event in row `row` of a batch as text."""
     attributes: dict[str, Any] = {}
     id = batch[f"{LABEL}:{Kind.STRING}"][row].as_py() if f"{LABEL}:{Kind.STRING}" in batch.column_names else None
     for name in batch.column_names:
@@ -50,11 +50,11 @@ _DETAILS = (
     (re.compile(r"(, it is |: ['\"]).*$", re.DOTALL), ""),
     (re.compile(r", column \d+$"), ""),
 )
-"""What differs between rows that are rejected for the same reason: where they are, and what they hold."""
+"""The details of a reason, such as positions and values, and the texts that replace them in counts by reason."""
 
 
 def rejected_text(count: int, reasons: Counter[str], first: str) -> str:
-    """What to say of rejected events: how many there are, one of them, and why.
+    """Return a message about rejected events, with their number, the `first` event, and the most common reasons.
 
     >>> rejected_text(3, Counter({"ts is null": 2, "type is null": 1}), "ts is null: {}")
     '3 events could not be used; the first: ts is null: {} (of all: ts is null 2, type is null 1)'
@@ -66,22 +66,22 @@ def rejected_text(count: int, reasons: Counter[str], first: str) -> str:
 
 
 def count_reasons(dead: pa.Table) -> Counter[str]:
-    """How many dead letters there are for each reason, whatever the rows hold.
+    """Count dead letters by reason. Reasons that differ only in positions and values are counted together.
 
-    >>> count_reasons(letters([('e.csv, line 7: value is "x", which is not a number', None, None, "…")]))
+    >>> count_reasons(dead_letter_table([('e.csv, line 7: value is "x", which is not a number', None, None, "…")]))
     Counter({'value is not a number': 1})
     """
     counted: Counter[str] = Counter()
-    for found in dead["reason"].value_counts().to_pylist():
-        reason = found["values"]
+    for count in dead["reason"].value_counts().to_pylist():
+        reason = count["values"]
         for detail, instead in _DETAILS:
             reason = detail.sub(instead, reason)
-        counted[reason] += found["counts"]
+        counted[reason] += count["counts"]
     return counted
 
 
-def letters(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:
-    """Dead letters as a table."""
+def dead_letter_table(rows: Sequence[tuple[str, str | None, int | None, str]]) -> pa.Table:
+    """Return a table of dead letters from rows of reason, type, time and text."""
     columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
     return pa.table(
         [pa.array(column, type.type) for column, type in zip(columns, DEAD_LETTERS, strict=True)], DEAD_LETTERS

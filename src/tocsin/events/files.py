@@ -1,9 +1,10 @@
-"""Where do events come from, and where do matches go? Parquet, NDJSON, CSV and event notation, as files or folders.
+"""Read events from files or folders of Parquet, NDJSON, CSV or event notation, and write matches to files.
 
-Reading gives chunks of a bounded size, so that a file may be larger than memory, and tells how many bytes of all have
-been read. `disorder_us` reads the times first: it says how many events have to be held to sort all. What a line of text
-holds that is no event comes along as `BadLine`s. Writing streams into a temporary file that takes its name when all is
-written, so that nobody reads half a result.
+Events are read in chunks of a bounded size, so that a file may be larger than memory. Each chunk has the number of
+bytes that have been read so far, and a `BadLine` for each line that is no event. `disorder_us` reads only the times and
+returns the delay that is needed to sort all events.
+
+Matches are written to a temporary file, which is renamed at the end, so that nobody can read a partial result.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ import pyarrow.parquet as pq
 
 from tocsin.errors import EventError, nearest
 from tocsin.events.columns import ARROW, as_type, common_type
-from tocsin.events.formats import Csv, Format, Kinds, Ndjson, Notation
-from tocsin.events.lines import BadLine, Counts, blocks, decide, decide_ts, parse, tally
+from tocsin.events.formats import ColumnKinds, Csv, Format, Ndjson, Notation
+from tocsin.events.lines import BadLine, KindCounts, blocks, count_kinds, decide, decide_ts, parse
 from tocsin.events.reader import TS_LIMIT, times_us
 from tocsin.events.times import check_unit
 from tocsin.events.types import Kind
@@ -42,14 +43,17 @@ FORMATS = {
     ".events": "notation",
     ".txt": "notation",
 }
-"""The format of a file by how its name ends."""
+"""The format of a file by its suffix."""
 
 CHUNK_ROWS = 250_000
 GROUP_ROWS = 65_536
 
 
-class Chunk(NamedTuple):
-    """Some of the events, the bad lines among them, and how many bytes of all files have been read with them."""
+class EventChunk(NamedTuple):
+    """A chunk of the events in files, with the bad lines in the same part of the files.
+
+    `bytes_read` is the number of bytes of all files that have been read up to the end of this chunk.
+    """
 
     table: pa.Table
     bad: list[BadLine]
@@ -82,7 +86,7 @@ class EventFiles(ABC):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns over all files. Text files are read once for this."""
+        """The columns of all files together. Text files are read completely to infer their columns."""
         schema = self._schema()
         for header, name in self.names.items():
             if (header in self.optional and name == header) or name in schema.names:
@@ -92,18 +96,21 @@ class EventFiles(ABC):
             raise EventError(message, hint=nearest(name, schema.names))
         return schema
 
-    def chunks(self, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
-        """All events in the order of the files, at most `rows` at a time."""
+    def chunks(self, rows: int = CHUNK_ROWS) -> Iterator[EventChunk]:
+        """Yield all events in the order of the files, at most `rows` at a time."""
         schema = self.schema
         before = 0
         for path in self.paths:
             with _readable(path):
                 for table, bad, bytes_read in self._file(path, schema, rows):
-                    yield Chunk(table, bad, before + bytes_read)
+                    yield EventChunk(table, bad, before + bytes_read)
                 before += path.stat().st_size
 
     def disorder_us(self, ts_unit: str | None = None) -> int:
-        """How much earlier than an event before it an event is at most; 0 if all are in order. Reads only the times."""
+        """Return the largest time by which an event is earlier than a previous event; 0 if all events are in order.
+
+        Only the column of times is read.
+        """
         _ = self.schema
         last, most = -TS_LIMIT, 0
         for path in self.paths:
@@ -117,20 +124,23 @@ class EventFiles(ABC):
 
     @abstractmethod
     def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
-        """The column of times of one file, in pieces."""
+        """Yield the column of times of the file `path`, in parts."""
 
     @abstractmethod
     def _schema(self) -> pa.Schema:
-        """The columns over all files, under the names that they have there."""
+        """Return the columns of all files, with their original names."""
 
     @abstractmethod
-    def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[Chunk]:
-        """The events of one file, at most `rows` at a time."""
+    def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[EventChunk]:
+        """Yield the events of the file `path`, at most `rows` at a time."""
 
 
 class ParquetFiles(EventFiles):
-    """Parquet: columns may be missing in some files, and are null there. Nested columns are left out, and those of
-    which files hold values of different kinds, such as text and numbers."""
+    """Parquet files of events. If a file lacks a column, the column is null for the events of this file.
+
+    Nested columns are left out. So are columns that have different kinds of values in different files, for example text
+    and numbers.
+    """
 
     @cached_property
     def schemas(self) -> tuple[pa.Schema, ...]:
@@ -142,23 +152,23 @@ class ParquetFiles(EventFiles):
         return tuple(schemas)
 
     def _schema(self) -> pa.Schema:
-        held: dict[str, list[pa.DataType]] = {}
+        types_by_name: dict[str, list[pa.DataType]] = {}
         for schema in self.schemas:
             for field in schema:
-                held.setdefault(field.name, []).append(field.type)
+                types_by_name.setdefault(field.name, []).append(field.type)
         fields, header = [], set(self.names.values())
-        for name, several in held.items():
-            type = common_type(several)
+        for name, types in types_by_name.items():
+            type = common_type(types)
             if type is None and name in header:
-                told = ", ".join(dict.fromkeys(map(str, several)))
-                raise EventError(f"the files of {self.source} disagree about the column '{name}': {told}")
+                listed = ", ".join(dict.fromkeys(map(str, types)))
+                raise EventError(f"the files of {self.source} disagree about the column '{name}': {listed}")
             if type is not None and pa.types.is_nested(type) and name in header:
                 raise EventError(f"the column '{name}' of {self.source} is nested: it holds {type}")
             if type is not None and not pa.types.is_nested(type):
                 fields.append((name, type))
         return pa.schema(fields)
 
-    def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[Chunk]:
+    def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[EventChunk]:
         size = path.stat().st_size
         with pq.ParquetFile(path) as file:
             present = [name for name in schema.names if name in file.schema_arrow.names]
@@ -169,7 +179,7 @@ class ParquetFiles(EventFiles):
                     as_type(batch[one.name], one.type) if one.name in present else pa.nulls(len(batch), one.type)
                     for one in schema
                 ]
-                yield Chunk(pa.table(columns, schema=schema), [], size * done // file.metadata.num_rows)
+                yield EventChunk(pa.table(columns, schema=schema), [], size * done // file.metadata.num_rows)
 
     def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
         name = self.names["ts"]
@@ -180,7 +190,7 @@ class ParquetFiles(EventFiles):
 
 
 class TextFiles(EventFiles):
-    """NDJSON, CSV and the event notation."""
+    """Event files that consist of lines: NDJSON, CSV or the event notation."""
 
     @cached_property
     def format(self) -> Format:
@@ -188,14 +198,14 @@ class TextFiles(EventFiles):
         return Csv() if name == "CSV" else Ndjson() if name == "NDJSON" else Notation(**self.names)
 
     @cached_property
-    def kinds(self) -> Kinds:
-        """What each column holds, over all files."""
-        counts: Counts = {}
+    def kinds(self) -> ColumnKinds:
+        """The kind of each column, inferred from all files."""
+        counts: KindCounts = {}
         first_bad = None
         for path in self.paths:
             with _readable(path):
                 for block in blocks(path, self.format):
-                    bad = tally(block, self.format, counts)
+                    bad = count_kinds(block, self.format, counts)
                     first_bad = first_bad or bad
             for name in filter(None, self.format.header):
                 counts.setdefault(name, Counter())
@@ -209,7 +219,10 @@ class TextFiles(EventFiles):
         }
 
     def _kind_of_ts(self, counter: Counter[Kind]) -> Kind | None:
-        """What the column of times holds; text if a unit is given for the numbers among times."""
+        """Return the kind of the column of times.
+
+        If the column has numbers and times, and a unit of numbers is given, the column is read as text.
+        """
         kind = decide_ts(counter)
         numbers = counter[Kind.LONG] + counter[Kind.DOUBLE]
         return Kind.STRING if kind is Kind.TIMESTAMP and numbers and self.ts_unit is not None else kind
@@ -227,11 +240,11 @@ class TextFiles(EventFiles):
             raise EventError(message, hint=hint)
         return pa.schema([(name, pa.null() if kind is None else ARROW[kind]) for name, kind in kinds.items()])
 
-    def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[Chunk]:
+    def _file(self, path: Path, schema: pa.Schema, rows: int) -> Iterator[EventChunk]:
         for block in blocks(path, self.format):
             table, bad = parse(block, self.format, self.kinds)
             for start in range(0, max(1, table.num_rows), rows):
-                yield Chunk(table.slice(start, rows), bad if start == 0 else [], block.end)
+                yield EventChunk(table.slice(start, rows), bad if start == 0 else [], block.end)
 
     def _ts(self, path: Path) -> Iterator[pa.ChunkedArray[Any]]:
         name = self.names["ts"]
@@ -250,20 +263,20 @@ def open_events(
     optional: Collection[str] = OPTIONAL,
     ts_unit: str | None = None,
 ) -> EventFiles:
-    """The events of a file, or of all files of a folder in the order of their names.
+    """Open a file of events, or all files of a folder in the order of their names.
 
-    `type`, `ts`, `seq` and `id` say what those columns are called, `ts_unit` what numbers in `ts` count, `optional`
-    which columns may be missing under their own name, `declared` what columns of text files hold that is not to be
-    guessed. In a folder, names that start with `.` or `_` are passed over, as are folders inside it.
+    `type`, `ts`, `seq` and `id` are the names of the columns with these fields of an event. `ts_unit` is the unit of
+    numbers in `ts`. `optional` names the fields whose column may be missing if it has the default name. `declared` has
+    the kinds of columns in text files that must not be inferred.
+
+    In a folder, files whose names start with `.` or `_` are skipped, and so are nested folders.
     """
     path = Path(path)
     names = {"type": type, "ts": ts, "seq": seq} | ({} if id is None else {"id": id})
     with _readable(path):
         if not path.exists():
-            beside = (
-                nearest(path.name, (other.name for other in path.parent.iterdir())) if path.parent.is_dir() else None
-            )
-            raise EventError(f"there is no file or folder {path}", hint=beside)
+            hint = nearest(path.name, (other.name for other in path.parent.iterdir())) if path.parent.is_dir() else None
+            raise EventError(f"there is no file or folder {path}", hint=hint)
         paths: tuple[Path, ...] = (path,)
         if path.is_dir():
             paths = tuple(sorted(file for file in path.iterdir() if file.is_file() and file.name[0] not in "._"))
@@ -279,21 +292,21 @@ def open_events(
 
 
 def iso(table: pa.Table) -> pa.Table:
-    """The table with its times as ISO 8601 text, also those inside `parts`."""
+    """Return a copy of `table` whose times are ISO 8601 text, including the times inside the column `parts`."""
     columns = [_iso(table[name].combine_chunks()) for name in table.column_names]
     return pa.table(columns, names=table.column_names)
 
 
 def records(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as plain dicts that JSON can hold."""
+    """Return the rows of `table` as dicts that can be written as JSON, with times as text."""
     rows: list[dict[str, Any]] = iso(table).to_pylist()
     return rows
 
 
 class TableWriter:
-    """Writes tables of one schema to a Parquet, NDJSON or CSV file, by how its name ends.
+    """Writes tables of one schema to a file. The suffix of the file selects the format: Parquet, NDJSON or CSV.
 
-    The file appears when the `with` block ends well, and not at all if it does not.
+    The file is created when the `with` block ends. If the block raises an exception, no file is created.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -307,17 +320,17 @@ class TableWriter:
         self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         self._waiting: list[pa.Table] = []
         self._parquet: pq.ParquetWriter | None = None
-        self._begun = False
+        self._has_header = False
         try:
             self._file: BinaryIO = self._part.open("wb")
         except OSError as error:
             raise EventError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def write(self, table: pa.Table) -> None:
-        """Adds the rows of a table. An empty table still says what the columns are."""
+        """Write the rows of `table`. Even an empty table defines the columns of the file."""
         self.rows += table.num_rows
         self._waiting.append(table)
-        if sum(waiting.num_rows for waiting in self._waiting) >= GROUP_ROWS:
+        if sum(table.num_rows for table in self._waiting) >= GROUP_ROWS:
             self._flush()
 
     def _flush(self) -> None:
@@ -332,9 +345,9 @@ class TableWriter:
             for record in records(table):
                 self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
         else:
-            options = pa_csv.WriteOptions(include_header=not self._begun)
+            options = pa_csv.WriteOptions(include_header=not self._has_header)
             pa_csv.write_csv(_flat(iso(table)), self._file, options)
-        self._begun = True
+        self._has_header = True
 
     def __enter__(self) -> Self:
         return self
@@ -386,7 +399,7 @@ def _iso(array: Any) -> Any:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """The table with nested values as JSON text."""
+    """Return a copy of `table` whose nested values are JSON text."""
     columns = [
         pa.array([json.dumps(value, ensure_ascii=False) for value in column.to_pylist()], pa.string())
         if pa.types.is_nested(column.type)

@@ -1,20 +1,21 @@
-"""What is a line of text? Three ways to write events as lines: NDJSON, CSV and the event notation.
+"""Read events from lines of text, in three formats: NDJSON, CSV and the event notation.
 
-Each format reads many lines at once through Arrow where Arrow can, and any one line in Python, where it says what is
-wrong with it. Text does not say what a column holds; `kind` says what one cell is, and `lines` makes that a kind for
-the column.
+Each format can read many lines at once through Arrow, which is fast. It can also read a single line in Python, which
+gives an error message for a bad line. Text has no column types. So a format returns the kind of one cell, and the
+module `lines` infers the kind of a column from its cells.
 
-Events as text, one a line: `Temp@10(area="A1", value=24.5)`.
+The event notation has one event per line, for example `Temp@10(area="A1", value=24.5)`.
 
     Temp@10#3[id7](area="A1", value=24.5)
     type@time#seq[id](attribute=value, …)
 
-The time is in microseconds, or has a unit (`@10s`, `@5min`; those of `UNITS_US`), or is a date or a date and time of
-ISO 8601 (`@2024-01-01`, `@2024-01-01T09:30:00.5Z`; in UTC if it names no offset). `#seq` is left out if it is 0,
-`[id]` if the source gives none; an id that is not all letters, digits and `_ . : -` is quoted: `["id 7"]`. Values are
-strings in double quotes with the escapes of JSON, 64-bit integers, doubles (with a point or an exponent), `true`,
-`false` and `null`. Times as values are integers, in microseconds. Blank lines are skipped, and what follows `--` or
-`#` on a line of its own or after an event.
+- The time is a number of microseconds, a number with one of the `UNITS_US` (`@10s`, `@5min`), or a date or time of ISO
+  8601 (`@2024-01-01`, `@2024-01-01T09:30:00.5Z`). Without an offset, it is in UTC.
+- `#seq` is left out if the sequence number is 0, and `[id]` is left out if the event has no id.
+- An id is quoted (`["id 7"]`) if it has other characters than letters, digits and `_ . : -`.
+- A value is a string in double quotes with the escapes of JSON, a 64-bit integer, a double (with a point or an
+  exponent), `true`, `false` or `null`. A time as a value is an integer in microseconds.
+- Blank lines are skipped. A comment begins with `--` or `#` and ends at the end of the line.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _UNIT = "|".join(sorted(UNITS_US, key=len, reverse=True))
 _PLAIN_ID = r"[\w.:-]+"
 _BLANK = r"[ \t]*"
 
-# What is read, step by step, and what to say where a step fails. All steps together are one expression, for speed.
+# Each step of parsing has a pattern, and a text for the error message. For speed, the patterns of all steps are joined
+# into one.
 _HEAD_STEPS = (
     (f"{_BLANK}({_NAME})", "the type of an event"),
     ("@", "'@' and a time"),
@@ -78,7 +80,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_event(text: str) -> Event:
-    """The one event that a text holds.
+    """Return the event of a text in event notation. Raise if the text does not have exactly one event.
 
     >>> read_event('Temp@10(area="A1", value=24.5)')
     Event(type='Temp', ts=10, attributes={'area': 'A1', 'value': 24.5}, seq=0, id=None)
@@ -90,7 +92,7 @@ def read_event(text: str) -> Event:
 
 
 def read_events(text: str) -> list[Event]:
-    """The events of a text, one a line.
+    """Return the events of a text in event notation, which has one event per line.
 
     >>> [event.ts for event in read_events("A@1s()  -- the first\\n\\nB@2s#1[b7](n=3)")]
     [1000000, 2000000]
@@ -110,7 +112,7 @@ def read_events(text: str) -> list[Event]:
 
 
 def write_event(event: Event) -> str:
-    """The event as a line that `read_event` takes back.
+    """Return `event` as a line in event notation, which `read_event` can read.
 
     >>> write_event(Event("Temp", 10, {"area": "A1", "value": 24.5}, seq=3, id="id 7"))
     'Temp@10#3["id 7"](area="A1", value=24.5)'
@@ -124,7 +126,7 @@ def write_event(event: Event) -> str:
 
 
 def _read(head: re.Match[str]) -> tuple[Event, int]:
-    """The event that begins with `head`, and where the next line starts."""
+    """Return the event that begins with `head`, and the position of the next line."""
     text = head.string
     type, date, _, unit, seq, id, quoted_id, closed = head.groups()
     ts = _microseconds(head, 2) if date else _integer(head, 3, UNITS_US[unit or "us"])
@@ -198,7 +200,7 @@ def _mistake(match: re.Match[str], group: int, message: str, hint: str | None = 
 
 
 def _unexpected(text: str, position: int, steps: _Steps) -> EventError:
-    """What to say of the first step that fails."""
+    """Return the error for the first of `steps` whose pattern does not match the text at `position`."""
     step, expected = steps[0]
     if match := re.compile(step).match(text, position):
         return _unexpected(text, match.end(), steps[1:])
@@ -223,12 +225,12 @@ def _written(value: Value) -> str:
     return repr(value)
 
 
-Cells = Mapping[str, Any]
-Kinds = Mapping[str, Kind | None]
-"""What each column holds; None if it holds nothing."""
+LineCells = Mapping[str, Any]
+ColumnKinds = Mapping[str, Kind | None]
+"""The kind of each column by name; None for a column without values."""
 
 NULLS = ["", "null", "NULL", "n/a", "N/A", "#N/A"]
-"""What stands for nothing in CSV."""
+"""The texts that CSV files use for null."""
 
 WORDS = {"true": True, "false": False}
 LONGS = range(-(1 << 63), 1 << 63)
@@ -238,33 +240,42 @@ _MARK = b"\xef\xbb\xbf"
 
 
 class Microseconds(int):
-    """A time as a cell, since the epoch; an int that is no time is a number."""
+    """A cell that is a time in microseconds since the epoch. Cells with any other int are numbers."""
 
 
 class Format(Protocol):
-    """One way to write events as lines."""
+    """A format of events as lines of text."""
 
     header: list[str]
-    """The columns, if the start of a file names them."""
+    """The names of the columns, if the first line of a file has them; else empty."""
 
     def begin(self, path: Path, data: bytes) -> tuple[int, bytes]:
-        """Takes what stands before the events off the start of a file: how many lines that was, and what is left."""
+        """Remove the header from `data`, the start of the file `path`. Return its number of lines and the rest."""
 
     def infer(self, data: bytes) -> pa.Table | None:
-        """Lines as Arrow's own guess of columns; None or `pa.ArrowInvalid` if Arrow cannot."""
+        """Return the lines in `data` as columns whose types Arrow infers.
 
-    def table(self, data: bytes, kinds: Kinds) -> pa.Table | None:
-        """Lines as columns of these kinds, or as text; None or `pa.ArrowInvalid` if Arrow cannot."""
+        If Arrow cannot read the lines, return None or raise `pa.ArrowInvalid`.
+        """
 
-    def rows(self, line: str) -> Iterable[Cells]:
-        """The events of one line; a ValueError says what is wrong with it."""
+    def table(self, data: bytes, kinds: ColumnKinds) -> pa.Table | None:
+        """Return the lines in `data` as a column for each of `kinds`, which has this kind or is text.
+
+        If Arrow cannot read the lines, return None or raise `pa.ArrowInvalid`.
+        """
+
+    def rows(self, line: str) -> Iterable[LineCells]:
+        """Return the events of `line`. If the line is bad, raise a ValueError with the reason."""
 
     def kind(self, value: object) -> Kind | None:
-        """What one cell is; None for nothing, and for what no attribute can hold."""
+        """Return the kind of the cell `value`; None if the cell is null or cannot be an attribute."""
 
 
 class Ndjson:
-    """One JSON object a line. Text that is an ISO 8601 date or time is a time; nested values are left out."""
+    """The format NDJSON, which has one JSON object per line.
+
+    Text with an ISO 8601 date or time is read as a time. Nested values are left out.
+    """
 
     def __init__(self) -> None:
         self.header: list[str] = []
@@ -279,13 +290,13 @@ class Ndjson:
         table = _read_json(data, pa_json.ParseOptions())
         return table.select([field.name for field in table.schema if not pa.types.is_nested(field.type)])
 
-    def table(self, data: bytes, kinds: Kinds) -> pa.Table | None:
+    def table(self, data: bytes, kinds: ColumnKinds) -> pa.Table | None:
         read_as = {**ARROW, Kind.TIMESTAMP: pa.string()}
         schema = pa.schema([(name, read_as[kind]) for name, kind in kinds.items() if kind is not None])
         options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         return _read_json(data, options)
 
-    def rows(self, line: str) -> Iterable[Cells]:
+    def rows(self, line: str) -> Iterable[LineCells]:
         try:
             cells = json.loads(line)
         except json.JSONDecodeError as error:
@@ -303,9 +314,10 @@ class Ndjson:
 
 
 class Csv:
-    """A header line, then an event a line: RFC 4180, but a value cannot hold a line break, and an empty one is null.
+    """The format CSV (RFC 4180), which has a header line and then one event per line.
 
-    Columns without a name are left out.
+    Differences to RFC 4180: a value cannot contain a line break, and an empty value is null. Columns without a name are
+    left out.
     """
 
     def __init__(self) -> None:
@@ -325,13 +337,13 @@ class Csv:
     def infer(self, data: bytes) -> pa.Table | None:
         return self._read(data, {}, [name for name in self.header if name])
 
-    def table(self, data: bytes, kinds: Kinds) -> pa.Table | None:
+    def table(self, data: bytes, kinds: ColumnKinds) -> pa.Table | None:
         return self._read(
             data, dict.fromkeys(self.header, pa.string()), [name for name in self.header if name in kinds]
         )
 
     def _read(self, data: bytes, types: dict[str, pa.DataType], columns: list[str]) -> pa.Table:
-        names = [name or f"\0{place}" for place, name in enumerate(self.header)]
+        names = [name or f"\0{number}" for number, name in enumerate(self.header)]
         return pa_csv.read_csv(
             BytesIO(data),
             read_options=pa_csv.ReadOptions(column_names=names, block_size=len(data) + 1),
@@ -340,7 +352,7 @@ class Csv:
             ),
         )
 
-    def rows(self, line: str) -> Iterable[Cells]:
+    def rows(self, line: str) -> Iterable[LineCells]:
         if line.count('"') % 2:
             raise ValueError("a quote is left open; a value cannot hold a line break")
         try:
@@ -365,7 +377,10 @@ class Csv:
 
 
 class Notation:
-    """The event notation, as `notation` reads it. The columns of type, time, seq and id get the names given here."""
+    """The event notation, as read by `read_events`.
+
+    The arguments are the names of the columns for the type, the time, the sequence number and the id of an event.
+    """
 
     def __init__(self, type: str = "type", ts: str = "ts", seq: str = "seq", id: str = LABEL) -> None:
         self.header: list[str] = []
@@ -377,10 +392,10 @@ class Notation:
     def infer(self, data: bytes) -> pa.Table | None:
         return None
 
-    def table(self, data: bytes, kinds: Kinds) -> pa.Table | None:
+    def table(self, data: bytes, kinds: ColumnKinds) -> pa.Table | None:
         return None
 
-    def rows(self, line: str) -> Iterable[Cells]:
+    def rows(self, line: str) -> Iterable[LineCells]:
         try:
             events = read_events(line)
         except EventError as error:
@@ -404,7 +419,7 @@ DEPTH_MAX = 1_000
 
 
 def check_json(data: bytes) -> None:
-    """Fails if Arrow's reader could crash: it does over nothing but `null`, and over values nested very deeply."""
+    """Raise if Arrow's JSON reader might crash, because of a line that is no object or of deeply nested values."""
     lines = data.count(b"\n") + 1
     opened = data.count(b"{") + data.count(b"[")
     if not data.startswith(b"{") or data.count(b"\n{") != lines - 1:

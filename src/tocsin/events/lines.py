@@ -1,9 +1,11 @@
-"""How do lines of text become columns? In blocks of whole lines, with no line lost.
+"""Parse lines of text into columns, in blocks of complete lines.
 
-Text does not say what a column holds, and the first lines may mislead, so a file is read twice: `tally` counts what the
-cells of each column are, `decide` makes that one kind for the column over all files, and `parse` reads the cells as
-that kind. A block goes through Arrow's readers. One that they refuse, or count differently, is halved again and again,
-and what is small is read line by line in Python, which finds the bad lines and why they are bad.
+Text has no column types, and the first lines of a file can be misleading. So each file is read twice. First,
+`count_kinds` counts the kinds of the cells in each column, and `decide` selects the kind of the column in all files.
+Then, `parse` reads the cells as this kind.
+
+Each block is read by Arrow. If Arrow rejects a block, or counts another number of lines, the block is halved until the
+part that fails is small. This part is read line by line in Python, which finds the bad lines and the reasons.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import EventError
-from tocsin.events.columns import ARROW, whole
-from tocsin.events.formats import LONGS, WORDS, Cells, Format, Kinds, Microseconds
+from tocsin.events.columns import ARROW, one_array
+from tocsin.events.formats import LONGS, WORDS, ColumnKinds, Format, LineCells, Microseconds
 from tocsin.events.times import micros
 from tocsin.events.types import Kind
 
@@ -29,7 +31,8 @@ LINE_BYTES_MAX = 64 << 20
 SMALL_BYTES = 64 << 10
 SAMPLE = 1_000
 CERTAIN = 0.9
-"""From this share of its cells on, a column is of a kind, and the other cells are bad. Below, it is text."""
+"""The fraction of the cells of a column that must have the same kind. Then the column has this kind, and lines with
+other cells are bad. Otherwise, the column is text."""
 
 NAMES = {
     Kind.LONG: "a whole number",
@@ -38,12 +41,12 @@ NAMES = {
     Kind.TIMESTAMP: "a time",
 }
 
-Counts = dict[str, Counter[Kind]]
+KindCounts = dict[str, Counter[Kind]]
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no event, with its number from 1."""
+    """A line of a file that is no event. `line` is its number in the file, from 1."""
 
     path: Path
     line: int
@@ -53,7 +56,10 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole lines of a file. `line` is the number of the first, `end` the offset in the file after the last."""
+    """A block of complete lines of a file.
+
+    `line` is the number of the first line, and `end` is the offset in the file after the last line.
+    """
 
     path: Path
     line: int
@@ -62,32 +68,32 @@ class Block:
 
 
 def blocks(path: Path, format: Format) -> Iterator[Block]:
-    """The events of a file in blocks of whole lines."""
+    """Yield the content of the file `path` in blocks of complete lines."""
     line, end, rest = 1, 0, b""
     with path.open("rb") as file:
         while data := file.read(BLOCK_BYTES):
-            head, newline, tail = data.rpartition(b"\n")
+            complete_lines, newline, tail = data.rpartition(b"\n")
             if not newline:
                 rest += data
                 if len(rest) > LINE_BYTES_MAX:
                     raise EventError(f"{path}, line {line}: longer than {LINE_BYTES_MAX >> 20} MB")
                 continue
-            whole, rest = rest + head + newline, tail
-            yield _block(path, format, line, whole, end)
-            line += whole.count(b"\n")
-            end += len(whole)
+            complete, rest = rest + complete_lines + newline, tail
+            yield _block(path, format, line, complete, end)
+            line += complete.count(b"\n")
+            end += len(complete)
     if rest:
         yield _block(path, format, line, rest, end)
 
 
-def tally(block: Block, format: Format, counts: Counts) -> BadLine | None:
-    """Adds what the cells of a block are to `counts`; the first bad line, if there is one."""
+def count_kinds(block: Block, format: Format, counts: KindCounts) -> BadLine | None:
+    """Add the number of cells in `block` by column and kind to `counts`. Return the first bad line, if any."""
     if (table := _arrow(block, format.infer)) is not None:
         for name in table.column_names:
-            _tally_column(table[name], format, counts.setdefault(name, Counter()))
+            _count_column(table[name], format, counts.setdefault(name, Counter()))
         return None
     if halves := _halves(block):
-        first, second = (tally(half, format, counts) for half in halves)
+        first, second = (count_kinds(half, format, counts) for half in halves)
         return first or second
     rows, bad = _rows(block, format)
     for _, _, cells in rows:
@@ -99,7 +105,7 @@ def tally(block: Block, format: Format, counts: Counts) -> BadLine | None:
 
 
 def decide(counts: Counter[Kind]) -> Kind | None:
-    """The one kind of a column; None if it holds nothing.
+    """Return the kind of a column from the counts of its cells by kind; None if it has no values.
 
     >>> decide(Counter({Kind.LONG: 70, Kind.DOUBLE: 29, Kind.STRING: 1}))
     <Kind.DOUBLE: 'double'>
@@ -116,7 +122,10 @@ def decide(counts: Counter[Kind]) -> Kind | None:
 
 
 def decide_ts(counts: Counter[Kind]) -> Kind | None:
-    """The kind of the column of times: times if there are any, then numbers; the other cells are bad.
+    """Return the kind of the column of times, from the counts of its cells by kind.
+
+    If some cells are times, the column holds times; else if some cells are numbers, it holds numbers. The other cells
+    are bad.
 
     >>> decide_ts(Counter({Kind.TIMESTAMP: 1, Kind.STRING: 9}))
     <Kind.TIMESTAMP: 'timestamp'>
@@ -124,8 +133,8 @@ def decide_ts(counts: Counter[Kind]) -> Kind | None:
     return next((kind for kind in (Kind.TIMESTAMP, Kind.DOUBLE, Kind.LONG) if counts[kind]), decide(counts))
 
 
-def parse(block: Block, format: Format, kinds: Kinds) -> tuple[pa.Table, list[BadLine]]:
-    """The events of a block, with a column for each of `kinds`, and its bad lines."""
+def parse(block: Block, format: Format, kinds: ColumnKinds) -> tuple[pa.Table, list[BadLine]]:
+    """Return the events of `block` as a table with a column for each of `kinds`, and the bad lines of the block."""
     table = _arrow(block, lambda data: format.table(data, kinds))
     if table is not None:
         try:
@@ -167,7 +176,10 @@ def _halves(block: Block) -> tuple[Block, Block] | None:
 
 
 def _arrow(block: Block, read: Callable[[bytes], pa.Table | None]) -> pa.Table | None:
-    """What Arrow reads in a block, unless it finds fault, or not as many events as lines (a quote was left open)."""
+    """Return the table that Arrow reads from `block`; None if Arrow rejects the block.
+
+    Also return None if the number of rows is not the number of lines, for example because of an open quote.
+    """
     data = block.data.strip(b"\r\n")
     try:
         if not data.isascii():
@@ -178,9 +190,9 @@ def _arrow(block: Block, read: Callable[[bytes], pa.Table | None]) -> pa.Table |
     return table if table is not None and table.num_rows == data.count(b"\n") + 1 else None
 
 
-def _rows(block: Block, format: Format) -> tuple[list[tuple[int, str, Cells]], list[BadLine]]:
-    """The events of a block line by line, each with the number and the text of its line, and the lines that are bad."""
-    rows: list[tuple[int, str, Cells]] = []
+def _rows(block: Block, format: Format) -> tuple[list[tuple[int, str, LineCells]], list[BadLine]]:
+    """Read a block in Python. Return the events with the numbers and texts of their lines, and the bad lines."""
+    rows: list[tuple[int, str, LineCells]] = []
     bad: list[BadLine] = []
     for number, line in enumerate(block.data.split(b"\n"), start=block.line):
         if not line.strip():
@@ -196,8 +208,8 @@ def _rows(block: Block, format: Format) -> tuple[list[tuple[int, str, Cells]], l
     return rows, bad
 
 
-def _tally_column(column: pa.ChunkedArray[Any], format: Format, counter: Counter[Kind]) -> None:
-    """Typed columns are counted as they are, text by a sample of its cells."""
+def _count_column(column: pa.ChunkedArray[Any], format: Format, counter: Counter[Kind]) -> None:
+    """Add the cells of a column to `counter` by kind. If the column is text, estimate the counts from a sample."""
     cells = len(column) - column.null_count
     if pa.types.is_integer(column.type):
         counter[Kind.LONG] += cells
@@ -221,10 +233,10 @@ def _cast(table: pa.Table, name: str, kind: Kind | None) -> pa.ChunkedArray[Any]
         return _array([None] * table.num_rows, kind)
     column = table[name]
     if kind is Kind.TIMESTAMP:
-        words, failed = micros(whole(column))
+        ts_us, failed = micros(one_array(column))
         if failed:
             raise pa.ArrowInvalid("not a time")
-        return words.cast(ARROW[kind])
+        return ts_us.cast(ARROW[kind])
     return column.cast(ARROW[kind])
 
 
@@ -235,7 +247,10 @@ def _array(values: list[Any], kind: Kind | None) -> pa.Array[Any]:
 
 
 def _cell(name: str, value: Any, kind: Kind | None) -> Any:
-    """A cell as what its column holds, times in microseconds; a ValueError says why it cannot be."""
+    """Convert the cell `value` of column `name` to `kind`; a time becomes microseconds.
+
+    If this is not possible, raise a ValueError with the reason.
+    """
     if value is None or kind is None:
         return None
     if isinstance(value, dict | list):
@@ -262,7 +277,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _word(value: Any) -> bool:
+def _bool(value: Any) -> bool:
     return value if isinstance(value, bool) else WORDS[value.strip().lower()]
 
 
@@ -271,15 +286,15 @@ def _time(value: Any) -> int:
         return value
     if isinstance(value, int):
         return _whole(value)
-    words, failed = micros(pa.array([value], pa.string()))
+    ts_us, failed = micros(pa.array([value], pa.string()))
     if failed:
         raise ValueError
-    return int(words[0].as_py())
+    return int(ts_us[0].as_py())
 
 
 _READ: Mapping[Kind, Callable[[Any], Any]] = {
     Kind.LONG: _whole,
     Kind.DOUBLE: _number,
-    Kind.BOOL: _word,
+    Kind.BOOL: _bool,
     Kind.TIMESTAMP: _time,
 }

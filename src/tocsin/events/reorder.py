@@ -1,8 +1,11 @@
-"""When is an event's turn? Puts what arrives in any order back into order, as far as the allowed delay goes.
+"""Sort events that arrive out of order, within the allowed delay.
 
-The watermark W is the largest `ts` seen minus the delay (EPS's scheduler time). An event is late iff its `ts` is
-below W when it arrives; events below W are released in order of (ts, seq). Waiting events stand in a few sorted runs;
-runs of like size are merged, so that an event is moved a logarithmic number of times.
+The *watermark* is the largest `ts` that has arrived, minus the delay (EPS's scheduler time). An event is *late* if its
+`ts` is below the watermark when it arrives. All other events wait, and are released in order of (ts, seq) when the
+watermark is above their `ts`.
+
+Waiting events are stored in a few sorted tables, called *runs*. Runs of similar size are merged, so that each event is
+moved only a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -20,50 +23,53 @@ BEGINNING = -(2**62)
 
 
 class Scheduler:
-    """Holds events back until their turn.
+    """Holds events until the watermark is above their `ts`.
 
-    `ordered`: the source is in order, so nothing waits, and what is out of order is late.
+    If `ordered`, the source sends events in order, so no event waits, and an event that is out of order is late.
     """
 
     def __init__(self, delay_us: int = 0, *, ordered: bool = False) -> None:
         self.delay_us = delay_us
         self.ordered = ordered
         self.watermark = BEGINNING
-        """Every later event has this ts or a larger one."""
+        """The smallest `ts` that an event can have from now on without being late."""
         self.last_seq = BEGINNING
-        """With `ordered`: at the watermark itself, the largest seq so far."""
+        """The largest `seq` of an event whose `ts` is the watermark, if `ordered`."""
         self.largest = BEGINNING
-        """The largest ts seen."""
+        """The largest `ts` that has arrived."""
         self._runs: list[pa.Table] = []
 
     @property
     def waiting(self) -> pa.Table | None:
-        """What is held back and needed, in order."""
+        """The waiting events whose type a rule needs, in order; None if no event waits."""
         if not self._runs:
             return None
-        joined = concat(self._runs)
-        return _sorted(joined.filter(pa.array(joined["type"].to_numpy() >= 0)))
+        concatenated = concat(self._runs)
+        return _sorted(concatenated.filter(pa.array(concatenated["type"].to_numpy() >= 0)))
 
     @property
     def next_ts(self) -> int | None:
-        """The time of the first event that is held back."""
+        """The `ts` of the earliest waiting event; None if no event waits."""
         return min((run["ts"][0].as_py() for run in self._runs), default=None)
 
     def wait(self, batch: pa.Table) -> None:
-        """Takes over events that waited elsewhere."""
+        """Add a batch to the waiting events. None of its events is late."""
         if batch.num_rows:
             self._runs.append(_sorted(batch))
 
     def renumber(self, waiting: pa.Table, numbers: list[int]) -> None:
-        """Puts back what waits, with the types' new numbers (-1: not needed any more)."""
+        """Replace the waiting events by `waiting`, with new numbers of their types.
+
+        `numbers` has the new number for each old number, or -1 if the type is not needed any more.
+        """
         types = np.array(numbers, np.int32)[waiting["type"].to_numpy()]
         self._runs = []
         self.wait(waiting.set_column(0, "type", pa.array(types)).filter(pa.array(types >= 0)))
 
     def push(self, batch: pa.Table) -> tuple[pa.Table, Array]:
-        """Takes a batch in the order of arrival.
+        """Add a batch, whose rows are in the order of arrival.
 
-        Returns what is released, in order, and which rows of the batch came late.
+        Return the events that are released now, in order, and the row numbers of the late events in the batch.
         """
         ts = batch["ts"].to_numpy()
         if not len(ts):
@@ -86,7 +92,7 @@ class Scheduler:
         return self._release(batch.schema), late
 
     def advance(self, ts: int) -> pa.Table | None:
-        """Says that no event before `ts` will come any more. Returns what that releases."""
+        """Advance the watermark to `ts`, because no earlier event will arrive. Return the events that are released."""
         if ts > self.watermark:
             self.watermark = ts
             self.last_seq = BEGINNING
@@ -94,11 +100,11 @@ class Scheduler:
         return self.release()
 
     def release(self) -> pa.Table | None:
-        """What is below the watermark and still held back."""
+        """Remove the waiting events below the watermark and return them, in order."""
         return self._release(None) if self._runs else None
 
     def finish(self) -> pa.Table | None:
-        """Says that no event will come any more."""
+        """Advance the watermark past all events. Return the events that are released."""
         return self.advance(self.largest + 1) if self.largest > BEGINNING else None
 
     def _push_ordered(self, batch: pa.Table, ts: Array) -> tuple[pa.Table, Array]:

@@ -1,14 +1,13 @@
-"""How does a column become times? One reading for every host: int64 microseconds since the epoch, UTC.
+"""Convert columns of times to int64 microseconds since the epoch in UTC, with the same result on every host.
 
-Times without a zone are UTC, dates are midnight, and nanoseconds are floored to microseconds. Whole numbers count
-microseconds unless a unit is given; numbers with a fraction need a unit and are rounded to the nearest microsecond.
-Text is a date or a time of ISO 8601, or a number if a unit is given. Nothing is guessed.
+- A time without a zone is in UTC. A date is its midnight. Nanoseconds are rounded down to microseconds.
+- An integer is in microseconds if no unit is given. A number with a fraction needs a unit, and is rounded to the
+  nearest microsecond.
+- Text is a date or a time of ISO 8601. If a unit is given, it may also be a number.
 
-How far ahead of its host's clock may an event be?
-
-Time in a stream is what the newest event says, so one sender whose clock is fast would make the events of all others
-late. A host that has a clock rejects events that are further ahead of it than a bound. Times in the past are not
-limited: old data can be replayed.
+A host with a clock (`HostClock`) rejects events that are too far ahead of this clock. The time of a stream is the time
+of its newest event, so a single sender with a fast clock would make the events of all other senders late. Times in the
+past are not limited, because old data can be replayed.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ import pyarrow.compute as pc
 from tocsin.errors import EventError
 
 AHEAD_US = 60_000_000
-"""How far ahead of the clock an event may be, unless the user says otherwise."""
+"""How far ahead of the clock an event may be by default, in microseconds."""
 
 
-class Clock(NamedTuple):
-    """What a host's clock says, and how far ahead of it an event may be, in microseconds."""
+class HostClock(NamedTuple):
+    """The time of a host's clock, and how far ahead of it an event may be, in microseconds."""
 
     now_us: int
     ahead_us: int = AHEAD_US
@@ -39,9 +38,9 @@ class Clock(NamedTuple):
         return self.now_us + self.ahead_us
 
     def reason(self, ts: int) -> str:
-        """Why an event of a time is rejected.
+        """Return the reason why an event at the time `ts` is rejected, as text.
 
-        >>> Clock(0).reason(5_400_500_000)
+        >>> HostClock(0).reason(5_400_500_000)
         'ts is 90 min ahead of the clock; at most 1 min is accepted'
         """
         return f"ts is {_length(ts - self.now_us)} ahead of the clock; at most {_length(self.ahead_us)} is accepted"
@@ -51,7 +50,7 @@ _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s"
 
 
 def _length(us: int) -> str:
-    """A length of time in the largest unit of which there are at least two, or exactly one."""
+    """Format `us` microseconds in the largest unit for which the number is exactly one, or at least two."""
     unit, worth = next((one for one in _UNITS if us >= 2 * one[1] or us == one[1]), _UNITS[-1])
     return f"{us // worth} {unit}"
 
@@ -59,20 +58,20 @@ def _length(us: int) -> str:
 Array = np.ndarray[Any, Any]
 
 TS_MIN, TS_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The first microsecond of the year 1, and the last of the year 9999."""
+"""The first microsecond of the year 1, and the last microsecond of the year 9999."""
 
-UNITS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
-"""By what a count of a unit is multiplied, and then divided, to give microseconds."""
+TS_UNITS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
+"""The multiplier and the divisor that convert a number of each unit to microseconds."""
 
 TEXT = (
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
     r"(?:[T ](?P<hour>\d\d)(?::(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?)?"
     r"(?P<zone>Z|[-+]\d\d(?::?\d\d)?)?)?"
 )
-"""A time as text. The pattern means the same to Python, Arrow and Java."""
+"""The pattern of a time as text. Python, Arrow and Java interpret it in the same way."""
 
 NUMBER = r"[-+]?\d{1,30}(?:\.\d{0,30})?"
-"""A count of a unit as text."""
+"""The pattern of a number as text."""
 
 _FAR = 2**62
 _DAY_US = 86_400_000_000
@@ -81,18 +80,18 @@ _TEXT, _NUMBER = re.compile(_NAMED, re.ASCII), re.compile(NUMBER, re.ASCII)
 
 
 def check_unit(unit: str | None) -> None:
-    """Fails if that is no unit of `ts`."""
-    if unit is not None and unit not in UNITS:
-        raise EventError(f"ts_unit is one of {', '.join(UNITS)}, not '{unit}'")
+    """Raise if `unit` is neither None nor one of `TS_UNITS`."""
+    if unit is not None and unit not in TS_UNITS:
+        raise EventError(f"ts_unit is one of {', '.join(TS_UNITS)}, not '{unit}'")
 
 
-def unit_needed(held: object) -> EventError:
-    """What to say of a `ts` with fractions if no unit is given."""
-    return EventError(f"ts is {held}: say what it counts, with ts_unit='s', 'ms', 'us' or 'ns'")
+def unit_needed(type: object) -> EventError:
+    """Return the error for a column of times whose Arrow `type` has fractions, if no unit is given."""
+    return EventError(f"ts is {type}: say what it counts, with ts_unit='s', 'ms', 'us' or 'ns'")
 
 
 def is_time_text(text: str) -> bool:
-    """Whether a text has the form of a date or a time.
+    """Return whether `text` has the form of a date or a time of ISO 8601.
 
     >>> is_time_text("2026-07-01"), is_time_text("2026-07-01 12:00:00.123456789+02:00"), is_time_text("1700000000")
     (True, True, False)
@@ -101,9 +100,10 @@ def is_time_text(text: str) -> bool:
 
 
 def micros(array: pa.Array, unit: str | None = None) -> tuple[pa.Array, list[int]]:
-    """A column as int64 microseconds, null where it is null, and the rows that are not times (null too).
+    """Convert a column of times to int64 microseconds. Return the new column, and the rows that hold no time.
 
-    What is far outside the range from `TS_MIN` to `TS_MAX` is some other number outside it.
+    The new column is null in these rows, and where the old column is null. A time far outside the range from `TS_MIN`
+    to `TS_MAX` becomes another number outside this range.
     """
     check_unit(unit)
     type = array.type
@@ -113,7 +113,7 @@ def micros(array: pa.Array, unit: str | None = None) -> tuple[pa.Array, list[int
     if pa.types.is_timestamp(type):
         return _scaled(array.cast(pa.int64()), type.unit), []
     if pa.types.is_date32(type):
-        return _nulled(_multiplied(_words(array.cast(pa.int32())), _DAY_US), array), []
+        return _nulled(_multiplied(_int64(array.cast(pa.int32())), _DAY_US), array), []
     if pa.types.is_date64(type):
         return _scaled(array.cast(pa.int64()), "ms"), []
     if pa.types.is_uint64(type):
@@ -133,13 +133,13 @@ def micros(array: pa.Array, unit: str | None = None) -> tuple[pa.Array, list[int
 
 
 def in_range(times: Array) -> Array:
-    """Which times are of the years 1 to 9999."""
+    """Return for each of `times` (µs) whether it is in the years 1 to 9999."""
     within: Array = (times >= TS_MIN) & (times <= TS_MAX)
     return within
 
 
 def show(value: pa.Scalar[Any]) -> Any:
-    """A value of a column in Python, also a time that Python's own types cannot hold."""
+    """Return a value of a column as a Python object. If Python's types cannot hold a time, return it as text."""
     try:
         return value.as_py()
     except (ValueError, OverflowError, KeyError):  # KeyError: a zone that this machine does not know
@@ -149,41 +149,41 @@ def show(value: pa.Scalar[Any]) -> Any:
         return f"{value.cast(pa.int32()).as_py()} d" if pa.types.is_date32(type) else f"<{type}>"
 
 
-def _words(array: pa.Array) -> Array:
+def _int64(array: pa.Array) -> Array:
     filled = array.fill_null(0) if array.null_count else array
-    words: Array = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return words
+    ts_us: Array = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return ts_us
 
 
-def _nulled(words: Array, array: pa.Array) -> pa.Array:
-    """The words, null where the array is."""
+def _nulled(ts_us: Array, array: pa.Array) -> pa.Array:
+    """Return `ts_us` as an Arrow array that is null where `array` is null."""
     mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return pa.array(words, pa.int64(), mask=mask)
+    return pa.array(ts_us, pa.int64(), mask=mask)
 
 
-def _multiplied(words: Array, factor: int) -> Array:
-    multiplied: Array = np.clip(words, -_FAR // factor, _FAR // factor) * factor
+def _multiplied(ts_us: Array, factor: int) -> Array:
+    multiplied: Array = np.clip(ts_us, -_FAR // factor, _FAR // factor) * factor
     return multiplied
 
 
 def _scaled(array: pa.Array, unit: str) -> pa.Array:
-    """Whole numbers of that unit."""
+    """Convert integers in the unit `unit` to microseconds."""
     if unit == "us":
         return array
-    times, by = UNITS[unit]
-    return _nulled(_multiplied(_words(array), times) // by, array)
+    times, by = TS_UNITS[unit]
+    return _nulled(_multiplied(_int64(array), times) // by, array)
 
 
 def _of_floats(array: pa.Array, unit: str) -> tuple[pa.Array, list[int]]:
-    given = array.cast(pa.float64())
-    values = given.fill_null(0.0).to_numpy(zero_copy_only=False)
-    odd = ~np.isfinite(values)
-    times, by = UNITS[unit]
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is clipped
-        scaled = np.where(odd, 0.0, values) * float(times) / float(by)
-    words = np.rint(np.clip(scaled, -float(_FAR), float(_FAR))).astype(np.int64)
-    null = given.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(words, pa.int64(), mask=null | odd), np.nonzero(odd)[0].tolist()
+    doubles = array.cast(pa.float64())
+    values = doubles.fill_null(0.0).to_numpy(zero_copy_only=False)
+    not_finite = ~np.isfinite(values)
+    times, by = TS_UNITS[unit]
+    with np.errstate(over="ignore"):  # a value that is too large becomes infinite and is clipped
+        scaled = np.where(not_finite, 0.0, values) * float(times) / float(by)
+    ts_us = np.rint(np.clip(scaled, -float(_FAR), float(_FAR))).astype(np.int64)
+    null = doubles.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(ts_us, pa.int64(), mask=null | not_finite), np.nonzero(not_finite)[0].tolist()
 
 
 def _of_decimals(array: pa.Array, unit: str) -> pa.Array:
@@ -192,52 +192,52 @@ def _of_decimals(array: pa.Array, unit: str) -> pa.Array:
 
 def _rounded(value: Decimal, unit: str) -> int:
     with localcontext(prec=100):
-        times, by = UNITS[unit]
+        times, by = TS_UNITS[unit]
         exact = value * times / by
         return int(min(max(exact, Decimal(-_FAR)), Decimal(_FAR)).to_integral_value(ROUND_HALF_EVEN))
 
 
 def _of_text(array: pa.Array, unit: str | None) -> tuple[pa.Array, list[int]]:
     for target in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
-        try:  # as long as Arrow can read all of it: that is fast
+        try:  # fast, if Arrow can parse all values
             return array.cast(target).cast(pa.int64()), []
         except pa.ArrowInvalid:
             pass
-    words, good = _of_pieces(array)
+    ts_us, valid = _of_groups(array)
     null = array.is_null().to_numpy(zero_copy_only=False)
     failed: list[int] = []
-    for row in np.nonzero(~good & ~null)[0].tolist():
+    for row in np.nonzero(~valid & ~null)[0].tolist():
         text = array[row].as_py().strip(" \t\r\n")
         if unit is not None and _NUMBER.fullmatch(text):
-            words[row], good[row] = _rounded(Decimal(text), unit), True
+            ts_us[row], valid[row] = _rounded(Decimal(text), unit), True
         else:
             failed.append(row)
-    return pa.array(words, pa.int64(), mask=~good), failed
+    return pa.array(ts_us, pa.int64(), mask=~valid), failed
 
 
-def _of_pieces(array: pa.Array) -> tuple[Array, Array]:
-    """Texts as microseconds, and which of them are times."""
+def _of_groups(array: pa.Array) -> tuple[Array, Array]:
+    """Parse texts to microseconds. Return the numbers, and for each text whether it is a time."""
     found: Any = pc.extract_regex(array, pattern=_NAMED)
-    good = found.is_valid().to_numpy(zero_copy_only=False)
+    valid = found.is_valid().to_numpy(zero_copy_only=False)
 
-    def piece(name: str) -> pa.Array:
+    def group(name: str) -> pa.Array:
         return found.field(name).fill_null("")
 
     def number(name: str) -> Array:
-        texts = piece(name)
-        return np.asarray(pc.if_else(pc.equal(texts, ""), "0", texts).cast(pa.int64()))
+        digits = group(name)
+        return np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
 
     year, month, day = number("year"), number("month"), number("day")
     hour, minute, second = number("hour"), number("minute"), number("second")
     months = (year - 1970) * 12 + month - 1
     first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    length = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - first
-    fraction = np.asarray(pc.utf8_slice_codeunits(pc.utf8_rpad(piece("fraction"), 6, "0"), 0, 6).cast(pa.int64()))
-    zone = piece("zone")
-    away = pc.replace_substring_regex(zone, "[-+:Z]", "")
-    away = np.asarray(pc.utf8_rpad(away, 4, "0").cast(pa.int64()))
+    days = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - first
+    fraction = np.asarray(pc.utf8_slice_codeunits(pc.utf8_rpad(group("fraction"), 6, "0"), 0, 6).cast(pa.int64()))
+    zone = group("zone")
+    offset = pc.replace_substring_regex(zone, "[-+:Z]", "")
+    offset = np.asarray(pc.utf8_rpad(offset, 4, "0").cast(pa.int64()))
     sign = np.where(np.asarray(pc.starts_with(zone, "-")), -1, 1)
-    good &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= length)
-    good &= (hour < 24) & (minute < 60) & (second < 60) & (away // 100 < 24) & (away % 100 < 60)
-    minutes = (first + day - 1) * 1_440 + hour * 60 + minute - sign * (away // 100 * 60 + away % 100)
-    return np.where(good, (minutes * 60 + second) * 1_000_000 + fraction, 0), good
+    valid &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= days)
+    valid &= (hour < 24) & (minute < 60) & (second < 60) & (offset // 100 < 24) & (offset % 100 < 60)
+    minutes = (first + day - 1) * 1_440 + hour * 60 + minute - sign * (offset // 100 * 60 + offset % 100)
+    return np.where(valid, (minutes * 60 + second) * 1_000_000 + fraction, 0), valid

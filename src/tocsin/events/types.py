@@ -1,13 +1,15 @@
-"""What an event is: a type, a time, and typed attributes.
+"""Define events, event types, and the identities of events and matches.
 
-Times are event time, int64 microseconds since the epoch, UTC. Integers are 64-bit everywhere inside; `int` differs from
-`long` only in the columns that come in and go out. Doubles are finite: NaN and the infinities are read as null.
+Times are event time: int64 microseconds since the epoch in UTC. All integers are computed with 64 bits, so the kinds
+`int` and `long` differ only in the columns of input and output. Doubles are finite: NaN and the infinities are read as
+null.
 
-Which event is it? Stable 128-bit identities, the same on every host.
+An *identity* is a 128-bit hash that is the same on every host. It consists of two 64-bit words. To *fold* a 64-bit word
+into an identity is to hash the word and both words of the identity with SplitMix64's finaliser. A text is folded as its
+UTF-8 bytes in zero-padded little-endian words of eight bytes, followed by its length in bytes.
 
-An identity is two 64-bit words. Words are *folded* into a pair of 64-bit lanes by SplitMix64's finaliser; text is
-folded as its UTF-8 bytes in little-endian words of eight, zero-padded, then its length in bytes. This module says the
-meaning in plain Python, one event at a time; `engine.kernels` does the same over columns.
+This module computes identities in plain Python for one event at a time. `kernels` computes the same identities for
+whole columns.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ UNITS_US = {
     "h": 3_600 * SECOND_US,
     "d": 86_400 * SECOND_US,
 }
-"""What a unit of time is worth, in microseconds."""
+"""The length of each unit of time in microseconds, by name."""
 
 
 class Kind(StrEnum):
-    """What an attribute holds."""
+    """The kind of an attribute's values."""
 
     STRING = "string"
     INT = "int"
@@ -53,26 +55,26 @@ class Kind(StrEnum):
 
 
 HEADER: Mapping[str, Kind] = {"ts": Kind.TIMESTAMP, "seq": Kind.LONG, "id": Kind.STRING}
-"""What every event has besides its own attributes. Rules use them like attributes; an attribute of the same name hides
-the header field."""
+"""The kinds of the header fields, which every event has besides its attributes. Rules use header fields like
+attributes. An attribute with the name of a header field hides this field."""
 FIELDS: Mapping[str, str] = {name: f"\0\0{name}" for name in HEADER}
-"""What header fields are called in plans, where an attribute can be called ts, seq or id."""
+"""The name of each header field in plans. It differs from the user's name, because attributes may have that name."""
 TS, SEQ, ID = FIELDS.values()
 
 
 def shown_name(name: str) -> str:
-    """What an attribute or header field of a plan is called by people."""
+    """Return the name that users see for `name`, the name of an attribute or header field in a plan."""
     return name.removeprefix("\0\0")
 
 
 LABEL = "\0id"
-"""The attribute that holds a source's own id of an event. It is part of the event's content, so that two events that
-share an id stay two, and is shown where the event is part of a match."""
+"""The attribute that holds the id that the source gave an event. The id is part of the event's content, so two events
+may have the same id. It is shown in matches that contain the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """A name and the attributes of its events, in order.
+    """An event type: its name, and the names and kinds of its attributes in order.
 
     >>> str(EventType("Temp", (("area", Kind.STRING), ("value", Kind.DOUBLE))))
     'Temp(area: string, value: double)'
@@ -82,7 +84,7 @@ class EventType:
     attributes: tuple[tuple[str, Kind], ...] = ()
 
     def kind(self, attribute: str) -> Kind | None:
-        """The kind of an attribute, or None if the type has none of that name."""
+        """Return the kind of `attribute`, or None if the type has no such attribute."""
         return dict(self.attributes).get(attribute)
 
     def __str__(self) -> str:
@@ -91,9 +93,10 @@ class EventType:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event as a Python object: for tests, the edge and the reference. `id` is the source's, if it has one.
+    """One event as a Python object, as used in tests, at edge sites and by the reference implementation.
 
-    Timestamp attributes are int microseconds. A missing attribute and a null are the same.
+    `id` is the id that the source gave the event, if any. A timestamp attribute is an int in microseconds. A missing
+    attribute means the same as an attribute that is null.
     """
 
     type: str
@@ -103,31 +106,31 @@ class Event:
     id: str | None = None
 
 
-Words = tuple[int, int]
+Words128 = tuple[int, int]
 
 MASK = (1 << 64) - 1
-SEED: Words = (0x746F6373696E2D61, 0x746F6373696E2D62)
-LANE = 0x9E3779B97F4A7C15
+SEED: Words128 = (0x746F6373696E2D61, 0x746F6373696E2D62)
+GAMMA = 0x9E3779B97F4A7C15
 
 
 def mix(word: int) -> int:
-    """SplitMix64's finaliser: a bijection of 64-bit words in which every input bit moves every output bit."""
+    """Apply SplitMix64's finaliser, a bijection of 64-bit words in which every input bit affects every output bit."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
     return word ^ (word >> 31)
 
 
-def fold(state: Words, word: int) -> Words:
-    """Takes one more 64-bit word into the state."""
+def fold(state: Words128, word: int) -> Words128:
+    """Return the identity that results from folding the 64-bit `word` into the identity `state`."""
     word &= MASK
-    first = mix(state[0] ^ word)
-    second = mix((state[1] + word * LANE + first) & MASK)
-    return first, second
+    high = mix(state[0] ^ word)
+    low = mix((state[1] + word * GAMMA + high) & MASK)
+    return high, low
 
 
 @lru_cache(maxsize=65536)
-def text_words(text: str) -> Words:
-    """The identity of a text."""
+def text_words(text: str) -> Words128:
+    """Return the identity of a text."""
     data = text.encode()
     state = SEED
     for start in range(0, len(data), 8):
@@ -136,7 +139,10 @@ def text_words(text: str) -> Words:
 
 
 def value_words(value: str | int | float | bool) -> tuple[int, ...]:
-    """The words that stand for a value: two for text, else one (two's complement, or the bits of a double)."""
+    """Return the 64-bit words that represent a value in an identity.
+
+    A text has the two words of its identity. An integer has one word in two's complement, and a double has its bits.
+    """
     if isinstance(value, str):
         return text_words(value)
     if isinstance(value, float):
@@ -144,8 +150,8 @@ def value_words(value: str | int | float | bool) -> tuple[int, ...]:
     return (int(value) & MASK,)
 
 
-def content_words(type: str, ts: int, seq: int, attributes: Mapping[str, Value]) -> Words:
-    """The identity of an event's content: type, ts, seq and its non-null attributes by name."""
+def content_words(type: str, ts: int, seq: int, attributes: Mapping[str, Value]) -> Words128:
+    """Return the identity of the content of an event: its type, ts, seq, and non-null attributes in order of name."""
     state = SEED
     for word in (*text_words(type), ts, seq):
         state = fold(state, word)
@@ -158,14 +164,17 @@ def content_words(type: str, ts: int, seq: int, attributes: Mapping[str, Value])
     return state
 
 
-def occurrence_words(content: Words, occurrence: int) -> Words:
-    """The identity of the n-th (from 0) among events of equal content: as a 128-bit number, n more."""
+def occurrence_words(content: Words128, occurrence: int) -> Words128:
+    """Return the identity of one of several events with equal content, which are numbered by `occurrence` from 0.
+
+    It is the sum of the identity `content`, as a 128-bit number, and `occurrence`.
+    """
     number = ((content[0] << 64 | content[1]) + occurrence) & ((1 << 128) - 1)
     return number >> 64, number & MASK
 
 
-def match_words(rule: str, parts: Iterable[Words]) -> Words:
-    """The identity of a composite event: its rule and the identities of its parts in role order."""
+def match_words(rule: str, parts: Iterable[Words128]) -> Words128:
+    """Return the identity of a composite event, from its rule and the identities of its parts in role order."""
     state = SEED
     for word in text_words(rule):
         state = fold(state, word)
@@ -174,6 +183,6 @@ def match_words(rule: str, parts: Iterable[Words]) -> Words:
     return state
 
 
-def hexadecimal(words: Words) -> str:
-    """An identity as it is printed: 32 hexadecimal digits."""
+def hexadecimal(words: Words128) -> str:
+    """Return an identity as text of 32 hexadecimal digits."""
     return f"{words[0]:016x}{words[1]:016x}"

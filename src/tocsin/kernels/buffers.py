@@ -1,5 +1,10 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Lists of rows by buffer and key: found by hashing, appended to, trimmed, and moved when they are full."""
+"""Lists of rows for each buffer and key.
+
+A *buffer* keeps the events that pass a filter, by one set of key attributes. It has a list of rows for each key, and a
+hash table maps (buffer, key) to the list. All lists are sections of one *pool*. The functions look up lists, append
+rows to them, drop rows that are too old, and compact the pool. A *pair* is a filter and a row that passed it.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +15,28 @@ from tocsin.kernels.identity import mix
 
 
 @small
-def key_of(code, at, count, words, present, row):
-    """The chain that a row belongs to, from the slots at `at`: the value itself if there is one, else a mixture.
+def key_of(code, at, count, values, valid, row):
+    """Return the key of a row from its values in the slots at `at`, and whether all of these values are valid.
 
-    Returns (key, whether every part has a value).
+    The key of one slot is its value. The key of several slots is a hash of their values.
     """
     if count == 0:
         return np.int64(0), True
     if count == 1:
         slot = code[at]
-        return words[slot, row], present[slot, row] != 0
+        return values[slot, row], valid[slot, row] != 0
     key = np.uint64(0)
     for i in range(count):
         slot = code[at + i]
-        if present[slot, row] == 0:
+        if valid[slot, row] == 0:
             return np.int64(0), False
-        key = mix(key ^ np.uint64(words[slot, row]))
+        key = mix(key ^ np.uint64(values[slot, row]))
     return np.int64(key), True
 
 
 @small
 def find_list(lists, buffer, key):
-    """The list of a (buffer, key), or the complement of the free place in the hash table."""
+    """Return the list of a buffer and key. If there is none, return the complement of the free cell for it."""
     mask = len(lists.hash_list) - 1
     at = np.int64(mix(np.uint64(key) + np.uint64(buffer) * np.uint64(0x9E3779B97F4A7C15)) & np.uint64(mask))
     while lists.hash_list[at] >= 0:
@@ -43,7 +48,7 @@ def find_list(lists, buffer, key):
 
 @jit
 def rehash(old, new):
-    """Enters the lists of one hash table into another, empty one."""
+    """Copy the lists of the hash table `old` to `new`, which is empty."""
     for h in range(len(old.hash_list)):
         if old.hash_list[h] >= 0:
             at = ~find_list(new, old.hash_buffer[h], old.hash_key[h])
@@ -59,62 +64,62 @@ def assign_lists(
     limit,
     start,
     code,
-    words,
-    present,
+    values,
+    valid,
     pair_filter,
     pair_row,
     fan_out,
     buffers_of,
     buffer_next,
     buffer_keys,
-    entries,
+    count_of_entries,
     out_list,
     out_row,
     added,
 ):
-    """For each pair and buffer of its filter, the list that the row goes to; new lists are made.
+    """Find or create the list of each pair (filter, row) in each buffer of the filter.
 
-    Goes from pair `start` until there may be more than `limit` lists. Returns (next pair, entries, lists).
-    `added[list]` counts what comes to each.
+    The new rows of each list are counted in `added`. The work begins at pair `start`, and stops when there might be
+    more than `limit` lists. Returns the next pair, the number of entries and the number of lists.
     """
     for p in range(start, len(pair_filter)):
         if count + fan_out[pair_filter[p]] > limit:
-            return p, entries, count
+            return p, count_of_entries, count
         buffer = buffers_of[pair_filter[p]]
         while buffer >= 0:
             keys = buffer_keys[buffer]
-            key, known = key_of(code, keys + 1, code[keys], words, present, pair_row[p])
-            if known:
-                found = find_list(lists, buffer, key)
-                if found < 0:
-                    at = ~found
-                    found = count
+            key, has_key = key_of(code, keys + 1, code[keys], values, valid, pair_row[p])
+            if has_key:
+                target = find_list(lists, buffer, key)
+                if target < 0:
+                    at = ~target
+                    target = count
                     count += 1
-                    lists.hash_list[at] = found
+                    lists.hash_list[at] = target
                     lists.hash_key[at] = key
                     lists.hash_buffer[at] = buffer
-                    lists.buffer[found] = buffer
-                    lists.offset[found] = 0
-                    lists.capacity[found] = 0
-                    lists.length[found] = 0
-                added[found] += 1
-                out_list[entries] = found
-                out_row[entries] = pair_row[p]
-                entries += 1
+                    lists.buffer[target] = buffer
+                    lists.offset[target] = 0
+                    lists.capacity[target] = 0
+                    lists.length[target] = 0
+                added[target] += 1
+                out_list[count_of_entries] = target
+                out_row[count_of_entries] = pair_row[p]
+                count_of_entries += 1
             buffer = buffer_next[buffer]
-    return len(pair_filter), entries, count
+    return len(pair_filter), count_of_entries, count
 
 
 @jit
-def room_needed(lists, out_list, entries, added):
-    """How much of the pool the lists that must grow will take."""
+def room_needed(lists, out_list, count_of_entries, added):
+    """Return how many cells of the pool are needed for the lists that must grow."""
     total = 0
-    for e in range(entries):
+    for e in range(count_of_entries):
         n = out_list[e]
         if added[n] > 0 and lists.length[n] + added[n] > lists.capacity[n]:
             total += 2 * (lists.length[n] + added[n])
             added[n] = -added[n]
-    for e in range(entries):
+    for e in range(count_of_entries):
         n = out_list[e]
         if added[n] < 0:
             added[n] = -added[n]
@@ -122,12 +127,12 @@ def room_needed(lists, out_list, entries, added):
 
 
 @jit
-def append(lists, used, out_list, out_row, entries, added, ts):
-    """Puts the rows at the ends of their lists, and clears `added`.
+def append(lists, used, out_list, out_row, count_of_entries, added, ts):
+    """Append the rows to their lists and clear `added`. Return how many cells of the pool are in use.
 
-    A list that is full moves to the end of the pool, with as much room again.
+    A full list moves to the end of the pool and gets twice the capacity that it needs.
     """
-    for e in range(entries):
+    for e in range(count_of_entries):
         n = out_list[e]
         if added[n] > 0:
             need = lists.length[n] + added[n]
@@ -148,11 +153,10 @@ def append(lists, used, out_list, out_row, entries, added, ts):
 
 
 @jit
-def trim(lists, count, horizon, now, live):
-    """Drops from every list what is too old for its buffer at time `now` and what was consumed; marks the rows that
-    stay.
+def evict(lists, count, horizon, now, live):
+    """Drop rows that were consumed or are too old for their buffer at time `now`. Mark the remaining rows in `live`.
 
-    Returns (lists that stay, entries that stay).
+    Returns (remaining lists, remaining entries).
     """
     stay, total = 0, 0
     for n in range(count):
@@ -175,9 +179,9 @@ def trim(lists, count, horizon, now, live):
 
 @jit
 def rebuild(old, hash_size, new, new_row):
-    """Moves the lists that are not empty into fresh tables, with rows under their new numbers.
+    """Copy the lists of `old` that are not empty to the tables `new`, with the row ids replaced according to `new_row`.
 
-    Returns (lists, pool used).
+    Returns (lists, used pool cells).
     """
     count, used = 0, 0
     for h in range(hash_size):

@@ -1,5 +1,7 @@
-"""Where compiled kernels are kept. Numba looks only at the file of a function to see whether it changed, not at what
-that calls, so the folder is named by the sources of all kernels: what was compiled from others is never used.
+"""The cache folder of compiled kernels.
+
+Numba recompiles a function if its own file changes, but not if the files of the functions that it calls change. The
+folder is therefore named after a hash of all kernel sources, so that code compiled from other sources is never loaded.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from numba.core import event
 
 @contextmanager
 def compiled_kernels() -> Iterator[None]:
-    """Functions that are declared within are kept in the kernels' own folder."""
+    """Cache on disk, in the folder of the kernels, the functions that the body of the `with` statement declares."""
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(_folder())
+    config.CACHE_DIR = str(_cache_folder())
     try:
         yield
     finally:
@@ -27,16 +29,19 @@ def compiled_kernels() -> Iterator[None]:
 
 
 @contextmanager
-def telling(tell: Callable[[], None]) -> Iterator[None]:
-    """Calls `tell` when something has to be compiled within, the first time: that can take minutes."""
+def on_compile(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` when Numba first compiles a function in the body of the `with` statement.
+
+    Compiling can take minutes.
+    """
 
     class Once(event.Listener):  # type: ignore[misc]
-        told = False
+        called = False
 
         def on_start(self, event: object) -> None:
-            if not self.told:
-                self.told = True
-                tell()
+            if not self.called:
+                self.called = True
+                callback()
 
         def on_end(self, event: object) -> None:
             pass
@@ -45,16 +50,17 @@ def telling(tell: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _folder() -> Path:
+def _cache_folder() -> Path:
+    """Return the first writable folder of three: in the package, in the user's cache folder, or a temporary folder."""
     here = Path(__file__).parent
     sources = hashlib.sha256(b"".join(source.read_bytes() for source in sorted(here.rglob("*.py")))).hexdigest()[:16]
-    places = [
+    parents = [
         here / "__pycache__",
         Path.home() / ".cache" / "tocsin",
         Path(tempfile.gettempdir()) / f"tocsin-{os.getuid()}",
     ]
-    for place in places:
-        folder = place / f"kernels-{sources}"
+    for parent in parents:
+        folder = parent / f"kernels-{sources}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:

@@ -1,9 +1,13 @@
-"""How kernels reach memory. Detection calls many small functions, and handing arrays to each would cost more than
-what they do: Numba counts references. So they get one number, the address of an *environment*: a table of the
-addresses of all arrays. The caller keeps the arrays alive.
+"""Access to memory for kernels.
 
-Values of every kind are 64-bit words (a double by its bits, a string by its number in the dictionary, a boolean as 0
-or 1), with a byte beside that says whether there is a value.
+Detection calls many small functions. Passing arrays to each of them would cost more than their work, because Numba
+counts references. They take one integer instead, the address of an *environment*. An environment is a table of the
+addresses of all arrays that an evaluation uses. The caller keeps the arrays alive.
+
+Every value consists of a 64-bit word and a byte that says whether the value is valid. The word has the bits of a
+double, the dictionary code of a string, or 0 or 1 for a boolean.
+
+The *frame* is the array with the row of the event in each role of the match that is being evaluated.
 """
 
 from __future__ import annotations
@@ -16,33 +20,33 @@ from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
-from tocsin.kernels.layout import MAX_COMPUTED, MAX_PARTIALS, MAX_PLACES, MAX_STACK, Lists
+from tocsin.kernels.layout import MAX_COMPUTED, MAX_PARTIALS, MAX_ROLES, MAX_STACK, Lists
 
 Array = np.ndarray[Any, Any]
 
 jit = njit(cache=True, nogil=True, error_model="numpy")
 small = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 
-# The environment: what stands at which place.
-CODE, TS, SEQ, WORDS, PRESENT, STRIDE, RANKS = range(7)
-FRAME, POSITION, COMPUTED, COMPUTED_KNOWN, STACK, STACK_KNOWN, PARTIALS, NEXT, END, LEFT = range(7, 17)
+# Indexes into the environment.
+CODE, TS, SEQ, VALUES, VALID, STRIDE, RANKS = range(7)
+FRAME, POSITION, COMPUTED, COMPUTED_VALID, STACK, STACK_VALID, PARTIALS, NEXT, END, LEFT = range(7, 17)
 HASH_BUFFER, HASH_KEY, HASH_LIST, HASH_MASK = range(17, 21)
 LIST_OFFSET, LIST_CAPACITY, LIST_LENGTH, POOL_ROW, POOL_TS = range(21, 26)
-PLACES = 26
+ENVIRONMENT_WORDS = 26
 
 
 def _access(llvm_type: Any, numba_type: Any, *, writes: bool) -> Any:
-    """An intrinsic that reads or writes the n-th value at an address."""
+    """Return an intrinsic that reads or writes the n-th value at an address. `writes` selects which."""
     word = types.int64
 
-    def place(builder: Any, arguments: Any) -> Any:
+    def address_of(builder: Any, arguments: Any) -> Any:
         return builder.gep(builder.inttoptr(arguments[0], llvm_type.as_pointer()), [arguments[1]])
 
     def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(place(builder, arguments))
+        return builder.load(address_of(builder, arguments))
 
     def store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], place(builder, arguments))
+        builder.store(arguments[2], address_of(builder, arguments))
         return context.get_dummy_value()
 
     if writes:
@@ -60,15 +64,15 @@ put_half = _access(ir.IntType(32), types.int32, writes=True)
 put_byte = _access(ir.IntType(8), types.uint8, writes=True)
 
 
-def _anywhere(context: Any, address: Any) -> Any:
+def _unaligned(context: Any, address: Any) -> Any:
     def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
 
     return types.uint64(types.int64), load
 
 
-get_anywhere: Any = intrinsic(_anywhere)
-"""The eight bytes at an address, which need not be a multiple of eight."""
+get_unaligned: Any = intrinsic(_unaligned)
+"""Return the eight bytes at an address that need not be a multiple of eight."""
 
 
 def _lowest(context: Any, word: Any) -> Any:
@@ -79,7 +83,7 @@ def _lowest(context: Any, word: Any) -> Any:
 
 
 lowest_bit: Any = intrinsic(_lowest)
-"""The number of the lowest bit that is set in a word that is not 0."""
+"""Return the index of the lowest set bit of a word, which must not be 0."""
 
 
 def _count(context: Any, word: Any) -> Any:
@@ -90,41 +94,43 @@ def _count(context: Any, word: Any) -> Any:
 
 
 bit_count: Any = intrinsic(_count)
-"""How many bits of a word are set."""
+"""Return the number of set bits of a word."""
 
 
-def _mark(context: Any) -> Any:
+def _never_inline(context: Any) -> Any:
     def mark(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         attributes = builder.function.attributes
-        attributes.discard("alwaysinline")  # which what is called by a small function inherits
+        attributes.discard("alwaysinline")  # inherited by callees of functions with forceinline
         attributes.add("noinline")
         return context.get_dummy_value()
 
     return types.void(), mark
 
 
-keep_apart: Any = intrinsic(_mark)
-"""Called by a function, it says that this one is not to be copied into its callers. The compiler likes to, and through
-several layers that made code of megabytes, which took minutes."""
+never_inline: Any = intrinsic(_never_inline)
+"""Keep the function that calls `never_inline` from being inlined.
+
+Without it, LLVM would inline through several layers, which made megabytes of code and took minutes to compile.
+"""
 
 
 class Scratch:
-    """What one evaluation uses: the rows at the places, aggregates, the stack, the search at each place."""
+    """The scratch arrays of an evaluation: the frame, aggregates, the stack, and the search position of each role."""
 
     def __init__(self) -> None:
         self.arrays: dict[int, Array] = {
-            FRAME: np.zeros(MAX_PLACES, np.int64),
-            POSITION: np.zeros(MAX_PLACES, np.int64),
+            FRAME: np.zeros(MAX_ROLES, np.int64),
+            POSITION: np.zeros(MAX_ROLES, np.int64),
             COMPUTED: np.zeros(MAX_COMPUTED, np.int64),
-            COMPUTED_KNOWN: np.zeros(MAX_COMPUTED, np.uint8),
+            COMPUTED_VALID: np.zeros(MAX_COMPUTED, np.uint8),
             STACK: np.zeros(MAX_STACK, np.int64),
-            STACK_KNOWN: np.zeros(MAX_STACK, np.uint8),
+            STACK_VALID: np.zeros(MAX_STACK, np.uint8),
             PARTIALS: np.zeros(MAX_PARTIALS, np.float64),
-            NEXT: np.zeros(MAX_PLACES, np.int64),
-            END: np.zeros(MAX_PLACES, np.int64),
-            LEFT: np.zeros(MAX_PLACES, np.int64),
+            NEXT: np.zeros(MAX_ROLES, np.int64),
+            END: np.zeros(MAX_ROLES, np.int64),
+            LEFT: np.zeros(MAX_ROLES, np.int64),
         }
-        self.addresses = {place: array.ctypes.data for place, array in self.arrays.items()}
+        self.addresses = {index: array.ctypes.data for index, array in self.arrays.items()}
 
 
 def environment(
@@ -132,16 +138,19 @@ def environment(
     code: Array,
     ts: Array,
     seq: Array,
-    words: Array,
-    present: Array,
+    values: Array,
+    valid: Array,
     ranks: Array,
     lists: Lists | None,
 ) -> Array:
-    """The environment of these arrays. They must live, and not move, as long as it is used."""
-    table = np.zeros(PLACES, np.int64)
-    for place, address in scratch.addresses.items():
-        table[place] = address
-    arrays = {CODE: code, TS: ts, SEQ: seq, WORDS: words, PRESENT: present, RANKS: ranks}
+    """Return an environment with the addresses of the given arrays and of the arrays of `scratch`.
+
+    The arrays must not be freed or moved while the environment is in use.
+    """
+    table = np.zeros(ENVIRONMENT_WORDS, np.int64)
+    for index, address in scratch.addresses.items():
+        table[index] = address
+    arrays = {CODE: code, TS: ts, SEQ: seq, VALUES: values, VALID: valid, RANKS: ranks}
     if lists is not None:
         arrays |= {
             HASH_BUFFER: lists.hash_buffer,
@@ -154,7 +163,7 @@ def environment(
             POOL_TS: lists.pool_ts,
         }
         table[HASH_MASK] = len(lists.hash_list) - 1
-    for place, array in arrays.items():
-        table[place] = array.__array_interface__["data"][0]
-    table[STRIDE] = words.shape[1]
+    for index, array in arrays.items():
+        table[index] = array.__array_interface__["data"][0]
+    table[STRIDE] = values.shape[1]
     return table

@@ -1,16 +1,18 @@
 # mypy: disable-error-code="no-untyped-def"
-"""How are sums kept exact while values come and go? As fixed-point numbers: narrow ones, of 128 bits, as long as the
-values are of like magnitudes, else wide ones, in limbs of 32 bits with late carries.
+"""Exact sums of values that come and go, as fixed-point numbers.
+
+A sum is *narrow*, with 128 bits, while its values have similar magnitudes. Otherwise it is *wide*: it consists of limbs
+of 32 bits with delayed carries.
 
     NARROW  base  low  high          (high · 2^64 + low) · 2^base; base -1: nothing was added yet
-    lo  hi  limb 0  limb 1  …        the limbs from lo to hi may be other than 0; lo > hi: the sum is 0
+    lo  hi  limb 0  limb 1  …        only limbs from lo to hi can differ from 0; lo > hi: the sum is 0
 
-The lowest bit of limb 0 is worth 2^exponent: 1 for integers, 2^-1074 for doubles, and the square of that for the
-sums of squares, which are always wide. So any value can be added and taken away again without a trace, and only limbs
-that values of these magnitudes reach are looked at. A limb is a signed word, so many values can be added before a carry
-has to go on. The sum is rounded once, when it is asked for.
+The lowest bit of limb 0 is worth 2^exponent. The exponent is 0 for integers, -1074 for doubles, and twice that for sums
+of squares of doubles. Sums of squares are always wide. Adding and subtracting a value therefore leaves no error, and
+changes only the limbs at the magnitude of the value. A limb is a signed 64-bit word, so many values can be added before
+carries must be propagated. Reading a sum rounds it once.
 
-Memory is given by its address. Its first SCRATCH words are for calculations.
+Memory is given by its address. Its first SCRATCH words are scratch memory.
 """
 
 from __future__ import annotations
@@ -20,25 +22,25 @@ import math
 import numpy as np
 from numba.cpython.unsafe.numbers import leading_zeros
 
-from tocsin.kernels.core import get, jit, keep_apart, put, small
+from tocsin.kernels.core import get, jit, never_inline, put, small
 
 LIMBS_LONG, LIMBS_LONG_SQUARES = 5, 8
 LIMBS_DOUBLE, LIMBS_DOUBLE_SQUARES = 70, 137
 DOUBLE_EXPONENT = -1074
 MASK = np.int64(0xFFFFFFFF)
 NARROW = -1
-"""In the place of the lowest limb."""
+"""The first word of a narrow sum. A wide sum has the index of its lowest limb there."""
 _BELOW, _ABOVE = 32, 22
-"""How much lower and higher than those of the first value the digits of others can be in a narrow sum."""
+"""How many bits the digits of other values may lie below and above those of the first value in a narrow sum."""
 _ALMOST_FULL = np.int64(1 << 61)
 
-# Places in the scratch memory.
+# Offsets in the scratch memory.
 _MAGNITUDE, _SECOND, _PRODUCT, SCRATCH = 0, 256, 512, 1024
 
 
 @small
 def clear_sum(memory, at):
-    """Makes a sum of nothing."""
+    """Set the sum at `at` to zero, as a narrow sum."""
     put(memory, at, np.int64(NARROW))
     put(memory, at + 1, np.int64(-1))
     put(memory, at + 2, np.int64(0))
@@ -47,6 +49,7 @@ def clear_sum(memory, at):
 
 @small
 def clear_wide(memory, at, limbs):
+    """Set the sum at `at` to zero, as a wide sum of `limbs` limbs."""
     put(memory, at, np.int64(limbs))
     put(memory, at + 1, np.int64(-1))
     for i in range(limbs):
@@ -55,7 +58,7 @@ def clear_wide(memory, at, limbs):
 
 @small
 def _add_bits(memory, at, bits, position, sign):
-    """Adds bits · 2^position, or takes it away."""
+    """Add sign · bits · 2^position to a wide sum."""
     limb, shift = position >> 5, np.uint64(position & 31)
     low = (bits & np.uint64(0xFFFFFFFF)) << shift
     high = (bits >> np.uint64(32)) << shift
@@ -71,8 +74,8 @@ def _add_bits(memory, at, bits, position, sign):
 
 
 @small
-def _parts(word, double):
-    """A value as sign, digits and the position of the lowest of them."""
+def _decompose(word, double):
+    """Return the sign of a value, its digits, and the position of the lowest digit."""
     if double:
         bits = np.uint64(word)
         exponent = np.int64((bits >> np.uint64(52)) & np.uint64(0x7FF))
@@ -88,8 +91,8 @@ def _parts(word, double):
 
 @jit
 def add_value(memory, at, word, double, sign):
-    """Adds a value, or takes it away."""
-    own, digits, position = _parts(word, double)
+    """Add sign · value to a sum. The value is given by its word, as a double if `double` is true."""
+    own, digits, position = _decompose(word, double)
     if get(memory, at) == NARROW:
         if digits == 0:
             return
@@ -109,7 +112,7 @@ def add_value(memory, at, word, double, sign):
 
 @small
 def _add_narrow(memory, at, digits, shift, sign):
-    """Adds digits · 2^shift to a narrow sum, or takes it away."""
+    """Add sign · digits · 2^shift to a narrow sum."""
     low, high = np.uint64(get(memory, at + 2)), np.uint64(get(memory, at + 3))
     more = digits << shift
     above = (digits >> np.uint64(1)) >> (np.uint64(63) - shift)
@@ -125,7 +128,7 @@ def _add_narrow(memory, at, digits, shift, sign):
 
 @small
 def _narrow_magnitude(memory, at):
-    """The low and high word of the absolute value of a narrow sum, and its sign."""
+    """Return the low and the high word of the absolute value of a narrow sum, and the sign of the sum."""
     low, high = np.uint64(get(memory, at + 2)), np.uint64(get(memory, at + 3))
     if get(memory, at + 3) >= 0:
         return low, high, np.int64(1)
@@ -134,8 +137,8 @@ def _narrow_magnitude(memory, at):
 
 @jit
 def widen(memory, at, limbs):
-    """Makes a narrow sum wide."""
-    keep_apart()
+    """Convert a narrow sum to a wide sum of the same value."""
+    never_inline()
     base = max(get(memory, at + 1), np.int64(0))
     low, high, sign = _narrow_magnitude(memory, at)
     clear_wide(memory, at, limbs)
@@ -147,8 +150,8 @@ def widen(memory, at, limbs):
 
 @jit
 def add_square(memory, at, word, double, sign):
-    """Adds the square of a value, or takes it away."""
-    _, digits, position = _parts(word, double)
+    """Add sign · value² to a wide sum."""
+    _, digits, position = _decompose(word, double)
     low, high = digits & np.uint64(0xFFFFFFFF), digits >> np.uint64(32)
     _add_bits(memory, at, low * low, 2 * position, sign)
     if high:
@@ -157,8 +160,8 @@ def add_square(memory, at, word, double, sign):
 
 
 @jit
-def _settle(memory, at):
-    """Lets carries go on: then every limb but the highest is within 32 bits, and that one has the sign."""
+def _carry(memory, at):
+    """Propagate the carries of a wide sum. Afterwards only its highest limb can be negative or exceed 32 bits."""
     low, high, carry = get(memory, at), get(memory, at + 1), np.int64(0)
     for i in range(low, high + 1):
         value = get(memory, at + 2 + i) + carry
@@ -173,7 +176,7 @@ def _settle(memory, at):
         put(memory, at + 2 + high, carry)
     while high >= low and get(memory, at + 2 + high) == 0:
         high -= 1
-    # A highest limb of -1 says no more than that the one below is negative, if that is so by itself.
+    # A highest limb of -1 only carries the sign. Drop it if the limb below can be negative itself.
     while high > low and get(memory, at + 2 + high) == -1 and get(memory, at + 1 + high) >= 0x80000000:
         put(memory, at + 2 + high, np.int64(0))
         high -= 1
@@ -186,7 +189,10 @@ def _settle(memory, at):
 
 @small
 def _magnitude(memory, at, to):
-    """Writes the limbs of the absolute value of a settled sum to `to`. Returns how many, and the sign."""
+    """Write the limbs of the absolute value of a wide sum to `to`. The sum must have no pending carries.
+
+    Returns the number of limbs and the sign of the sum.
+    """
     low, high = get(memory, at), get(memory, at + 1)
     if low > high:
         return np.int64(0), np.int64(1)
@@ -205,6 +211,7 @@ def _magnitude(memory, at, to):
 
 @small
 def _length(limb):
+    """Return the number of binary digits of a limb."""
     bits = np.int64(0)
     while limb:
         limb >>= 1
@@ -214,32 +221,35 @@ def _length(limb):
 
 @small
 def _window(memory, at, count, position, bits):
-    """At most 53 bits of a number, from a position on."""
+    """Return `bits` bits (at most 53) of the number at `at`, starting with the bit at `position`."""
     limb, shift = position >> 5, np.uint64(position & 31)
-    found = np.uint64(get(memory, at + limb))
+    window = np.uint64(get(memory, at + limb))
     if limb + 1 < count:
-        found |= np.uint64(get(memory, at + limb + 1)) << np.uint64(32)
-    found >>= shift
+        window |= np.uint64(get(memory, at + limb + 1)) << np.uint64(32)
+    window >>= shift
     if limb + 2 < count and shift > 0:
-        found |= np.uint64(get(memory, at + limb + 2)) << (np.uint64(64) - shift)
-    return np.int64(found & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1)))
+        window |= np.uint64(get(memory, at + limb + 2)) << (np.uint64(64) - shift)
+    return np.int64(window & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1)))
 
 
 @jit
 def _rounded(memory, at, count, exponent, rest):
-    """The double next to number · 2^exponent, the even one of two; `rest`: the number is a little more than said."""
+    """Return the double nearest to number · 2^exponent, with ties to even.
+
+    `rest` says whether the number was truncated.
+    """
     while count > 0 and get(memory, at + count - 1) == 0:
         count -= 1
     if count == 0:
         return 0.0
     bits = 32 * (count - 1) + _length(get(memory, at + count - 1))
-    kept = min(np.int64(53), bits + exponent - DOUBLE_EXPONENT)
-    if kept < 0:
+    precision = min(np.int64(53), bits + exponent - DOUBLE_EXPONENT)
+    if precision < 0:
         return 0.0
-    dropped = bits - kept
+    dropped = bits - precision
     if dropped <= 0:
         return math.ldexp(np.float64(_window(memory, at, count, np.int64(0), bits)), exponent)
-    digits = _window(memory, at, count, dropped, kept) if kept > 0 else np.int64(0)
+    digits = _window(memory, at, count, dropped, precision) if precision > 0 else np.int64(0)
     half = _window(memory, at, count, dropped - 1, 1)
     if half:
         below = dropped - 1
@@ -257,27 +267,27 @@ def _rounded(memory, at, count, exponent, rest):
 
 @jit
 def sum_double(memory, at, exponent):
-    """The sum, rounded once."""
+    """Return the sum as a double, rounded once."""
     if get(memory, at) == NARROW:
         low, high, sign = _narrow_magnitude(memory, at)
         above = np.int64(0)
-        if high:  # 64 digits, of which the last says whether there are more behind it: enough to round once
+        if high:  # the last of these 64 digits is also set if a digit below it is: enough to round once
             above = np.int64(64) - np.int64(leading_zeros(high))
-            behind = low << np.uint64(64 - above)
-            low = (low >> np.uint64(above)) | (high << np.uint64(64 - above)) | np.uint64(behind != 0)
+            below = low << np.uint64(64 - above)
+            low = (low >> np.uint64(above)) | (high << np.uint64(64 - above)) | np.uint64(below != 0)
         return sign * math.ldexp(np.float64(low), max(get(memory, at + 1), np.int64(0)) + above + exponent)
-    _settle(memory, at)
+    _carry(memory, at)
     count, sign = _magnitude(memory, at, np.int64(_MAGNITUDE))
     return sign * _rounded(memory, np.int64(_MAGNITUDE), count, exponent + 32 * get(memory, at), False)
 
 
 @jit
 def sum_long(memory, at):
-    """The sum of integers, and whether it is within 64 bits."""
+    """Return the sum of integers, and whether the sum fits into 64 bits."""
     if get(memory, at) == NARROW:
         total = get(memory, at + 2)
         return total, get(memory, at + 3) == (total >> 63)
-    _settle(memory, at)
+    _carry(memory, at)
     low, high = get(memory, at), get(memory, at + 1)
     if low > high:
         return np.int64(0), True
@@ -291,18 +301,18 @@ def sum_long(memory, at):
 
 @jit
 def variance(memory, sums, squares, number, exponent):
-    """(squares − sum² / number) / number, rounded once; `exponent` is that of the sum."""
+    """Return (squares − sum² / number) / number, rounded once. `exponent` is the exponent of the sum."""
     if get(memory, sums) == NARROW:
         widen(memory, sums, LIMBS_LONG if exponent == 0 else LIMBS_DOUBLE)
-    _settle(memory, sums)
-    _settle(memory, squares)
+    _carry(memory, sums)
+    _carry(memory, squares)
     count, _ = _magnitude(memory, sums, np.int64(_MAGNITUDE))
     more, _ = _magnitude(memory, squares, np.int64(_SECOND))
     if more == 0:
         return 0.0
     first, second = 2 * get(memory, sums), get(memory, squares)
     base = second if count == 0 else min(first, second)
-    # number · squares − sum², from the limb `base` on.
+    # The limbs of number · squares − sum², without those below the limb `base`.
     size = max(second + more, first + 2 * count if count else second) - base + 3
     for i in range(size):
         put(memory, _PRODUCT + i, np.int64(0))
@@ -314,18 +324,18 @@ def variance(memory, sums, squares, number, exponent):
     put(memory, _PRODUCT + second - base + more, np.int64(carry))
     for i in range(count):
         factor, carry = np.uint64(get(memory, _MAGNITUDE + i)), np.uint64(0)
-        place = _PRODUCT + first - base + i
+        cell = _PRODUCT + first - base + i
         for j in range(count):
             value = factor * np.uint64(get(memory, _MAGNITUDE + j)) + carry
             carry = value >> np.uint64(32)
-            put(memory, place + j, get(memory, place + j) - np.int64(value & np.uint64(0xFFFFFFFF)))
-        put(memory, place + count, get(memory, place + count) - np.int64(carry))
+            put(memory, cell + j, get(memory, cell + j) - np.int64(value & np.uint64(0xFFFFFFFF)))
+        put(memory, cell + count, get(memory, cell + count) - np.int64(carry))
     borrow = np.int64(0)
     for i in range(size):
         value = get(memory, _PRODUCT + i) + borrow
         put(memory, _PRODUCT + i, value & MASK)
         borrow = value >> 32
-    # Divided twice, with four limbs behind the point.
+    # Divide twice, with four limbs after the point.
     for i in range(size - 1, -1, -1):
         put(memory, _PRODUCT + 4 + i, get(memory, _PRODUCT + i))
     for i in range(4):

@@ -1,5 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The expression machine: runs programs over the rows at the places of a match."""
+"""A stack machine that evaluates expressions over the rows of a match.
+
+An expression is compiled to a program of three-word instructions (see `layout`). A program reads the frame, which holds
+the row of each role.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,16 @@ import numpy as np
 from tocsin.kernels.core import (
     CODE,
     COMPUTED,
-    COMPUTED_KNOWN,
+    COMPUTED_VALID,
     FRAME,
-    PRESENT,
     RANKS,
     SEQ,
     STACK,
-    STACK_KNOWN,
+    STACK_VALID,
     STRIDE,
     TS,
-    WORDS,
+    VALID,
+    VALUES,
     get,
     get_byte,
     get_double,
@@ -56,11 +60,11 @@ INT64_MIN = np.int64(-(2**63))
 
 @jit
 def evaluate(env, at):
-    """Runs the program at `at`; the result is at the bottom of the stack, and whether there is one is returned.
+    """Run the program at `at`, leave its result at the bottom of the stack, and return whether the result is valid.
 
-    Time linear in the program.
+    Takes time linear in the length of the program.
     """
-    code, stack, known = get(env, CODE), get(env, STACK), get(env, STACK_KNOWN)
+    code, stack, valid = get(env, CODE), get(env, STACK), get(env, STACK_VALID)
     end = at + 1 + 3 * get(code, at)
     at += 1
     top = np.int64(-1)
@@ -68,11 +72,11 @@ def evaluate(env, at):
         op, a = get(code, at), get(code, at + 1)
         if op <= LOAD_CONSTANT:
             top += 1
-            _load(env, op, a, get(code, at + 2), stack, known, top)
+            _load(env, op, a, get(code, at + 2), stack, valid, top)
         elif op < EQUAL:
             if op == NEGATIVE:
                 if get(stack, top) == INT64_MIN:
-                    put_byte(known, top, 0)
+                    put_byte(valid, top, 0)
                 put(stack, top, -get(stack, top))
             elif op == NEGATIVE_DOUBLE:
                 put_double(stack, top, 0.0 - get_double(stack, top))
@@ -80,17 +84,17 @@ def evaluate(env, at):
                 put_double(stack, top, np.float64(get(stack, top)))
             else:
                 top -= 1
-                both = get_byte(known, top) & get_byte(known, top + 1)
-                put_byte(known, top, both)
+                both = get_byte(valid, top) & get_byte(valid, top + 1)
+                put_byte(valid, top, both)
                 if both:
-                    _calculate(op, stack, known, top)
+                    _calculate(op, stack, valid, top)
         elif op < AND:
             top -= 1
             truth = False
-            if get_byte(known, top) & get_byte(known, top + 1):
+            if get_byte(valid, top) & get_byte(valid, top + 1):
                 truth = _compare(env, op, stack, top)
             put(stack, top, np.int64(truth))
-            put_byte(known, top, 1)
+            put_byte(valid, top, 1)
         elif op == AND:
             top -= 1
             put(stack, top, get(stack, top) & get(stack, top + 1))
@@ -100,22 +104,23 @@ def evaluate(env, at):
         elif op == NOT:
             put(stack, top, 1 - get(stack, top))
         elif get(stack, top) < -2147483648 or get(stack, top) > 2147483647:  # TO_INT
-            put_byte(known, top, 0)
+            put_byte(valid, top, 0)
         at += 3
-    return get_byte(known, 0) != 0
+    return get_byte(valid, 0) != 0
 
 
 @small
-def _load(env, op, a, b, stack, known, top):
+def _load(env, op, a, b, stack, valid, top):
+    """Push the value of an attribute, a time, a computed value or a constant onto the stack."""
     if op == LOAD:
         row = get(get(env, FRAME), a)
-        if row < 0:  # a place that an expression of events left empty
+        if row < 0:  # a role that the event expression left empty
             put(stack, top, np.int64(0))
-            put_byte(known, top, 0)
+            put_byte(valid, top, 0)
             return
         at = b * get(env, STRIDE) + row
-        put(stack, top, get(get(env, WORDS), at))
-        put_byte(known, top, get_byte(get(env, PRESENT), at))
+        put(stack, top, get(get(env, VALUES), at))
+        put_byte(valid, top, get_byte(get(env, VALID), at))
         return
     if op == LOAD_CONSTANT:
         put(stack, top, a)
@@ -123,19 +128,19 @@ def _load(env, op, a, b, stack, known, top):
         row = get(get(env, FRAME), a)
         if row < 0:
             put(stack, top, np.int64(0))
-            put_byte(known, top, 0)
+            put_byte(valid, top, 0)
             return
         put(stack, top, get(get(env, TS if op == LOAD_TS else SEQ), row))
     else:
         put(stack, top, get(get(env, COMPUTED), a))
-        put_byte(known, top, get_byte(get(env, COMPUTED_KNOWN), a))
+        put_byte(valid, top, get_byte(get(env, COMPUTED_VALID), a))
         return
-    put_byte(known, top, 1)
+    put_byte(valid, top, 1)
 
 
 @jit
-def _calculate(op, stack, known, top):
-    """Replaces the two topmost values by their sum, difference, product or quotient; null beyond the kind's range."""
+def _calculate(op, stack, valid, top):
+    """Replace the two topmost values of the stack by the result of `op`, or by null if the result is out of range."""
     if op >= ADD_DOUBLE:
         x, y = get_double(stack, top), get_double(stack, top + 1)
         if op == ADD_DOUBLE:
@@ -152,12 +157,12 @@ def _calculate(op, stack, known, top):
             z = x / y
         put_double(stack, top, z + 0.0)
         if not np.isfinite(z):
-            put_byte(known, top, 0)
+            put_byte(valid, top, 0)
         return
     a, b = get(stack, top), get(stack, top + 1)
     if op in (DIVIDE, REMAINDER):
         if b == 0 or (a == INT64_MIN and b == -1 and op == DIVIDE):
-            put_byte(known, top, 0)
+            put_byte(valid, top, 0)
         elif b == -1:
             put(stack, top, -a if op == DIVIDE else np.int64(0))
         else:
@@ -166,7 +171,7 @@ def _calculate(op, stack, known, top):
                 whole += 1
             put(stack, top, whole if op == DIVIDE else a - whole * b)
         return
-    # Unsigned words wrap around; the compiler takes it for granted that signed ones do not.
+    # Unsigned arithmetic wraps around; signed overflow is undefined for the compiler.
     if op == ADD:
         c = np.int64(np.uint64(a) + np.uint64(b))
         beyond = ((a ^ c) & (b ^ c)) < 0
@@ -183,11 +188,12 @@ def _calculate(op, stack, known, top):
             beyond = c // a != b or c % a != 0
     put(stack, top, c)
     if beyond:
-        put_byte(known, top, 0)
+        put_byte(valid, top, 0)
 
 
 @small
 def _compare(env, op, stack, top):
+    """Return whether the comparison `op` of the two topmost values of the stack holds."""
     if op < EQUAL_DOUBLE:
         a, b = get(stack, top), get(stack, top + 1)
         return order_holds(op - EQUAL, a < b, a == b)
@@ -201,7 +207,10 @@ def _compare(env, op, stack, top):
 
 @small
 def order_holds(relation, less, equal):
-    """Whether a relation (0 =, 1 !=, 2 <, 3 <=, 4 >, 5 >=) holds between values of which this is known."""
+    """Return whether a relation holds, given whether left < right (`less`) and left = right (`equal`).
+
+    The relations are 0 (=), 1 (!=), 2 (<), 3 (<=), 4 (>) and 5 (>=).
+    """
     if relation == 0:
         return equal
     if relation == 1:
@@ -217,7 +226,7 @@ def order_holds(relation, less, equal):
 
 @jit
 def all_hold(env, at, count):
-    """Whether every one of the programs whose offsets stand at `at` is true."""
+    """Return whether all `count` programs are true whose offsets are listed at `at`."""
     code, stack = get(env, CODE), get(env, STACK)
     for i in range(count):
         evaluate(env, get(code, at + i))

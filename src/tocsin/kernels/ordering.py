@@ -1,5 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Matches of many rules in the order of time."""
+"""Sort matches and events by time, and those of one time by rank or event id.
+
+An *instant* is a pair (ts, seq). A *tie* is a set of events that have the same type and the same instant.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from tocsin.kernels.layout import NONE
 
 @jit
 def order_matches(rows, ranks, most, ts, seq, order):
-    """How to sort matches by the instants of their last events, and those of an instant by rank, which is below `most`.
+    """Sort matches by the instants of their last events, and matches of one instant by rank. Ranks are below `most`.
 
-    Equals stay as they are. Linear: counts by rank, then by instant. False if the rows do not stand in order of time
-    themselves, as those of composite events behind others.
+    The sort is stable and takes linear time, because it counts: first by rank, then by instant. Returns False if the
+    rows themselves are not in order of time, as can happen with composite events that follow others.
     """
     low, high = rows[0], rows[0]
     for m in range(len(rows)):
@@ -41,8 +44,8 @@ def order_matches(rows, ranks, most, ts, seq, order):
         starts[instants[rows[m] - low] + 1] += 1
     for before in range(instant + 1):
         starts[before + 1] += starts[before]
-    for place in range(len(rows)):
-        m = by_rank[place]
+    for position in range(len(rows)):
+        m = by_rank[position]
         at = instants[rows[m] - low]
         order[starts[at]] = m
         starts[at] += 1
@@ -50,26 +53,26 @@ def order_matches(rows, ranks, most, ts, seq, order):
 
 
 @jit
-def find_twins(origin, types, ts, seq, seen, tied, before):
-    """Finds those events at `origin`, which are in order of time, that another one of their type and instant is beside.
+def find_ties(origin, types, ts, seq, last_of_type, tied, before):
+    """Find the events of `origin` that share their type and instant with another event. `origin` is in order of time.
 
-    Their places go to `tied`, and to `before` for each of them which of them is the last such one before it, NONE if it
-    is the first. `seen` is NONE for each type. Returns how many there are.
+    The positions of these events go to `tied`. For each of them, `before` gets the index of the previous event of its
+    tie, or NONE for the first. `last_of_type` must be NONE for each type. Returns the number of events found.
     """
-    begin, some = 0, False
+    begin, any_tied = 0, False
     for n in range(len(origin)):
         i = origin[n]
         if ts[i] != ts[origin[begin]] or seq[i] != seq[origin[begin]]:
             begin = n
-        last = seen[types[i]]
-        seen[types[i]] = n
+        last = last_of_type[types[i]]
+        last_of_type[types[i]] = n
         tied[n] = last >= begin
         if tied[n]:
-            tied[last], before[n], some = 1, last, True
+            tied[last], before[n], any_tied = 1, last, True
         else:
             before[n] = NONE
     count = 0
-    if some:
+    if any_tied:
         numbers = np.empty(len(origin), np.int64)
         for n in range(len(origin)):
             if tied[n]:
@@ -81,43 +84,43 @@ def find_twins(origin, types, ts, seq, seen, tied, before):
 
 
 @jit
-def order_twins(before, first, second, most, order):
-    """How to sort events, those that are twins by their identity. `before` has which is the last one before each.
+def order_ties(before, high, low, most, order):
+    """Sort the events of each tie by id. `before` has the index of the previous event of the same tie.
 
-    Returns whether `order` says it, which is not so if one would have to go before more than `most` others.
+    Returns False, with `order` incomplete, if an event would have to move past more than `most` others.
     """
     for n in range(len(before)):
-        place, steps = n, 0
-        while before[place] != NONE:
-            other = order[before[place]]
-            if first[other] < first[n] or (first[other] == first[n] and second[other] <= second[n]):
+        position, moves = n, 0
+        while before[position] != NONE:
+            other = order[before[position]]
+            if high[other] < high[n] or (high[other] == high[n] and low[other] <= low[n]):
                 break
-            if steps == most:
+            if moves == most:
                 return False
-            order[place] = other
-            place = before[place]
-            steps += 1
-        order[place] = n
+            order[position] = other
+            position = before[position]
+            moves += 1
+        order[position] = n
     return True
 
 
 @jit
-def count_twins(before, order, first, second, numbers):
-    """Counts how often the identity of each twin came before among its twins in order. Returns whether some did."""
-    some = False
-    for place in range(len(before)):
-        event = order[place]
+def count_ties(before, order, high, low, numbers):
+    """Count how often the id of each event occurred earlier in its tie. Return whether any id occurred twice."""
+    any_repeated = False
+    for position in range(len(before)):
+        event = order[position]
         numbers[event] = 0
-        if before[place] != NONE:
-            other = order[before[place]]
-            if first[other] == first[event] and second[other] == second[event]:
-                numbers[event], some = numbers[other] + 1, True
-    return some
+        if before[position] != NONE:
+            other = order[before[position]]
+            if high[other] == high[event] and low[other] == low[event]:
+                numbers[event], any_repeated = numbers[other] + 1, True
+    return any_repeated
 
 
 @jit
 def follow(filters, rows, origin, filters_out, rows_out):
-    """Pairs (filter, row), in order of the rows, for rows of which number n was number `origin[n]`."""
+    """Write the pairs (filter, row) for rows in a new order, in which row n was row `origin[n]` before."""
     starts = np.zeros(len(origin) + 1, np.int64)
     for pair in range(len(rows)):
         starts[rows[pair] + 1] += 1

@@ -1,7 +1,12 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Detection: for each anchor, the search back through the buffers, role by role.
+"""Detection of TESLA rules.
 
-`env` is the address of an environment (see `memory`), `at` and names of records are offsets into the code.
+For each anchor, the detection searches backward through the buffers, and fills one role of the rule after another. The
+*anchor* is the event from which a rule looks back. A *role* is the part of a rule that one event fills. A *step* is the
+record of one role besides the anchor, and a *lookup* is the record that says where the candidates for a role are.
+
+In all functions `env` is the address of an environment (see `core`). `at` and the names of records (`rule`, `step`) are
+offsets into the environment's code (see `layout`). `since` is the least time of events that the rule sees.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import numpy as np
 from tocsin.kernels.core import (
     CODE,
     COMPUTED,
-    COMPUTED_KNOWN,
+    COMPUTED_VALID,
     END,
     FRAME,
     HASH_BUFFER,
@@ -27,12 +32,12 @@ from tocsin.kernels.core import (
     POOL_ROW,
     POOL_TS,
     POSITION,
-    PRESENT,
     SEQ,
     STACK,
     STRIDE,
     TS,
-    WORDS,
+    VALID,
+    VALUES,
     get,
     get_byte,
     get_double,
@@ -45,43 +50,43 @@ from tocsin.kernels.core import (
 from tocsin.kernels.expressions import all_hold, evaluate
 from tocsin.kernels.identity import mix
 from tocsin.kernels.layout import (
-    ABSENCE,
     ARGUMENT_SEQ,
     ARGUMENT_TS,
     AVG,
+    COND_ARGUMENT,
+    COND_BARS_EARLIER,
+    COND_DOUBLE,
+    COND_FUNCTION,
+    COND_INDEX,
+    COND_KIND,
+    COND_LOOKUP,
+    COND_TEST,
+    CONDITION_WORDS,
     COUNT,
-    G_ARGUMENT,
-    G_BARS_EARLIER,
-    G_DOUBLE,
-    G_FUNCTION,
-    G_INDEX,
-    G_KIND,
-    G_LOOKUP,
-    G_TEST,
-    GUARD_WORDS,
     L_BUFFER,
-    L_CONDITION_COUNT,
-    L_CONDITIONS,
     L_END,
     L_KEY_COUNT,
     L_KEYS,
-    L_PLACE,
+    L_ROLE,
     L_START,
+    L_TEST_COUNT,
+    L_TESTS,
     L_WINDOW,
     LAST,
     MAX,
     MIN,
+    NEGATION,
     R_COMPUTED_COUNT,
+    R_CONDITION_COUNT,
+    R_CONDITIONS,
     R_CONSUMES,
-    R_GUARD_COUNT,
-    R_GUARDS,
     R_SINCE,
     R_STEP_COUNT,
     R_STEPS,
+    S_CONDITION_COUNT,
+    S_CONDITIONS,
     S_CONSUMED,
     S_COUNT,
-    S_GUARD_COUNT,
-    S_GUARDS,
     S_LOOKUP,
     S_POLICY,
     STEP_WORDS,
@@ -94,7 +99,7 @@ FAILS, HOLDS, BARRED = range(3)
 
 @small
 def list_of(env, buffer, key):
-    """The list of a (buffer, key), or -1."""
+    """Return the number of the list of rows with this buffer and key, or -1 if there is none."""
     mask = get(env, HASH_MASK)
     lists, keys, buffers = get(env, HASH_LIST), get(env, HASH_KEY), get(env, HASH_BUFFER)
     at = np.int64(mix(np.uint64(key) + np.uint64(buffer) * np.uint64(0x9E3779B97F4A7C15)) & np.uint64(mask))
@@ -113,7 +118,7 @@ def _seq_at(env, position):
 
 @small
 def _first_at_or_after(env, lo, hi, ts, seq):
-    """The first position in [lo, hi) whose event does not precede (ts, seq). Logarithmic."""
+    """Return the first position in [lo, hi) whose event does not precede (ts, seq). Takes logarithmic time."""
     times = get(env, POOL_TS)
     while lo < hi:
         mid = (lo + hi) >> 1
@@ -127,7 +132,7 @@ def _first_at_or_after(env, lo, hi, ts, seq):
 
 @small
 def _first_after(env, lo, hi, ts, seq):
-    """The first position in [lo, hi) whose event (ts, seq) precedes. Logarithmic."""
+    """Return the first position in [lo, hi) whose event is after (ts, seq). Takes logarithmic time."""
     times = get(env, POOL_TS)
     while lo < hi:
         mid = (lo + hi) >> 1
@@ -140,8 +145,11 @@ def _first_after(env, lo, hi, ts, seq):
 
 
 @jit
-def _without_consumed(env, n, lo, hi):
-    """Drops consumed entries from the front of a list, so that a queue is not walked again and again."""
+def _drop_consumed(env, n, lo, hi):
+    """Drop consumed entries from the front of list `n`, so that later scans skip them.
+
+    Returns the new first position of the list.
+    """
     rows, front = get(env, POOL_ROW), lo
     while lo < hi and get(rows, lo) < 0:
         lo += 1
@@ -152,8 +160,8 @@ def _without_consumed(env, n, lo, hi):
 
 
 @jit
-def _reach(env, at, since):
-    """Where in the pool candidates of the lookup at `at` stand: [lo, hi)."""
+def _candidate_range(env, at, since):
+    """Return the range [lo, hi) of pool positions that hold the candidates of the lookup at `at`."""
     code, frame, times = get(env, CODE), get(env, FRAME), get(env, TS)
     key = np.int64(0)
     count = get(code, at + L_KEY_COUNT)
@@ -172,7 +180,7 @@ def _reach(env, at, since):
     lo = get(get(env, LIST_OFFSET), n)
     hi = lo + get(get(env, LIST_LENGTH), n)
     if hi > lo and get(get(env, POOL_ROW), lo) < 0:
-        lo = _without_consumed(env, n, lo, hi)
+        lo = _drop_consumed(env, n, lo, hi)
     end = get(frame, get(code, at + L_END))
     end_ts = get(times, end)
     start = get(code, at + L_START)
@@ -190,23 +198,26 @@ def _reach(env, at, since):
 
 @jit
 def _exists(env, at, since):
-    """Whether the lookup at `at` has a candidate."""
-    lo, hi = _reach(env, at, since)
+    """Return whether a candidate of the lookup at `at` meets the tests of the lookup."""
+    lo, hi = _candidate_range(env, at, since)
     code = get(env, CODE)
-    conditions = get(code, at + L_CONDITION_COUNT)
-    if conditions == 0:
+    tests = get(code, at + L_TEST_COUNT)
+    if tests == 0:
         return hi > lo
-    place, rows = get(code, at + L_PLACE), get(env, POOL_ROW)
+    role, rows = get(code, at + L_ROLE), get(env, POOL_ROW)
     for i in range(hi - 1, lo - 1, -1):
-        put(get(env, FRAME), place, get(rows, i))
-        if all_hold(env, get(code, at + L_CONDITIONS), conditions):
+        put(get(env, FRAME), role, get(rows, i))
+        if all_hold(env, get(code, at + L_TESTS), tests):
             return True
     return False
 
 
 @small
 def _add_exactly(partials, count, x):
-    """Adds x to a sum kept as doubles that do not overlap (Shewchuk). Returns how many there are now."""
+    """Add `x` to a sum that is stored as doubles that do not overlap (Shewchuk).
+
+    Returns the new number of these doubles.
+    """
     i = np.int64(0)
     for j in range(count):
         y = get_double(partials, j)
@@ -224,7 +235,7 @@ def _add_exactly(partials, count, x):
 
 @small
 def _rounded(partials, count):
-    """The exact sum as the nearest double, ties to even, as `math.fsum`."""
+    """Return the exact sum as the nearest double, with ties to even, like `math.fsum`."""
     if count == 0:
         return 0.0
     n = count - 1
@@ -249,43 +260,46 @@ def _rounded(partials, count):
 
 
 @jit
-def _reduce(env, at, since):
-    """Computes the aggregate of the guard at `at` into its place. Linear in the candidates."""
-    if not _reduce_scaled(env, at, since, 1.0):  # a sum on the way was too large, though the whole may not be
-        _reduce_scaled(env, at, since, 2.0**-128)
+def _aggregate(env, at, since):
+    """Compute the aggregate of the condition at `at` and store its value. Takes time linear in the candidates."""
+    if not _aggregate_scaled(env, at, since, 1.0):  # a partial sum overflowed, the total may not
+        _aggregate_scaled(env, at, since, 2.0**-128)
 
 
 @jit
-def _reduce_scaled(env, at, since, scale):
-    """Computes the aggregate with doubles times a power of two; whether their sum could be computed so."""
+def _aggregate_scaled(env, at, since, scale):
+    """Compute the aggregate at `at` with its doubles multiplied by `scale`, a power of two, and store its value.
+
+    Returns False if the sum of the scaled doubles overflowed with `scale` 1, so that a smaller scale is needed.
+    """
     code = get(env, CODE)
-    lookup, function = get(code, at + G_LOOKUP), get(code, at + G_FUNCTION)
-    slot, double, index = get(code, at + G_ARGUMENT), get(code, at + G_DOUBLE) != 0, get(code, at + G_INDEX)
-    lo, hi = _reach(env, lookup, since)
-    place, conditions = get(code, lookup + L_PLACE), get(code, lookup + L_CONDITION_COUNT)
-    words, present, partials = get(env, WORDS), get(env, PRESENT), get(env, PARTIALS)
+    lookup, function = get(code, at + COND_LOOKUP), get(code, at + COND_FUNCTION)
+    slot, double, index = get(code, at + COND_ARGUMENT), get(code, at + COND_DOUBLE) != 0, get(code, at + COND_INDEX)
+    lo, hi = _candidate_range(env, lookup, since)
+    role, tests = get(code, lookup + L_ROLE), get(code, lookup + L_TEST_COUNT)
+    column_values, column_valid, partials = get(env, VALUES), get(env, VALID), get(env, PARTIALS)
     column = slot * get(env, STRIDE)
-    count, parts = np.int64(0), np.int64(0)
+    count, partial_count = np.int64(0), np.int64(0)
     high, low = np.int64(0), np.int64(0)
     best, best_double = np.int64(0), 0.0
     for i in range(lo, hi):
         row = get(get(env, POOL_ROW), i)
-        if conditions > 0:
-            put(get(env, FRAME), place, row)
-            if not all_hold(env, get(code, lookup + L_CONDITIONS), conditions):
+        if tests > 0:
+            put(get(env, FRAME), role, row)
+            if not all_hold(env, get(code, lookup + L_TESTS), tests):
                 continue
         value, x = np.int64(0), 0.0
         if slot >= 0:
-            if get_byte(present, column + row) == 0:
+            if get_byte(column_valid, column + row) == 0:
                 continue
-            value, x = get(words, column + row), get_double(words, column + row)
+            value, x = get(column_values, column + row), get_double(column_values, column + row)
         elif slot == ARGUMENT_TS:
             value = get(get(env, TS), row)
         elif slot == ARGUMENT_SEQ:
             value = get(get(env, SEQ), row)
         if function in (AVG, SUM):
             if double:
-                parts = _add_exactly(partials, parts, x * scale)
+                partial_count = _add_exactly(partials, partial_count, x * scale)
             else:
                 high += value >> 32
                 low += value & 0xFFFFFFFF
@@ -298,23 +312,23 @@ def _reduce_scaled(env, at, since, scale):
             best = max(best, value)
             best_double = max(best_double, x)
         count += 1
-    out, known = get(env, COMPUTED), np.uint8(1)
+    out, valid = get(env, COMPUTED), np.uint8(1)
     if function == COUNT:
         put(out, index, count)
     elif count == 0:
-        known = np.uint8(0)
+        valid = np.uint8(0)
     elif function in (MIN, MAX):
         if double:
             put_double(out, index, best_double)
         else:
             put(out, index, best)
     elif double:
-        total = _rounded(partials, parts)
+        total = _rounded(partials, partial_count)
         if not np.isfinite(total) and scale == 1.0:
             return False
         total /= scale
         if not np.isfinite(total):
-            known = np.uint8(0)
+            valid = np.uint8(0)
         put_double(out, index, (total / count if function == AVG else total) + 0.0)
     else:
         high += low >> 32
@@ -323,26 +337,28 @@ def _reduce_scaled(env, at, since, scale):
             put_double(out, index, (np.float64(high) * 4294967296.0 + np.float64(low)) / count)
         else:
             if high > 2147483647 or high < -2147483648:
-                known = np.uint8(0)
+                valid = np.uint8(0)
             put(out, index, (high << 32) | low)
-    put_byte(get(env, COMPUTED_KNOWN), index, known)
+    put_byte(get(env, COMPUTED_VALID), index, valid)
     return True
 
 
 @jit
-def _guards_hold(env, at, count, since):
-    """Whether the negations and aggregate tests of a role let it pass: HOLDS, FAILS, or BARRED, if no earlier event
-    could fill the role either. Aggregates are left computed.
+def _conditions_hold(env, at, count, since):
+    """Compute the `count` conditions (negations and aggregates) at `at`, and return HOLDS, FAILS or BARRED.
+
+    FAILS means that a condition does not hold. BARRED means that moreover no earlier event can fill the role. The
+    values of the aggregates are stored.
     """
     code = get(env, CODE)
     for g in range(count):
-        guard = at + g * GUARD_WORDS
-        if get(code, guard + G_KIND) == ABSENCE:
-            if _exists(env, get(code, guard + G_LOOKUP), since):
-                return BARRED if get(code, guard + G_BARS_EARLIER) != 0 else FAILS
+        condition = at + g * CONDITION_WORDS
+        if get(code, condition + COND_KIND) == NEGATION:
+            if _exists(env, get(code, condition + COND_LOOKUP), since):
+                return BARRED if get(code, condition + COND_BARS_EARLIER) != 0 else FAILS
         else:
-            _reduce(env, guard, since)
-            test = get(code, guard + G_TEST)
+            _aggregate(env, condition, since)
+            test = get(code, condition + COND_TEST)
             if test >= 0:
                 evaluate(env, test)
                 if get(get(env, STACK), 0) == 0:
@@ -351,68 +367,71 @@ def _guards_hold(env, at, count, since):
 
 
 @small
-def _accept(env, step, place, position, since):
-    """Whether the event at a position of the pool can fill the step's role, as `_guards_hold` says it; if so puts it
-    there."""
+def _accept(env, step, role, position, since):
+    """Put the event at a pool position into the step's role and test it. Return HOLDS, FAILS or BARRED."""
     code = get(env, CODE)
     row = get(get(env, POOL_ROW), position)
     if row < 0:
         return FAILS
-    put(get(env, FRAME), place, row)
-    put(get(env, POSITION), place, position)
+    put(get(env, FRAME), role, row)
+    put(get(env, POSITION), role, position)
     lookup = get(code, step + S_LOOKUP)
-    conditions = get(code, lookup + L_CONDITION_COUNT)
-    if conditions > 0 and not all_hold(env, get(code, lookup + L_CONDITIONS), conditions):
+    tests = get(code, lookup + L_TEST_COUNT)
+    if tests > 0 and not all_hold(env, get(code, lookup + L_TESTS), tests):
         return FAILS
-    count = get(code, step + S_GUARD_COUNT)
-    return HOLDS if count == 0 else _guards_hold(env, get(code, step + S_GUARDS), count, since)
+    count = get(code, step + S_CONDITION_COUNT)
+    return HOLDS if count == 0 else _conditions_hold(env, get(code, step + S_CONDITIONS), count, since)
 
 
 @jit
-def _open(env, step, place, since):
-    """Prepares the search for a role: where to go on, where to end, how many to take.
+def _open(env, step, role, since):
+    """Prepare the search for a role. Store where the search begins, where it ends, and how many events it may select.
 
-    `last` is looked up from behind; the search then starts at the farthest event that will be taken.
+    For the policy `last`, the candidates are first tested backward, and the search begins at the earliest event to
+    select.
     """
     code = get(env, CODE)
-    lo, hi = _reach(env, get(code, step + S_LOOKUP), since)
+    lo, hi = _candidate_range(env, get(code, step + S_LOOKUP), since)
     count = get(code, step + S_COUNT)
     if get(code, step + S_POLICY) == LAST:
-        found, farthest = 0, hi
+        accepted_count, farthest = 0, hi
         for i in range(hi - 1, lo - 1, -1):
-            accepted = _accept(env, step, place, i, since)
+            accepted = _accept(env, step, role, i, since)
             if accepted == BARRED:
                 break
             if accepted == HOLDS:
                 farthest = i
-                found += 1
-                if found == count:
+                accepted_count += 1
+                if accepted_count == count:
                     break
         lo = farthest
-    put(get(env, NEXT), place, lo)
-    put(get(env, END), place, hi)
-    put(get(env, LEFT), place, count if count > 0 else INT64_MAX)
+    put(get(env, NEXT), role, lo)
+    put(get(env, END), role, hi)
+    put(get(env, LEFT), role, count if count > 0 else INT64_MAX)
 
 
 @jit
-def _advance(env, step, place, since):
-    """Goes on to the next event that can fill the role; whether there is one."""
+def _advance(env, step, role, since):
+    """Put the next event that fits into the role of `step`. Return False if there is no such event."""
     nexts, lefts = get(env, NEXT), get(env, LEFT)
-    left, position, end = get(lefts, place), get(nexts, place), get(get(env, END), place)
+    left, position, end = get(lefts, role), get(nexts, role), get(get(env, END), role)
     while left > 0 and position < end:
-        taken = _accept(env, step, place, position, since) == HOLDS
+        accepted = _accept(env, step, role, position, since) == HOLDS
         position += 1
-        if taken:
-            put(nexts, place, position)
-            put(lefts, place, left - 1)
+        if accepted:
+            put(nexts, role, position)
+            put(lefts, role, left - 1)
             return True
-    put(nexts, place, position)
+    put(nexts, role, position)
     return False
 
 
 @jit
 def _consume(env, first_step, steps, positions, before, matches):
-    """Takes the chosen events of consumed roles out of their buffers: a consumed entry is the row's complement."""
+    """Remove the selected events of consumed roles from their buffers.
+
+    A removed entry is stored as the row's complement.
+    """
     code, rows = get(env, CODE), get(env, POOL_ROW)
     for p in range(1, steps + 1):
         if get(code, first_step + (p - 1) * STEP_WORDS + S_CONSUMED) != 0:
@@ -423,12 +442,11 @@ def _consume(env, first_step, steps, positions, before, matches):
 
 
 @jit
-def detect(env, jobs, anchors, first_job, first_anchor, out_job, out_rows, out_position, out_words, out_known):
-    """Finds the matches of each job (rule, first anchor, last anchor) in anchor order, places compared from left to
-    right.
+def detect(env, jobs, anchors, first_job, first_anchor, out_job, out_rows, out_position, out_values, out_valid):
+    """Find the matches of each job (rule, first anchor, last anchor), by anchor and then by role from left to right.
 
-    Stops when the output is full, before an anchor whose matches do not all fit. Returns (job, anchor, matches): where
-    to go on, the job being the number of jobs when all is done, and how many matches were written.
+    If the output has no room for all matches of an anchor, detection stops before that anchor. Returns (job, anchor,
+    matches): where to continue, and the number of matches written. When all jobs are done, `job` is the number of jobs.
     """
     code, frame = get(env, CODE), get(env, FRAME)
     room = out_rows.shape[0]
@@ -437,21 +455,21 @@ def detect(env, jobs, anchors, first_job, first_anchor, out_job, out_rows, out_p
         rule = jobs[job, 0]
         since = get(code, rule + R_SINCE)
         steps, first_step = get(code, rule + R_STEP_COUNT), get(code, rule + R_STEPS)
-        guards, computed = get(code, rule + R_GUARD_COUNT), get(code, rule + R_COMPUTED_COUNT)
+        conditions, computed = get(code, rule + R_CONDITION_COUNT), get(code, rule + R_COMPUTED_COUNT)
         start = first_anchor if job == first_job else jobs[job, 1]
         for a in range(start, jobs[job, 2]):
             anchor = anchors[a]
             if get(get(env, TS), anchor) < since:
                 continue
             put(frame, 0, anchor)
-            if guards > 0 and _guards_hold(env, get(code, rule + R_GUARDS), guards, since) != HOLDS:
+            if conditions > 0 and _conditions_hold(env, get(code, rule + R_CONDITIONS), conditions, since) != HOLDS:
                 continue
             before = matches
-            place = 1
+            role = 1
             if steps > 0:
                 _open(env, first_step, 1, since)
-            while place > 0:
-                if place > steps:
+            while role > 0:
+                if role > steps:
                     if matches == room:
                         return job, a, before
                     out_job[matches] = job
@@ -459,32 +477,32 @@ def detect(env, jobs, anchors, first_job, first_anchor, out_job, out_rows, out_p
                         out_rows[matches, p] = get(frame, p)
                         out_position[matches, p] = get(get(env, POSITION), p)
                     for c in range(computed):
-                        out_words[matches, c] = get(get(env, COMPUTED), c)
-                        out_known[matches, c] = get_byte(get(env, COMPUTED_KNOWN), c)
+                        out_values[matches, c] = get(get(env, COMPUTED), c)
+                        out_valid[matches, c] = get_byte(get(env, COMPUTED_VALID), c)
                     matches += 1
-                    place -= 1
-                elif _advance(env, first_step + (place - 1) * STEP_WORDS, place, since):
-                    place += 1
-                    if place <= steps:
-                        _open(env, first_step + (place - 1) * STEP_WORDS, place, since)
+                    role -= 1
+                elif _advance(env, first_step + (role - 1) * STEP_WORDS, role, since):
+                    role += 1
+                    if role <= steps:
+                        _open(env, first_step + (role - 1) * STEP_WORDS, role, since)
                 else:
-                    place -= 1
+                    role -= 1
             if get(code, rule + R_CONSUMES) != 0 and matches > before:
                 _consume(env, first_step, steps, out_position, before, matches)
     return jobs.shape[0], 0, matches
 
 
 @jit
-def project(env, rules, program_starts, programs, roles, parts, words, known, out, out_known):
-    """Computes the attributes of matches: `out[k, m]` is the k-th of match m, by the k-th program of its rule."""
+def project(env, rules, program_starts, programs, roles, rows, values, valid, out, out_valid):
+    """Compute the attributes of matches. `out[k, m]` is the value of the k-th program of the rule of match `m`."""
     for m in range(len(rules)):
         rule = rules[m]
         for p in range(roles[rule]):
-            put(get(env, FRAME), p, parts[m, p])
-        for c in range(words.shape[1]):
-            put(get(env, COMPUTED), c, words[m, c])
-            put_byte(get(env, COMPUTED_KNOWN), c, known[m, c])
+            put(get(env, FRAME), p, rows[m, p])
+        for c in range(values.shape[1]):
+            put(get(env, COMPUTED), c, values[m, c])
+            put_byte(get(env, COMPUTED_VALID), c, valid[m, c])
         first = program_starts[rule]
         for k in range(program_starts[rule + 1] - first):
-            out_known[k, m] = evaluate(env, programs[first + k])
+            out_valid[k, m] = evaluate(env, programs[first + k])
             out[k, m] = get(get(env, STACK), 0)

@@ -1,6 +1,8 @@
-"""What do rules say? Every language that rules are written in gives the classes of `rules`.
+"""Parse and print the languages of Tocsin, and build their statements in Python.
 
-`parse` reads a text; `printing` writes rules as text; `builder` makes them in Python.
+TESLA has rules, EPS has requests for notification, SiddhiQL has queries, and MCEP has interests (moving queries).
+`parse` reads a text in any of these languages, and `print_rule` and `print_program` convert the result back to text.
+The `builder` modules build the same objects without text.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ LANGUAGES: dict[str, Callable[[str], Program]] = {
     "siddhi": parser.parse,
     "mcep": mcep.parse,
 }
-"""What reads a text of each language."""
+"""The `parse` function of each language, by the name of the language."""
 
 _REQUEST = re.compile(r"^[ \t]*request\s+[A-Za-z_]", re.IGNORECASE | re.MULTILINE)
 _INTEREST = re.compile(r"\binterest\s+[A-Za-z_]\w*\s+of\s", re.IGNORECASE)
@@ -34,7 +36,7 @@ _QUERY = re.compile(
 
 
 def parse(text: str, language: str | None = None) -> Program:
-    """The rules and event types that a text holds, in the named language or the one it looks like.
+    """Parse a text into its statements and event types. Without `language`, use the language that `guess` returns.
 
     >>> parse("define Hot() from Temp(value > 45)").rules[0].name
     'Hot'
@@ -47,8 +49,10 @@ def parse(text: str, language: str | None = None) -> Program:
 
 
 def guess(text: str) -> str:
-    """The language that a text is most likely written in: requests for notification and interests begin with that word,
-    queries with `from` or a definition of a stream.
+    """Return the name of the most likely language of a text.
+
+    A request begins with the word `request`, and an interest with `interest`. A text of SiddhiQL begins with `from`,
+    with an annotation or with a definition. Any other text is TESLA.
 
     >>> guess("request Both on A & B"), guess("from A select x insert into B")
     ('eps', 'siddhi')

@@ -1,8 +1,14 @@
-"""How is a rule written in Python? With names, operators and one method a clause; the rule equals its TESLA text's.
+"""Build TESLA rules in Python. A built rule equals the rule that is parsed from the same TESLA text.
 
-`this.value` is an attribute of the event at hand, `role.Smoke.area` one of an event that the rule has named, `p.a` the
-parameter `$a`; `this["from"]` does the same for a name that Python has taken. Comparisons and arithmetic use Python's
-operators; `&`, `|` and `~` are `and`, `or` and `not`. A keyword in `event` is a constraint too: `area=p.a` says
+`define` starts a rule, and each method of `Definition` adds one clause. Conditions are Python expressions over three
+kinds of names:
+
+- `this.value` is an attribute of the event that the condition belongs to.
+- `role.Smoke.area` is an attribute of another event of the rule, which has the name `Smoke`.
+- `p.a` is the parameter `$a`.
+
+Write `this["from"]` if the name is a keyword of Python. Comparisons and arithmetic use Python's operators, and `&`, `|`
+and `~` stand for `and`, `or` and `not`. A keyword argument of `event` is a condition of equality: `area=p.a` means
 `this.area == p.a`.
 
 >>> fire = (
@@ -66,7 +72,7 @@ _WINDOW = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]+)\.?\s*")
 
 
 class Term:
-    """An expression that Python's operators make larger."""
+    """Wraps an expression of a rule, so that Python's operators build larger expressions from it."""
 
     __slots__ = ("expression",)
     __hash__ = None  # type: ignore[assignment]
@@ -130,7 +136,7 @@ class Term:
 
     def __bool__(self) -> Never:
         raise RuleError(
-            "an expression of a rule is neither true nor false",
+            "an expression of a rule has no truth value",
             hint="Write & for 'and', | for 'or', ~ for 'not', and two comparisons for 'a < b < c'.",
         )
 
@@ -139,7 +145,7 @@ class Term:
 
 
 class _Names(Generic[T]):
-    """Makes something of each name that it is asked for, as an attribute or as an item."""
+    """Calls `make` with the name that is looked up, either as an attribute or as an item."""
 
     def __init__(self, make: Callable[[str], T]) -> None:
         self.__make = make
@@ -148,24 +154,27 @@ class _Names(Generic[T]):
         return self.__make(checked_name(name))
 
     def __getattr__(self, name: str) -> T:
-        # Python itself looks for such names when it copies or inspects an object.
+        # Python looks up such names when it copies or inspects an object.
         if name.startswith("__"):
             raise AttributeError(name)
         return self[name]
 
 
 this = _Names(lambda name: Term(Attribute(name)))
-"""`this.value`: an attribute of the event that a constraint is about."""
+"""`this.value` is the attribute `value` of the event that the condition belongs to."""
 
 p = _Names(lambda name: Term(Parameter(name_of(name))))
-"""`p.a`: the parameter `$a`."""
+"""`p.a` is the parameter `$a`."""
 
 role = _Names(lambda owner: _Names(lambda name: Term(Attribute(name, owner))))
-"""`role.Smoke.area`: an attribute of an event that the rule has named."""
+"""`role.Smoke.area` is the attribute `area` of the event that the rule calls `Smoke`."""
 
 
 def event(type: str, /, *constraints: Term, **equal: Term | Constant) -> Pattern:
-    """Events of a type that meet all constraints."""
+    """Return a pattern for the events of `type` that meet all conditions.
+
+    Conditions are terms such as `this.value > 45`, or keyword arguments such as `area=p.a`, which require equality.
+    """
     expressions = [expression_of(constraint) for constraint in constraints]
     expressions += [
         Comparison("=", Attribute(checked_name(name)), expression_of(value)) for name, value in equal.items()
@@ -174,12 +183,15 @@ def event(type: str, /, *constraints: Term, **equal: Term | Constant) -> Pattern
 
 
 def within(window: str | timedelta, origin: str) -> Within:
-    """Events before `origin`, by less than the window: a `timedelta`, or text such as "5 min"."""
+    """Return the scope of the events that precede the event `origin` by less than `window`.
+
+    `window` is a `timedelta` or a text such as "5 min".
+    """
     return Within(window_of(window), checked_name(origin))
 
 
 def window_of(window: str | timedelta) -> int:
-    """A length of time in microseconds."""
+    """Convert `window` to microseconds."""
     if isinstance(window, timedelta):
         return terms.checked_window(window // timedelta(microseconds=1))
     match = _WINDOW.fullmatch(window) if isinstance(window, str) else None
@@ -189,23 +201,23 @@ def window_of(window: str | timedelta) -> int:
 
 
 def between(start: str, end: str) -> Between:
-    """Events after `start` and before `end`."""
+    """Return the scope of the events that lie between the event `start` and the event `end`."""
     return Between(checked_name(start), checked_name(end))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measure:
-    """An aggregate. A comparison gives it its test, `bind` its parameter."""
+    """An aggregate, such as `avg(…)`. Compare it to add a test, and call `bind` to store its value in a parameter."""
 
     clause: Aggregate
 
     def bind(self, parameter: str) -> Measure:
-        """The same aggregate, with its value in a parameter."""
+        """Return a copy of the aggregate that binds its value to `parameter`."""
         return Measure(replace(self.clause, parameter=name_of(parameter)))
 
     def _tested(self, operator: str, bound: Term | Constant) -> Measure:
         if self.clause.test:
-            raise RuleError("an aggregate has one test")
+            raise RuleError("an aggregate can have only one test")
         return Measure(replace(self.clause, test=Test(expression_of(bound), terms.FLIPPED[operator])))
 
     def __eq__(self, bound: Term | Constant) -> Measure:  # type: ignore[override]
@@ -227,7 +239,7 @@ class Measure:
         return self._tested(">=", bound)
 
     def __bool__(self) -> Never:
-        raise RuleError("an aggregate is neither true nor false", hint="It has one test: avg(…) > 45.")
+        raise RuleError("an aggregate has no truth value", hint="Write one test: avg(…) > 45.")
 
 
 def avg(pattern: Pattern, attribute: str, scope: Scope) -> Measure:
@@ -247,13 +259,16 @@ def max_(pattern: Pattern, attribute: str, scope: Scope) -> Measure:
 
 
 def count(pattern: Pattern, scope: Scope, *, attribute: str | None = None) -> Measure:
-    """How many events, or how many whose attribute is not null."""
+    """Return an aggregate that counts the events in a scope.
+
+    With `attribute`, only the events in which this attribute is not null are counted.
+    """
     return _measure(Function.COUNT, pattern, attribute, scope)
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A rule in the making. Each method gives a larger definition and leaves this one as it is."""
+    """A rule under construction. Each method returns a copy with one more clause, and `build` returns the rule."""
 
     emits: EventType
     anchor: Pattern | None = None
@@ -263,48 +278,51 @@ class Definition:
     name: str | None = None
 
     def named(self, name: str) -> Definition:
-        """The rule's own name; without one it is the type that it defines."""
+        """Set the name of the rule. The default is the name of the event type that the rule defines."""
         return replace(self, name=name_of(name))
 
     def from_(self, anchor: Pattern, *, as_: str | None = None) -> Definition:
-        """The event to which the composite event is bound."""
+        """Set the pattern of the anchor, which is the event that completes the rule.
+
+        Each event that matches `anchor` can cause a composite event. `as_` gives this event another name than its type.
+        """
         if self.anchor:
             raise RuleError("a rule has one anchor", hint="Add other events with each, first or last.")
         return replace(self, anchor=_pattern(anchor, as_))
 
     def each(self, pattern: Pattern, scope: Scope, *, as_: str | None = None) -> Definition:
-        """Every event of a pattern in a scope."""
+        """Select every event that matches `pattern` in `scope`."""
         return self._with(Selection(Policy.EACH, _pattern(pattern, as_), _scope(scope), 0))
 
     def first(self, pattern: Pattern, scope: Scope, n: int = 1, *, as_: str | None = None) -> Definition:
-        """The first event of a pattern in a scope, or the first `n`."""
+        """Select the first `n` events that match `pattern` in `scope`."""
         return self._with(Selection(Policy.FIRST, _pattern(pattern, as_), _scope(scope), _number(n)))
 
     def last(self, pattern: Pattern, scope: Scope, n: int = 1, *, as_: str | None = None) -> Definition:
-        """The last event of a pattern in a scope, or the last `n`."""
+        """Select the last `n` events that match `pattern` in `scope`."""
         return self._with(Selection(Policy.LAST, _pattern(pattern, as_), _scope(scope), _number(n)))
 
     def without(self, pattern: Pattern, scope: Scope) -> Definition:
-        """No event of a pattern in a scope."""
+        """Require that no event in `scope` matches `pattern`."""
         return self._with(Negation(_pattern(pattern), _scope(scope)))
 
     def aggregate(self, measure: Measure) -> Definition:
-        """A value over the events of a pattern in a scope, tested or bound to a parameter."""
+        """Add an aggregate such as `avg(…) > 45`, which the rule tests or binds to a parameter."""
         if not isinstance(measure, Measure):
             raise RuleError("this is not an aggregate", hint="Write avg, sum_, min_, max_ or count.")
         return self._with(measure.clause)
 
     def where(self, **values: Term | Constant) -> Definition:
-        """The values of the composite event's attributes."""
+        """Set attributes of the composite event, each by its name and value."""
         added = tuple((checked_name(name), terms.checked(expression_of(value))) for name, value in values.items())
         return replace(self, values=self.values + added)
 
     def consuming(self, *roles: str) -> Definition:
-        """Roles whose events serve one anchor only."""
+        """Consume the events of `roles`, so that the rule uses each of these events for one anchor only."""
         return replace(self, consumed=self.consumed + tuple(map(name_of, roles)))
 
     def build(self) -> Rule:
-        """The rule."""
+        """Return the finished rule. Raise if it has no anchor."""
         if self.anchor is None:
             raise RuleError(f"the rule that defines '{self.emits.name}' has no anchor", hint="Add .from_(event(…)).")
         name = self.name or self.emits.name
@@ -317,14 +335,17 @@ class Definition:
 
 
 def define(type: str, /, **attributes: str | Kind) -> Definition:
-    """Begin a rule that defines composite events of a type, with the kinds of their attributes."""
+    """Start a rule that defines composite events of `type`.
+
+    Each keyword argument is an attribute of these events with its kind, for example `area="string"`.
+    """
     return Definition(
         EventType(checked_name(type), tuple((checked_name(name), _kind(kind)) for name, kind in attributes.items()))
     )
 
 
 def expression_of(value: Any) -> Expression:
-    """A term's expression, or a Python value as a constant."""
+    """Convert `value` to an expression. A `Term` is unwrapped, and a Python value becomes a literal."""
     match value:
         case Term():
             return value.expression
@@ -338,7 +359,7 @@ def expression_of(value: Any) -> Expression:
             return terms.string(value)
         case datetime():
             return terms.timestamp(value)
-    raise RuleError(f"{value!r} cannot stand in a rule", hint="A rule has strings, numbers, booleans and datetimes.")
+    raise RuleError(f"{value!r} cannot be used in a rule", hint="Use strings, numbers, booleans or datetimes.")
 
 
 def _compare(operator: str, left: Term, right: Term | Constant) -> Term:
@@ -378,7 +399,7 @@ def _kind(kind: str | Kind) -> Kind:
 
 
 def name_of(name: str) -> str:
-    """The name, if it is one."""
+    """Return `name`. Raise if `name` is not an identifier."""
     if not isinstance(name, str) or not IDENTIFIER.fullmatch(name):
         raise RuleError(f"{name!r} is not a name", hint="A name is made of the letters A to Z, digits and '_'.")
     return name

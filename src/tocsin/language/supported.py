@@ -1,7 +1,8 @@
-"""Which kinds of statements can a host run? Each entry point that cannot run all four kinds asks here.
+"""Check that an entry point, such as `tocsin simulate`, supports all statements of a text.
 
-A text can hold TESLA rules, requests for notification, SiddhiQL queries, or interests with the rules that they use. A
-host refuses a statement that it cannot run, by kind and name, so that no statement is left out without a word.
+There are four kinds of statements: TESLA rules, requests for notification, SiddhiQL queries, and interests (moving
+queries). Some entry points support only some of these kinds. They raise an error that names the first unsupported
+statement, so that no statement is ignored silently.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from tocsin.language.siddhi.ast import Query
 from tocsin.language.syntax.ast import Program, Rule
 
 KINDS: dict[type, str] = {Rule: "rule", Request: "request", Query: "query", Interest: "interest"}
-"""What each kind of statement is called."""
+"""The word for each kind of statement in error messages."""
 
 
 def described(statement: Statement | Interest) -> str:
-    """The kind and the name of a statement.
+    """Return the kind and the name of a statement as text.
 
     >>> from tocsin.language import parse
     >>> described(parse("request Both on A & B").rules[0])
@@ -31,9 +32,10 @@ def described(statement: Statement | Interest) -> str:
 def check_supported(
     host: str, given: Program | Iterable[Statement | Interest], *kinds: type, remedy: str, verb: str = "run"
 ) -> None:
-    """Fails unless every statement is of one of these kinds.
+    """Raise if a statement of `given` has none of the `kinds` that an entry point supports.
 
-    `host`: the entry point, as its user calls it. `remedy`: what the host can run, and what to use instead.
+    `host` is the name of the entry point. `remedy` is the end of the error message: what `host` can run, and what to
+    use instead.
 
     >>> from tocsin.language import parse
     >>> program = parse("request Both on A & B")
@@ -41,24 +43,27 @@ def check_supported(
     Traceback (most recent call last):
     tocsin.errors.RuleError: `tocsin simulate` cannot run request Both: sites run rules; use `tocsin run`
     """
-    # An interest stands for the rules that it uses.
+    # If there are interests, their rules need no check, because each interest includes the rules that it uses.
     statements = (given.interests or given.rules) if isinstance(given, Program) else given
     for statement in statements:
         if type(statement) not in KINDS:
-            message = f"rules come as text, a file, or Rule objects, not as {type(statement).__name__}"
+            message = f"rules must be text, a file, or Rule objects, not {type(statement).__name__}"
             raise RuleError(message, hint="The builder's rules end with .build().")
         if not isinstance(statement, kinds):
             raise RuleError(f"{host} cannot {verb} {described(statement)}: {remedy}")
 
 
 def check_used(program: Program) -> None:
-    """Fails if there is a rule that no interest uses. Beside interests a rule delivers nothing by itself."""
+    """Raise if a program has interests, but none of them uses one of its rules.
+
+    Such a rule would deliver nothing, because matches are delivered only to interests.
+    """
     used = {rule.name for interest in program.interests for rule in interest.rules}
     for rule in program.rules if program.interests else ():
         if rule.name not in used:
             raise RuleError(
-                f"no interest uses {described(rule)}, and beside interests a rule delivers nothing by itself",
+                f"no interest uses {described(rule)}: with interests, a rule delivers nothing by itself",
                 source=program.source,
                 span=rule.span,
-                hint=f"Put it into a text of its own, or deliver it: 'of {rule.emits.name}'.",
+                hint=f"Put it into a separate text, or deliver it: 'of {rule.emits.name}'.",
             )

@@ -1,12 +1,12 @@
-"""How is a message, or a processor's state, written down? JSON for what is small, tables and columns as Arrow behind.
+"""Encode messages and the states of processors as bytes, and decode them.
 
-Rules and patterns are written as their text. The form is (length of the JSON, JSON, Arrow streams one after another);
-no field is evaluated, and an unknown kind of message is an error.
+An encoded value has the number of its parts, their lengths, and the parts: a JSON document, then Arrow streams and raw
+bytes to which the JSON refers by number. Tables and arrays are Arrow streams; rules and patterns are written as their
+source text. Decoding never executes data, and an unknown kind of message is an error.
 
-A processor's state as bytes: all that it remembers is events, tables and numbers.
-
-Rules, declared types, links and the strategy are given again by the host; what follows from the state (deployments,
-routes, the engine's tables) is worked out anew. Between two messages nothing else exists.
+A snapshot of a processor contains events, tables and numbers, but no rules of the host. When a host restores a
+snapshot, it passes links, strategy, declared types and rules again; deployments, routes and detectors are computed from
+them.
 """
 
 from __future__ import annotations
@@ -26,50 +26,72 @@ from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay import messages
 from tocsin.overlay.deployment import Mastery, deployment
 from tocsin.overlay.messages import Rows
-from tocsin.overlay.partial_aggregates import Pending, Tallying
+from tocsin.overlay.partial_aggregates import AggregateState, PendingQuery
 from tocsin.overlay.processor import Processor
-from tocsin.overlay.pull import Asking, Rates
-from tocsin.overlay.routes import Kept, Sent, Uplink
+from tocsin.overlay.pull import AwakeningState, MeasuredRates
+from tocsin.overlay.routes import RetainedEvents, SentEvents, Uplink
 from tocsin.overlay.strategies import Strategy
-from tocsin.overlay.tree_building import Building
-from tocsin.overlay.tree_changes import Change
-from tocsin.overlay.tree_node import Membership
+from tocsin.overlay.tree_building import TreeConstruction
+from tocsin.overlay.tree_changes import TopologyChange
+from tocsin.overlay.tree_node import TreeNode
 from tocsin.overlay.tree_parts import Timing
-from tocsin.plans.partial_aggregates import Tally
+from tocsin.plans.partial_aggregates import PartialAggregate
 from tocsin.plans.splitting import Partial, Use
 
-_CLASSES: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        *get_args(messages.Message),
-        messages.Asked,
-        messages.Request,
-        Timing,
-        Partial,
-        Kept,
-        Rates,
-        Asking,
-        Pending,
-        Tallying,
-        Tally,
-        messages.Question,
-        Building,
-        Change,
-        Uplink,
-        Sent,
-        Mastery,
-        Use,
-    )
+_KINDS: dict[Any, str] = {kind: kind.__name__ for kind in (*get_args(messages.Message), Timing, Uplink, Mastery)} | {
+    Partial: "Partial",
+    Use: "Use",
+    messages.RequestedPartial: "Asked",
+    messages.WindowRequest: "Request",
+    messages.Completed: "Settled",
+    messages.AggregateQuery: "Survey",
+    messages.AggregatePartials: "Shares",
+    messages.AggregateScope: "Question",
+    RetainedEvents: "Kept",
+    SentEvents: "Sent",
+    MeasuredRates: "Rates",
+    AwakeningState: "Asking",
+    PendingQuery: "Pending",
+    AggregateState: "Tallying",
+    PartialAggregate: "Tally",
+    TreeConstruction: "Building",
+    TopologyChange: "Change",
 }
+"""The kind that is written for each class. A kind keeps its spelling when its class is renamed."""
+_CLASSES: dict[str, Any] = {name: kind for kind, name in _KINDS.items()}
+_FIELDS: dict[str, dict[str, str]] = {
+    "Handover": {"successor": "heir"},
+    "DeployRule": {"requested": "asked", "aggregates": "tallies"},
+    "Survey": {"aggregate": "tally", "scopes": "questions"},
+    "Uplink": {"requested": "asked", "retained": "kept", "parent_upto": "needless", "generated": "found"},
+    "Rates": {"baseline": "marks"},
+    "Pending": {"query": "survey"},
+    "Tallying": {"requested": "asked", "retained": "kept"},
+    "Delivered": {"restarted": "anew"},
+}
+"""For each kind, the fields whose written name differs from the name of the attribute."""
 
 
-def known(*kinds: type) -> None:
-    """Makes further dataclasses known."""
-    _CLASSES.update((kind.__name__, kind) for kind in kinds)
+def register(*kinds: type, **named: type) -> None:
+    """Register further dataclasses for encoding.
+
+    The written kind of a class in `kinds` is its name, and that of a class in `named` is its keyword.
+    """
+    _KINDS.update({kind: kind.__name__ for kind in kinds} | {kind: name for name, kind in named.items()})
+    _CLASSES.update({name: kind for kind, name in _KINDS.items()})
+
+
+def kind_of(value: Any) -> str:
+    """Return the kind under which a message is encoded and counted.
+
+    >>> kind_of(messages.Completed("3"))
+    'Settled'
+    """
+    return _KINDS.get(type(value), type(value).__name__)
 
 
 def encode(value: Any) -> bytes:
-    """A message, or what a snapshot is made of, as bytes."""
+    """Encode a message, or a value of a snapshot."""
     streams: list[bytes] = []
     head = json.dumps(pack(value, streams), separators=(",", ":")).encode()
     lengths = [len(head), *map(len, streams)]
@@ -78,7 +100,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The message that bytes hold.
+    """Decode the bytes that `encode` returned.
 
     >>> decode(encode(messages.CreateTree("3", 5000)))
     CreateTree(tree='3', distance_us=5000)
@@ -94,7 +116,7 @@ def decode(data: bytes) -> Any:
 
 
 def pack(value: Any, streams: list[bytes]) -> Any:
-    """A value as JSON, with what is large in streams."""
+    """Convert a value to JSON; append its tables, arrays and bytes to `streams`."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -119,14 +141,19 @@ def pack(value: Any, streams: list[bytes]) -> Any:
         case bytes():
             streams.append(value)
             return {"bytes": len(streams) - 1}
-        case _ if is_dataclass(value) and type(value).__name__ in _CLASSES:
-            named = {field.name: pack(getattr(value, field.name), streams) for field in fields(value)}
-            return {"is": type(value).__name__, **named}
-    raise StateError(f"a {type(value).__name__} cannot be written")
+        case _ if is_dataclass(value) and type(value) in _KINDS:
+            kind = _KINDS[type(value)]
+            written = _FIELDS.get(kind, {})
+            named = {
+                written.get(field.name, field.name): pack(getattr(value, field.name), streams)
+                for field in fields(value)
+            }
+            return {"is": kind, **named}
+    raise StateError(f"{type(value).__name__} cannot be encoded")
 
 
 def unpack(value: Any, streams: list[bytes]) -> Any:
-    """The value that `pack` wrote."""
+    """Convert the JSON that `pack` returned back to the value."""
     if isinstance(value, list):
         return tuple(unpack(item, streams) for item in value)
     if not isinstance(value, dict):
@@ -148,8 +175,9 @@ def unpack(value: Any, streams: list[bytes]) -> Any:
         return readers[kind](content)
     kind = value.pop("is")
     if kind not in _CLASSES:
-        raise StateError(f"there is no message called {kind}")
-    return _CLASSES[kind](**{name: unpack(item, streams) for name, item in value.items()})
+        raise StateError(f"unknown kind of message: {kind}")
+    names = {old: new for new, old in _FIELDS.get(kind, {}).items()}
+    return _CLASSES[kind](**{names.get(name) or name: unpack(item, streams) for name, item in value.items()})
 
 
 def _stream(table: pa.Table, streams: list[bytes]) -> int:
@@ -166,22 +194,48 @@ def _read(data: bytes) -> pa.Table:
 
 
 VERSION = 3
-_GIVEN = {"tree", "strategy", "types", "send", "push", "deliver", "ended", "deployed", "evaluators", "plain"}
-_KEPT = (
-    *("outbox", "notices", "leader", "refused", "changes", "pending", "held", "handed", "unbuilt", "heir", "leads"),
-    *("wanted", "recent", "published", "memories", "served", "later"),
-)
+_RECREATED = {"tree", "strategy", "types", "send", "push", "deliver", "ended", "deployed", "evaluators", "plain"}
+"""The attributes of a tree node that are not written but computed again."""
+_NODE_NAMES = {
+    "parent": "father",
+    "requested": "asked",
+    "awakening": "asking",
+    "aggregate_state": "tallying",
+    "construction": "building",
+    "owes_progress": "owing",
+    "finished": "over",
+}
+_PROCESSOR_NAMES = {
+    "outbox": "outbox",
+    "notices": "notices",
+    "leader": "leader",
+    "refused": "refused",
+    "changes": "changes",
+    "pending": "pending",
+    "early_messages": "held",
+    "handed_over": "handed",
+    "unbuilt": "unbuilt",
+    "successor": "heir",
+    "leads": "leads",
+    "wanted": "wanted",
+    "retained": "recent",
+    "published": "published",
+    "memories": "memories",
+    "served": "served",
+    "early_matches": "later",
+}
+"""The attributes of a processor that are written, with the names under which they are written."""
 
 
 def snapshot(processor: Processor) -> bytes:
-    """All that a processor remembers."""
-    memberships = {}
-    for tree, membership in processor.memberships.items():
-        state = {field.name: getattr(membership, field.name) for field in fields(Membership)}
-        state = {name: value for name, value in state.items() if name not in _GIVEN}
-        memberships[tree] = {"state": state, "engine": [one.snapshot() for one in membership.evaluators]}
-    own = {name: getattr(processor, name) for name in _KEPT}
-    return encode({"version": VERSION, "name": processor.name, "own": own, "memberships": memberships})
+    """Return the state of a processor as bytes."""
+    nodes = {}
+    for tree, node in processor.tree_nodes.items():
+        names = [field.name for field in fields(TreeNode) if field.name not in _RECREATED]
+        state = {_NODE_NAMES.get(name, name): getattr(node, name) for name in names}
+        nodes[tree] = {"state": state, "engine": [evaluator.snapshot() for evaluator in node.evaluators]}
+    own = {written: getattr(processor, name) for name, written in _PROCESSOR_NAMES.items()}
+    return encode({"version": VERSION, "name": processor.name, "own": own, "memberships": nodes})
 
 
 def restore(
@@ -191,24 +245,24 @@ def restore(
     types: Mapping[str, EventType],
     rules: Sequence[Rule],
 ) -> Processor:
-    """A processor that goes on where the snapshot was taken."""
+    """Return a processor that continues from the state in `data`, which `snapshot` returned."""
     state: dict[str, Any] = decode(data)
     if state["version"] != VERSION:
-        raise StateError(f"a processor's state of version {state['version']} cannot be read, only {VERSION}")
+        raise StateError(f"a processor state of version {state['version']} cannot be read, only version {VERSION}")
     processor = Processor(state["name"], links, strategy, types, rules)
-    for name, value in state["own"].items():
-        setattr(processor, name, value)
+    names = {written: name for name, written in _PROCESSOR_NAMES.items()}
+    for written, value in state["own"].items():
+        setattr(processor, names[written], value)
+    names = {written: name for name, written in _NODE_NAMES.items()}
     for tree, stored in state["memberships"].items():
         processor.add(tree)
-        membership = processor.memberships[tree]
-        for name, value in stored["state"].items():
-            setattr(membership, name, value)
-        asked = [request.partial for request in membership.asked]
-        membership.deployed = deployment(
-            strategy, membership.rules, membership.wanted, asked, membership.taps, membership.advertised, types
-        )
-        membership.load()
-        for evaluator, engine in zip(membership.evaluators, stored["engine"], strict=True):
+        node = processor.tree_nodes[tree]
+        for written, value in stored["state"].items():
+            setattr(node, names.get(written, written), value)
+        requested = [request.partial for request in node.requested]
+        node.deployed = deployment(strategy, node.rules, node.wanted, requested, node.taps, node.advertised, types)
+        node.load()
+        for evaluator, engine in zip(node.evaluators, stored["engine"], strict=True):
             evaluator.restore(engine)
-        processor.period_us = membership.rates.period_us
+        processor.period_us = node.rates.period_us
     return processor

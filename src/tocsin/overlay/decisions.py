@@ -1,12 +1,11 @@
-"""What follows from released events, and where does it go?
+"""Decide the rules of a tree node when events are released, and deliver matches at the root.
 
-Matches of whole rules go up, or wait at the root for their turn. Events that partial rules found go to the father or
-are kept for him, and so do those that stand in front of a head that was found. Sinks that want events as they are get
-them from the root too.
+Matches of whole rules are sent up to the root. Events that partial rules selected are sent to the parent or retained
+for it. The same happens to *blockers*: events that could be heads (anchors of a partial rule's matches) and come within
+the window after an earlier head. They prevent an older event from being selected by mistake.
 
-Who gets which matches, and in which order? What reached a root is put in order, and sinks take what they want.
-
-In a single tree they go down again to those below which somebody wants them.
+The root sorts all matches before the decided time and delivers them to its sinks. Sinks that want primary events get
+these from the root, too. In a single tree, matches then go down to the subtrees with sinks that want them.
 """
 
 from __future__ import annotations
@@ -20,54 +19,54 @@ import pyarrow.compute as pc
 
 from tocsin.language.syntax.ast import Pattern
 from tocsin.overlay.evaluation import (
-    PART,
+    PARTIAL_PREFIX,
     Evaluator,
     Instants,
     Types,
     blockers,
+    find_participants,
     first_heads,
     meeting,
     participants,
     passing,
-    quick,
 )
-from tocsin.overlay.messages import Matches, Rows, joined
+from tocsin.overlay.messages import Matches, Rows, concatenate
 from tocsin.overlay.tree_building import number_of, root_of
 from tocsin.overlay.tree_parts import BEGINNING, Array
 from tocsin.plans.splitting import Partial
 
 if TYPE_CHECKING:
     from tocsin.overlay.processor import Processor
-    from tocsin.overlay.tree_node import Membership
+    from tocsin.overlay.tree_node import TreeNode
 
 
-def receive(processor: Processor, sender: str, message: Matches) -> None:
-    """Matches from the father are on their way down, those from children on their way up."""
-    membership = processor.memberships[message.tree]
-    if sender == membership.father:
-        hand_down(processor, membership, message.batch, message.at)
+def receive_matches(processor: Processor, sender: str, message: Matches) -> None:
+    """Send matches that came from the parent down, and matches that came from a child up."""
+    node = processor.tree_nodes[message.tree]
+    if sender == node.parent:
+        send_down(processor, node, message.batch, message.at)
     else:
-        membership.receive_matches(message)
+        node.receive_matches(message)
 
 
-def hand_down(processor: Processor, membership: Membership, batch: Rows, at: Array) -> None:
-    """Hands matches to own sinks, and in a single tree to the children below which somebody wants them."""
-    tree, single = membership.tree, processor.strategy.single
+def send_down(processor: Processor, node: TreeNode, batch: Rows, at: Array) -> None:
+    """Deliver matches to own sinks; in a single tree, also send them to the children whose subtrees want them."""
+    tree, single = node.tree, processor.strategy.single
     if processor.change_of(tree).interests and (single or root_of(tree) == processor.name):
-        notify(processor, tree, batch, at)
-    for child in sorted(membership.children) if single else ():
-        rows = fitting(membership.subscribed.get(child, ()), batch, _known(processor))
+        deliver_to_sinks(processor, tree, batch, at)
+    for child in sorted(node.children) if single else ():
+        rows = subscribed_rows(node.subscribed.get(child, ()), batch, _known(processor))
         if len(rows):
             processor.send(child, Matches(tree, batch.take(rows), at[rows]))
 
 
-def notify(processor: Processor, tree: str, batch: Rows, at: Array) -> None:
-    """Hands matches of a tree to the sinks that it serves, when their time has come."""
+def deliver_to_sinks(processor: Processor, tree: str, batch: Rows, at: Array) -> None:
+    """Deliver matches of `tree` to the sinks here, or store them if the sinks are still served by an earlier tree."""
     if number_of(tree) > processor.served:
-        processor.later.append((tree, batch, at))
+        processor.early_matches.append((tree, batch, at))
         return
     for sink, wanted in sorted(processor.change_of(tree).interests.items()):
-        rows = fitting(wanted, batch, _known(processor))
+        rows = subscribed_rows(wanted, batch, _known(processor))
         if len(rows):
             processor.notices.append((sink, batch.take(rows), at[rows]))
 
@@ -76,8 +75,11 @@ def _known(processor: Processor) -> Types:
     return {**processor.types, **{rule.emits.name: rule.emits for rule in processor.rules}}
 
 
-def in_order(batch: Rows, at: Array) -> tuple[Rows, Array]:
-    """Matches and plain events by time, then rule, then type and id; none is ready before those in front of it."""
+def sort_matches(batch: Rows, at: Array) -> tuple[Rows, Array]:
+    """Sort matches and primary events by `ts`, `seq` and rule, and primary events also by type and id.
+
+    `at` is raised where needed, so that no row is ready before the rows in front of it.
+    """
     rules, plain = _ranks(batch["rule"]), pc.equal(batch["rule"], "").combine_chunks().to_numpy(zero_copy_only=False)
     keys: list[Array] = [rules, batch["seq"].to_numpy(), batch.ts]
     if plain.any():
@@ -89,7 +91,7 @@ def in_order(batch: Rows, at: Array) -> tuple[Rows, Array]:
 
 
 def _ranks(column: pa.ChunkedArray) -> Array:
-    """The place of each string in the order of those that occur."""
+    """Return, for each row of `column`, the rank of its string among the distinct strings of the column."""
     coded = column.combine_chunks().dictionary_encode()
     ranks = np.empty(len(coded.dictionary), np.int64)
     ranks[pc.sort_indices(coded.dictionary).to_numpy()] = np.arange(len(ranks))
@@ -97,17 +99,20 @@ def _ranks(column: pa.ChunkedArray) -> Array:
 
 
 def _ascending(keys: list[Array]) -> bool:
-    """Whether rows are in the order of the last key, then of the one before it, and so on."""
-    later = np.zeros(max(len(keys[0]) - 1, 0), bool)
+    """Return whether rows are sorted by the last of `keys`, then by the last but one, and so on."""
+    early_matches = np.zeros(max(len(keys[0]) - 1, 0), bool)
     for key in reversed(keys):
-        if ((key[1:] < key[:-1]) & ~later).any():
+        if ((key[1:] < key[:-1]) & ~early_matches).any():
             return False
-        later |= key[1:] > key[:-1]
+        early_matches |= key[1:] > key[:-1]
     return True
 
 
-def fitting(wanted: Iterable[Pattern], batch: Rows, types: Types) -> Array:
-    """The rows that some of the subscriptions ask for; `types`: declared ones and those that rules define."""
+def subscribed_rows(wanted: Iterable[Pattern], batch: Rows, types: Types) -> Array:
+    """Return the numbers of the rows that meet some pattern in `wanted`.
+
+    `types` has the declared types and the types that rules define.
+    """
     fits = np.zeros(batch.num_rows, bool)
     by_type: dict[str, list[Pattern]] = {}
     for pattern in wanted:
@@ -126,118 +131,121 @@ def fitting(wanted: Iterable[Pattern], batch: Rows, types: Types) -> Array:
     return np.nonzero(fits)[0]
 
 
-NONE = np.zeros(0, np.int64)
+NO_HEADS = np.zeros(0, np.int64)
 
 
-def decide(membership: Membership, since: int, upto: int) -> None:
-    """Decides what has its last event from `since` on and before `upto`; the history has all that is known."""
-    if membership.history is not None and membership.history.num_rows:
-        _look(membership, membership.history, since, upto)
-    if membership.father is None:
-        _deliver(membership)
+def decide(node: TreeNode, since: int, upto: int) -> None:
+    """Decide the matches of a tree node whose anchors have `since` <= ts < `upto`; at the root, deliver them."""
+    if node.history is not None and node.history.num_rows:
+        _evaluate(node, node.history, since, upto)
+    if node.parent is None:
+        _deliver(node)
 
 
-def _look(membership: Membership, history: Rows, since: int, upto: int) -> None:
-    types, times = membership.types, history.ts
+def _evaluate(node: TreeNode, history: Rows, since: int, upto: int) -> None:
+    types, times = node.types, history.ts
     fresh = history.slice(int(np.searchsorted(times, since)))
-    for evaluator in membership.evaluators:
-        new, known = fresh, history
-        if evaluator.consuming and since < membership.start:
-            new = fresh.slice(int(np.searchsorted(fresh.ts, membership.start)))
-        if evaluator.tallies:
+    for evaluator in node.evaluators:
+        new, visible = fresh, history
+        if evaluator.consuming and since < node.start:
+            new = fresh.slice(int(np.searchsorted(fresh.ts, node.start)))
+        if evaluator.aggregates:
             (rule,) = evaluator.wanted
-            known = Rows(membership.tallying.columns(rule, evaluator.tallies, known.table))
-        found = evaluator.detect(known, new, max(since, int(times[0])), upto)
-        if found.num_rows:
-            _found(membership, history, found, evaluator)
-    instants = Instants(history, types) if membership.plain else None
-    for part in membership.plain:
+            visible = Rows(node.aggregate_state.columns(rule, evaluator.aggregates, visible.table))
+        matches = evaluator.detect(visible, new, max(since, int(times[0])), upto)
+        if matches.num_rows:
+            _send_matches(node, history, matches, evaluator)
+    instants = Instants(history, types) if node.plain else None
+    for part in node.plain:
         assert instants is not None
-        _generated(membership, history, part, *quick(part, instants, since, upto))
-    if membership.strategy.pulls:
-        membership.rates.since = int(times[0]) if membership.rates.since is None else membership.rates.since
-        for part in membership.deployed.simple:
+        _send_generated(node, history, part, *find_participants(part, instants, since, upto))
+    if node.strategy.pulls:
+        node.rates.since = int(times[0]) if node.rates.since is None else node.rates.since
+        for part in node.deployed.simple:
             events = fresh.take(meeting(part.rule.anchor, fresh, types))
-            at = membership.timing.at(events.ts)
-            membership.answer(part, membership.uplink.passed(part, events, at, types))
-    for item in membership.deployed.items:
+            at = node.timing.at(events.ts)
+            node.answer(part, node.uplink.select_simple(part, events, at, types))
+    for item in node.deployed.items:
         if isinstance(item.key, Partial) and item.key.blocks_us:
-            _block(membership, history, item.key, fresh)
-    if membership.father is None:
-        _tap(membership, fresh)
+            _send_blockers(node, history, item.key, fresh)
+    if node.parent is None:
+        _collect_taps(node, fresh)
 
 
-def _found(membership: Membership, history: Rows, found: pa.Table, evaluator: Evaluator) -> None:
-    """Sends matches of whole rules up, and the events of partial rules."""
-    whole = found
+def _send_matches(node: TreeNode, history: Rows, matches: pa.Table, evaluator: Evaluator) -> None:
+    """Send up the matches of whole rules, and the events that partial rules selected."""
+    whole = matches
     if evaluator.others:
-        whole = found.filter(pc.is_in(found["rule"], pa.array([*evaluator.wanted], pa.string())))
-    if membership.start > BEGINNING:
-        whole = whole.filter(pc.greater_equal(whole["ts"], membership.start))
+        whole = matches.filter(pc.is_in(matches["rule"], pa.array([*evaluator.wanted], pa.string())))
+    if node.start > BEGINNING:
+        whole = whole.filter(pc.greater_equal(whole["ts"], node.start))
     if whole.num_rows:
-        _up(membership, Rows(whole))
-    if any(name.startswith(PART) for name in evaluator.others):
-        for name in pc.unique(found["rule"]).to_pylist():
-            if name.startswith(PART):
-                part = membership.deployed.items[int(name.removeprefix(PART))].key
+        _send_up(node, Rows(whole))
+    if any(name.startswith(PARTIAL_PREFIX) for name in evaluator.others):
+        for name in pc.unique(matches["rule"]).to_pylist():
+            if name.startswith(PARTIAL_PREFIX):
+                part = node.deployed.items[int(name.removeprefix(PARTIAL_PREFIX))].key
                 assert isinstance(part, Partial)
-                rows, heads, every = participants(part, found.filter(pc.equal(found["rule"], name)), history)
-                if part not in membership.uplink.kept:
+                rows, heads, every = participants(part, matches.filter(pc.equal(matches["rule"], name)), history)
+                if part not in node.uplink.retained:
                     rows, heads = first_heads(rows, heads)
-                _generated(membership, history, part, rows, heads, every)
+                _send_generated(node, history, part, rows, heads, every)
 
 
-def _up(membership: Membership, whole: Rows) -> None:
-    at = membership.timing.at(whole.ts)
-    if membership.father is None:
-        membership.composites.append((whole, at))
+def _send_up(node: TreeNode, whole: Rows) -> None:
+    at = node.timing.at(whole.ts)
+    if node.parent is None:
+        node.composites.append((whole, at))
     else:
-        membership.send(membership.father, Matches(membership.tree, whole, at))
+        node.send(node.parent, Matches(node.tree, whole, at))
 
 
-def _generated(
-    membership: Membership, history: Rows, part: Partial, rows: Array, heads: Array, new_heads: Array = NONE
+def _send_generated(
+    node: TreeNode, history: Rows, part: Partial, rows: Array, heads: Array, new_heads: Array = NO_HEADS
 ) -> None:
-    """Sends events of the history that a partial rule found, or keeps them."""
+    """Push or retain the rows of the history that `part` has selected with these heads; answer open requests.
+
+    `new_heads` are the times of all heads of new matches, which later events may block.
+    """
     if part.blocks_us and len(new_heads):
-        membership.heads[part] = np.concatenate([membership.heads.get(part, NONE), new_heads])
-    at = membership.timing.at(heads)
-    (pushed, when), asked_for = membership.uplink.found_by(part, history.take(rows), heads, at, membership.types)
+        node.heads[part] = np.concatenate([node.heads.get(part, NO_HEADS), new_heads])
+    at = node.timing.at(heads)
+    (pushed, when), asked_for = node.uplink.select(part, history.take(rows), heads, at, node.types)
     if pushed is not None:
-        membership.push(pushed, when)
-    membership.answer(part, asked_for)
+        node.push(pushed, when)
+    node.answer(part, asked_for)
 
 
-def _block(membership: Membership, history: Rows, part: Partial, fresh: Rows) -> None:
-    """Heads that come within the window after one that was found are needed too: they stand in front of it."""
-    rows = blockers(part, fresh, membership.heads.get(part, NONE), membership.types)
-    membership.heads[part] = membership.heads.get(part, NONE)[-1:]
+def _send_blockers(node: TreeNode, history: Rows, part: Partial, fresh: Rows) -> None:
+    """Push or retain the new events that block an earlier head of `part`."""
+    rows = blockers(part, fresh, node.heads.get(part, NO_HEADS), node.types)
+    node.heads[part] = node.heads.get(part, NO_HEADS)[-1:]
     if len(rows):
-        _generated(membership, history, part, rows + history.num_rows - fresh.num_rows, fresh.ts[rows])
+        _send_generated(node, history, part, rows + history.num_rows - fresh.num_rows, fresh.ts[rows])
 
 
-def _tap(membership: Membership, fresh: Rows) -> None:
-    """Events that sinks want as they are."""
+def _collect_taps(node: TreeNode, fresh: Rows) -> None:
+    """Add the new primary events that sinks have subscribed to (taps) to the rows that wait for delivery."""
     wanted = np.zeros(fresh.num_rows, bool)
-    for pattern in membership.taps:
-        wanted |= meeting(pattern, fresh, membership.types)
-    wanted &= fresh.ts >= membership.start
+    for pattern in node.taps:
+        wanted |= meeting(pattern, fresh, node.types)
+    wanted &= fresh.ts >= node.start
     if wanted.any():
         rows = fresh.take(wanted).table
         rows = Rows(rows.append_column("rule", pa.array([""] * rows.num_rows, pa.string())))
-        membership.composites.append((rows, membership.timing.at(rows.ts)))
+        node.composites.append((rows, node.timing.at(rows.ts)))
 
 
-def _deliver(membership: Membership) -> None:
-    """At the root: matches before the time that has been decided, from here and from below."""
-    if not membership.composites:
+def _deliver(node: TreeNode) -> None:
+    """Deliver the waiting matches before the decided time; call this at the root."""
+    if not node.composites:
         return
-    rows = joined([rows for rows, _ in membership.composites])
-    at = np.concatenate([at for _, at in membership.composites])
-    ready = rows.ts < membership.upto
-    membership.composites = []
+    rows = concatenate([rows for rows, _ in node.composites])
+    at = np.concatenate([at for _, at in node.composites])
+    ready = rows.ts < node.upto
+    node.composites = []
     if not ready.all():
-        membership.composites = [(rows.take(~ready), at[~ready])]
+        node.composites = [(rows.take(~ready), at[~ready])]
         rows, at = rows.take(ready), at[ready]
     if rows.num_rows:
-        membership.deliver(rows, np.maximum(at, membership.timing.at(rows.ts)))
+        node.deliver(rows, np.maximum(at, node.timing.at(rows.ts)))

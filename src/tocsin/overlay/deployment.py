@@ -1,12 +1,13 @@
-"""What does a processor do in a tree? It follows from what it was asked, and from what its children advertise.
+"""Derive what a processor evaluates in a tree from the requests of its parent and the advertisements of its children.
 
-    asked by the father ──► passed through to the one child that can decide it
-                        └─► decided here, from partial rules asked of the children
+    requested by the parent ──► passed through to the one child that can decide it
+                            └─► decided here, from partial rules requested of the children
 
-A rule that no single child can decide is decided here. A partial rule that one child can decide is passed through to
-it, unless something here looks at the same types: a type either goes through, or all of its events that come are
-looked at here, so that nothing has to be sent twice. Everything is recomputed when any of it changes, and the children
-are told where what is asked of them differs.
+A rule is decided by a child if that child alone advertises all types of the rule; otherwise the rule is decided here. A
+partial rule that one child can decide is passed through to that child, unless a rule here uses one of the same types.
+So all events of a type either go through to the parent or are processed here, and no event is sent twice.
+
+The deployment is computed again when its inputs change. A child gets a new DeployRule if its part has changed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass, field
 
 from tocsin.events.types import EventType
 from tocsin.language.syntax.ast import Pattern, Rule
-from tocsin.overlay.messages import Asked
+from tocsin.overlay.messages import RequestedPartial
 from tocsin.overlay.strategies import Strategy
-from tocsin.plans.bind.structure import Shape
-from tocsin.plans.partial_aggregates import Tally, tallied
+from tocsin.plans.bind.structure import PatternTree
+from tocsin.plans.partial_aggregates import PartialAggregate, split_aggregates
 from tocsin.plans.splitting import FOREVER_US, HERE, Partial, Use, bare, partial, split
 
 Key = str | Partial
@@ -29,22 +30,26 @@ Advertised = Mapping[str, AbstractSet[str]]
 
 @dataclass(frozen=True)
 class Item:
-    """Something that is decided here: a rule, by name, with those whose composite events it uses; or a partial rule."""
+    """A rule or a partial rule that is decided here.
+
+    `key` is the name of the rule, or the partial rule. `rules` ends with the rule itself, after all rules whose
+    composite events the rule uses. `uses` are the partial rules that children decide for the rule.
+    """
 
     key: Key
     rules: tuple[Rule, ...]
     uses: tuple[Use, ...]
     ordered: bool
-    """Whether all its events come in order; what partial rules send may be older than what was sent before."""
+    """Whether all events of the rule come in order of time; partial rules may send older events after newer ones."""
     pullable: bool
-    tallies: tuple[Tally, ...] = ()
-    """Aggregates that are asked of the sites; the rule tests them at its anchor."""
+    aggregates: tuple[PartialAggregate, ...] = ()
+    """The aggregates that several processors compute together; the rule reads their values from its anchor."""
     asks: Pattern | None = None
-    """Which events may be its anchors and ask, before the aggregates are known."""
+    """The pattern of the possible anchors, for which aggregates are queried; None without aggregates."""
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.rules[-1])
+    def shape(self) -> PatternTree:
+        return PatternTree(self.rules[-1])
 
     @property
     def types(self) -> frozenset[str]:
@@ -52,18 +57,21 @@ class Item:
 
     @property
     def consuming(self) -> bool:
-        """Whether it remembers what it used up."""
+        """Whether some rule of the item consumes events."""
         return any(rule.consuming for rule in self.rules)
 
     @property
     def horizon_us(self) -> int:
-        """How far behind an anchor all rules together look."""
-        return sum(Shape(rule).horizon_us for rule in self.rules)
+        """The time (µs) that the item looks back from an anchor, added up over all of its rules."""
+        return sum(PatternTree(rule).retention_us for rule in self.rules)
 
 
 @dataclass(frozen=True)
 class Mastery:
-    """The node whose events ask for others, and the uses whose events are asked for."""
+    """The choice of a master for one item.
+
+    The events of pattern node `node` are the master's. The events of `pulled` are requested for each of them.
+    """
 
     node: str
     pulled: tuple[Use, ...]
@@ -71,38 +79,47 @@ class Mastery:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a processor does in one tree."""
+    """The rules and partial rules that a processor decides in one tree, and those that it requests of its children."""
 
     items: tuple[Item, ...] = ()
     whole: Mapping[str, tuple[tuple[Rule, ...], tuple[str, ...]]] = field(default_factory=dict)
-    """The rules that children decide, and those whose matches are wanted."""
+    """For each child, the rules that the child decides, and the names of those whose matches are wanted."""
     through: Mapping[Partial, str] = field(default_factory=dict)
+    """The child that decides each partial rule that is passed through."""
     simple: tuple[Partial, ...] = ()
-    """Partial rules without clauses that are decided here, event by event."""
+    """The requested partial rules without clauses, which are decided here for each event alone."""
     direct: tuple[Use, ...] = ()
-    """What is asked of children to be pushed, apart from the items' uses and what goes through."""
+    """The partial rules that children push for sinks, for the root or for `simple`, not for items."""
 
-    def tallied_by(self, child: str, advertised: Advertised, asked: Iterable[Tally]) -> tuple[Tally, ...]:
-        """The aggregates that a child has a share of, of those that items here and the father ask for."""
-        wanted = dict.fromkeys((*(tally for item in self.items for tally in item.tallies), *asked))
-        return tuple(tally for tally in wanted if tally.events.types & advertised.get(child, set()))
+    def aggregates_of(
+        self, child: str, advertised: Advertised, requested: Iterable[PartialAggregate]
+    ) -> tuple[PartialAggregate, ...]:
+        """Return the aggregates for which `child` advertises events.
+
+        The aggregates are those of items here, and those that the parent has requested.
+        """
+        wanted = dict.fromkeys((*(aggregate for item in self.items for aggregate in item.aggregates), *requested))
+        return tuple(aggregate for aggregate in wanted if aggregate.events.types & advertised.get(child, set()))
 
     @property
     def through_types(self) -> frozenset[str]:
-        return frozenset(type for asked in self.through for type in asked.types)
+        return frozenset(type for requested in self.through for type in requested.types)
 
 
 def deployment(
     strategy: Strategy,
     rules: Sequence[Rule],
     wanted: Iterable[str],
-    asked: Iterable[Partial],
+    requested: Iterable[Partial],
     taps: Iterable[Pattern],
     advertised: Advertised,
     types: Mapping[str, EventType],
 ) -> Deployment:
-    """The deployment for rules, the names of those whose matches are wanted, partial rules that were asked for, and
-    patterns of events that sinks want."""
+    """Return the deployment of a processor in a tree.
+
+    `rules` are all rules that are needed, and `wanted` names those whose matches are wanted. `requested` are the
+    partial rules that the parent requests. `taps` are the patterns of primary events to which sinks have subscribed.
+    """
     defined = {rule.emits.name for rule in rules}
     here: dict[str, AbstractSet[str]] = {**advertised, HERE: set(advertised.get(HERE, ())) | defined}
     items: list[Item] = []
@@ -112,7 +129,7 @@ def deployment(
     for name in wanted:
         needed = closure(by_name[name], rules)
         used = {type for rule in needed for type in rule.uses} - defined
-        child = _sole(used, advertised) if strategy.splits else None
+        child = _only_child(used, advertised) if strategy.splits else None
         if child is not None:
             mine = whole.setdefault(child, ({}, {}))
             mine[0].update(dict.fromkeys(needed))
@@ -125,8 +142,8 @@ def deployment(
                 direct[Use(child, partial(Pattern(type), ()), type)] = None
     simple: list[Partial] = []
     through: dict[Partial, str] = {}
-    for part in asked:
-        child = _sole(part.types, advertised)
+    for part in requested:
+        child = _only_child(part.types, advertised)
         if child is not None:
             through[part] = child
         elif part.bare:
@@ -134,16 +151,16 @@ def deployment(
         else:
             items.append(_partial_item(strategy, part, advertised))
     tapped = [partial(pattern, ()) for pattern in taps]
-    looked = {type for item in items for type in item.types}
-    looked |= {type for part in (*simple, *tapped) for type in part.types}
-    while met := [part for part in through if part.types & looked]:
+    evaluated = {type for item in items for type in item.types}
+    evaluated |= {type for part in (*simple, *tapped) for type in part.types}
+    while met := [part for part in through if part.types & evaluated]:
         for part in met:
             child = through.pop(part)
-            looked |= part.types
+            evaluated |= part.types
             if part.bare:
                 simple.append(part)
             else:
-                shape = Shape(part.rule)
+                shape = PatternTree(part.rule)
                 items.append(Item(part, (part.rule,), (Use(child, part, shape.anchor),), False, False))
     for part in (*simple, *(tapped if strategy.splits else ())):
         (type,) = part.types
@@ -153,9 +170,9 @@ def deployment(
     return Deployment(tuple(items), asked_whole, through, tuple(simple), tuple(direct))
 
 
-def _sole(types: AbstractSet[str], advertised: Advertised) -> str | None:
-    """The one child that alone has all these types."""
-    holders = {child for child, known in advertised.items() if known & types}
+def _only_child(types: AbstractSet[str], advertised: Advertised) -> str | None:
+    """Return the child that advertises all `types`, unless other children or own sources have some of them, too."""
+    holders = {child for child, offered in advertised.items() if offered & types}
     if len(holders) != 1:
         return None
     (child,) = holders
@@ -163,30 +180,36 @@ def _sole(types: AbstractSet[str], advertised: Advertised) -> str | None:
 
 
 def closure(rule: Rule, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """A rule after all those whose composite events it uses."""
-    found: dict[Rule, None] = {}
+    """Return all rules that `rule` needs, ordered so that each rule comes after the rules whose events it uses.
+
+    The last one is `rule` itself.
+    """
+    ordered: dict[Rule, None] = {}
 
     def visit(rule: Rule) -> None:
         uses = set(rule.uses)
         for other in rules:
-            if other.emits.name in uses and other not in found:
+            if other.emits.name in uses and other not in ordered:
                 visit(other)
-        found[rule] = None
+        ordered[rule] = None
 
     visit(rule)
-    return tuple(found)
+    return tuple(ordered)
 
 
 def _item(strategy: Strategy, rules: tuple[Rule, ...], advertised: Advertised, types: Mapping[str, EventType]) -> Item:
-    """A rule that is decided here. What is consumed is remembered, so its events must come in order: as they are."""
+    """Return the item of the last of `rules`.
+
+    A consuming rule has state, so it is not split: each child sends events of single patterns, in order.
+    """
     if not strategy.splits:
         return Item(rules[-1].name, rules, (), True, False)
-    if strategy.tallies and len(rules) == 1 and (made := tallied(rules[0], types)):
-        without, tested, tallies = made
-        found = split(without, advertised, stays=True).uses
-        shape = Shape(without)
+    if strategy.aggregates and len(rules) == 1 and (made := split_aggregates(rules[0], types)):
+        without, tested, aggregates = made
+        bare_uses = split(without, advertised, stays=True).uses
+        shape = PatternTree(without)
         asks = bare(shape, shape.anchor).rule.anchor
-        return Item(without.name, (tested,), found, ordered=False, pullable=False, tallies=tallies, asks=asks)
+        return Item(without.name, (tested,), bare_uses, ordered=False, pullable=False, aggregates=aggregates, asks=asks)
     uses: dict[Use, None] = {}
     consuming = any(one.consuming for one in rules)
     for rule in rules:
@@ -205,7 +228,7 @@ def _partial_item(strategy: Strategy, part: Partial, advertised: Advertised) -> 
 
 
 def _bare_uses(rule: Rule, advertised: Advertised) -> Iterable[Use]:
-    shape = Shape(rule)
+    shape = PatternTree(rule)
     for node, pattern in shape.patterns.items():
         for child, types in advertised.items():
             if child != HERE and pattern.type in types:
@@ -213,12 +236,14 @@ def _bare_uses(rule: Rule, advertised: Advertised) -> Iterable[Use]:
 
 
 def _choosable(rule: Rule, uses: tuple[Use, ...], advertised: Advertised) -> bool:
-    """Whether there are a master and a slave to choose: two places that events come from."""
-    return len({use.node for use in uses if use.decides} | set(local_nodes(Shape(rule), advertised))) > 1 and bool(uses)
+    """Return whether the events of the rule have two origins, so that one can be the master and one a slave."""
+    return len(
+        {use.node for use in uses if use.decides} | set(local_nodes(PatternTree(rule), advertised))
+    ) > 1 and bool(uses)
 
 
-def local_nodes(shape: Shape, advertised: Advertised) -> list[str]:
-    """The roles all of whose events are the processor's own."""
+def local_nodes(shape: PatternTree, advertised: Advertised) -> list[str]:
+    """Return the roles that only events of this processor's own sources fill."""
     return [
         role
         for role in shape.roles
@@ -227,24 +252,28 @@ def local_nodes(shape: Shape, advertised: Advertised) -> list[str]:
 
 
 def modes(
-    deployment: Deployment, asked: Iterable[Asked], masters: Mapping[Key, Mastery]
-) -> dict[str, dict[Partial, Asked]]:
-    """What is asked of each child, and how: pushed where anybody needs that, else kept for the longest time."""
-    found: dict[str, dict[Partial, Asked]] = {}
+    deployment: Deployment, requested: Iterable[RequestedPartial], masters: Mapping[Key, Mastery]
+) -> dict[str, dict[Partial, RequestedPartial]]:
+    """Return the partial rules that are requested of each child.
 
-    def ask(child: str, new: Asked) -> None:
-        mine = found.setdefault(child, {})
+    If several items request the same partial rule, its events are pushed if one of them needs that; otherwise they are
+    retained for the longest requested time.
+    """
+    requests: dict[str, dict[Partial, RequestedPartial]] = {}
+
+    def ask(child: str, new: RequestedPartial) -> None:
+        mine = requests.setdefault(child, {})
         old = mine.get(new.partial, new)
-        mine[new.partial] = Asked(new.partial, old.pushed or new.pushed, max(old.keep_us, new.keep_us))
+        mine[new.partial] = RequestedPartial(new.partial, old.pushed or new.pushed, max(old.keep_us, new.keep_us))
 
     for item in deployment.items:
         master = masters.get(item.key)
         for use in item.uses:
             slave = master is not None and use in master.pulled
-            ask(use.child, Asked(use.partial, not slave, item.horizon_us if slave else 0))
+            ask(use.child, RequestedPartial(use.partial, not slave, item.horizon_us if slave else 0))
     for use in deployment.direct:
-        ask(use.child, Asked(use.partial))
-    for request in asked:
+        ask(use.child, RequestedPartial(use.partial))
+    for request in requested:
         if request.partial in deployment.through:
             ask(deployment.through[request.partial], request)
-    return found
+    return requests

@@ -1,7 +1,8 @@
-"""How much is sent? Messages as the T-Rex paper counts them, whatever host carries them.
+"""Count the messages that processors send, as the T-Rex paper counts them.
 
-An event on a link is one message, whatever trees it is for, if it is sent at one time; composite events, awakenings and
-answers count too. Progress, Done and what sets up trees and rules are counted apart.
+An event that is sent once over a link is one message, even if it is sent for several trees. Composite events, requests
+of slave events (Awaken) and their answers count, too. Progress, Done and the messages that set up trees and rules are
+counted by kind, but are no traffic.
 """
 
 from __future__ import annotations
@@ -12,24 +13,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tocsin.overlay import messages as m
+from tocsin.overlay.codec import kind_of
 from tocsin.overlay.messages import Rows
 from tocsin.overlay.strategies import Link
 from tocsin.overlay.tree_parts import Array
 
 COUNTED = ("Events", "Matches", "Answer", "Awaken", "Survey", "Shares")
-"""What is traffic."""
+"""The kinds of messages that count as traffic."""
 AWAKEN_BYTES = 48
-ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads times over all bits of a word."""
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The factor that spreads times over all 64 bits, so that they can be combined with the hashes of ids."""
 
 
 @dataclass
 class Meter:
-    """Counts what is sent while it is on."""
+    """Count messages by kind and by link while `on` is true."""
 
     on: bool = False
     messages: Counter[str] = field(default_factory=Counter)
-    """Rows or requests by kind, and messages of other kinds."""
+    """The count of each kind: rows or requests for the kinds that are traffic, messages for all other kinds."""
     links: Counter[Link] = field(default_factory=Counter)
     bytes: int = 0
     _pushed: dict[Link, list[tuple[Rows, Array]]] = field(default_factory=dict)
@@ -37,7 +39,7 @@ class Meter:
     def watch(self, sender: str, receiver: str, message: m.Message) -> None:
         if not self.on:
             return
-        kind = type(message).__name__
+        kind = kind_of(message)
         if isinstance(message, m.Events):
             self._pushed.setdefault((sender, receiver), []).append((message.batch, message.at))
             return
@@ -45,7 +47,7 @@ class Meter:
             count, size = message.batch.num_rows, message.batch.nbytes
         elif isinstance(message, m.Awaken):
             count, size = len(message.requests), len(message.requests) * AWAKEN_BYTES
-        elif isinstance(message, m.Survey | m.Shares):
+        elif isinstance(message, m.AggregateQuery | m.AggregatePartials):
             count = len(message.at)
             size = count * AWAKEN_BYTES
         else:
@@ -53,12 +55,12 @@ class Meter:
             return
         self._add(kind, (sender, receiver), count, size)
 
-    def settle(self) -> None:
-        """Counts pushed events: copies for several trees that leave at one time are one message."""
+    def count_pushed(self) -> None:
+        """Count the pushed events seen so far; copies of an event for several trees at the same time count once."""
         for link, pieces in self._pushed.items():
             count = sum(rows.num_rows for rows, _ in pieces)
             if len(pieces) > 1:
-                keys = np.concatenate([rows.identities[0] ^ (at.view(np.uint64) * ODD) for rows, at in pieces])
+                keys = np.concatenate([rows.identities[0] ^ (at.view(np.uint64) * GOLDEN) for rows, at in pieces])
                 keys.sort()
                 count = 1 + int(np.count_nonzero(keys[1:] != keys[:-1]))
             self._add("Events", link, count, count * max(rows.nbytes // max(1, rows.num_rows) for rows, _ in pieces))

@@ -1,22 +1,21 @@
-"""Which events meet a pattern, which matches are there? The engine's detector, run over what a processor has.
+"""Evaluate the rules and partial rules of a tree node with the engine's detector.
 
-What partial rules send may be older than what was sent before: an event is sent when it has become part of something.
-So rules over such events are run again over the events within their horizon, and only matches of new anchors count.
-Rules whose events all come in order keep one detector.
+A partial rule sends an event only when the event has become part of a match, so it may send older events after newer
+ones. Rules over such events are evaluated again on all events within the horizon (the time that the rules look back),
+and only matches of new anchors are returned. Rules whose events all come in order share one detector, which keeps its
+state. A consuming rule has a detector of its own, because the state may move to another processor (`tree_changes`). A
+rule whose aggregates are computed by several sites (`partial_aggregates`) also has a detector of its own.
 
-Which events are part of something that a partial rule finds? Without listing what it finds.
+A partial rule sends the events that take part in its matches (the *participants*). The anchor of such a match is called
+the *head*. A partial rule with `each` has many more matches than there are events. If only type, attributes and time
+decide (`is_plain`), two passes over sorted times find the participants without the matches:
 
-A partial rule with `each` finds every pair, and there are many more pairs than events; but what goes up is events.
-Where all that is asked of an event is its type, its attributes and its time, two passes over sorted times are enough.
-From the leaves up: an event is *complete* if for every clause that hangs on it some complete event is in the window
-(`each`), or if the latest one in the window is complete (`last`, which gives no second try). From the heads down: it is
-*part* if an event that is part has it in the window, or chose it. Along with it goes the earliest head that it is part
-of, since that is when it is sent.
-
-What do the items of a membership find, and which events are that?
-
-Rules whose events come in order share a detector, the others share one too. Each rule that consumes has its own, as
-what it remembers may move to another processor (`versions`), and each whose aggregates are worked out on the way.
+1. From the leaves of the pattern tree to the anchor, find the *complete* events. An event is complete if each clause on
+   it is met: for `each`, some complete event lies in the window; for `last`, the latest event in the window is
+   complete.
+2. From the heads to the leaves, find the participants. A complete event is a participant if it lies in the window of a
+   participant (`each`), or if a participant selected it (`last`). The earliest head of each participant is stored with
+   it, because the event is sent at the time of that head.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ from tocsin.language.syntax.ast import (
 from tocsin.overlay.deployment import Item
 from tocsin.overlay.messages import Rows
 from tocsin.overlay.tree_parts import BEGINNING, Array
-from tocsin.plans.bind.structure import Shape, parameters
-from tocsin.plans.partial_aggregates import Tally
+from tocsin.plans.bind.structure import PatternTree, parameters
+from tocsin.plans.partial_aggregates import PartialAggregate
 from tocsin.plans.plan import Plan, plan
 from tocsin.plans.splitting import FOREVER_US, PARTIAL, Partial
 from tocsin.plans.typing import Catalog
@@ -65,13 +64,13 @@ _COMPARED = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-EXACT = 2**53
-"""Up to here whole numbers and doubles are compared alike everywhere; Arrow refuses others."""
+EXACT_MAX = 2**53
+"""The largest integer constant that is compared with doubles in Arrow: larger integers have no exact double."""
 _PLAIN = (Kind.STRING, Kind.INT, Kind.LONG, Kind.DOUBLE, Kind.BOOL)
 
 
 def passing(pattern: Pattern, batch: Rows, types: Types) -> Array:
-    """Which of the events of its type meet a pattern; all rows must be of that type."""
+    """Return a mask of the rows of `batch` that meet the constraints of `pattern`; all rows must have its type."""
     passed = np.ones(batch.num_rows, bool)
     odd = []
     for constraint in pattern.constraints:
@@ -84,18 +83,18 @@ def passing(pattern: Pattern, batch: Rows, types: Types) -> Array:
         else:
             odd.append(constraint)
     if odd and passed.any():
-        kept = np.nonzero(passed)[0]
+        retained = np.nonzero(passed)[0]
         rule = Rule("Partial", PARTIAL, Pattern(pattern.type, tuple(odd)))
         detector = Detector([rule], {pattern.type: types[pattern.type]}, columns=Columns(id="id"), times=False)
-        order = np.argsort(batch.ts[kept], kind="stable")
-        found = [detector.push(batch.take(kept[order]).table), detector.finish()]
-        ids = pa.concat_tables(found)["parts"].combine_chunks().flatten().field("id")
+        order = np.argsort(batch.ts[retained], kind="stable")
+        matches = [detector.push(batch.take(retained[order]).table), detector.finish()]
+        ids = pa.concat_tables(matches)["parts"].combine_chunks().flatten().field("id")
         passed = pc.is_in(batch["id"], ids).combine_chunks().to_numpy(zero_copy_only=False)
     return passed
 
 
 def meeting(pattern: Pattern, rows: Rows, types: Types) -> Array:
-    """Which of some events meet a pattern."""
+    """Return a mask of the rows that have the type of `pattern` and meet its constraints."""
     names, codes = rows.types
     own: Array = np.array([name == pattern.type for name in names], bool)[codes]
     if pattern.constraints and own.any():
@@ -106,21 +105,23 @@ def meeting(pattern: Pattern, rows: Rows, types: Types) -> Array:
 
 
 def _simple(constraint: Expression, type: EventType) -> bool:
-    """Whether it compares an attribute with a constant of a kind that columns can be compared in."""
+    """Return whether Arrow can evaluate `constraint`, which must compare an attribute with a constant."""
     match constraint:
         case Comparison(_, Attribute(name), Literal(value, kind)):
-            known = type.kind(name)
-            if known == Kind.DOUBLE and kind.integral:
-                return abs(int(value)) <= EXACT
-            return known in _PLAIN and (known == kind or (known.integral and kind.integral))
+            declared = type.kind(name)
+            if declared == Kind.DOUBLE and kind.integral:
+                return abs(int(value)) <= EXACT_MAX
+            return declared in _PLAIN and (declared == kind or (declared.integral and kind.integral))
     return False
 
 
 class Evaluator:
-    """Some rules of a membership, decided together.
+    """Evaluate some rules of a tree node together with one detector.
 
-    `ordered`: all events come in order. `horizon_us`: how far back the rules look. `wanted`: the rules whose matches
-    matter by themselves, not only to others. `tallies`: aggregates that are attributes of anchors here.
+    If all events come in order of time (`ordered`), the detector keeps its state between calls. Otherwise each call
+    evaluates the last `horizon_us` of the history again. `wanted` names the rules whose matches are sent up; the other
+    rules are evaluated because wanted rules use their composite events, or because they are partial rules. `aggregates`
+    are available to the rules as attributes of the anchor.
     """
 
     def __init__(
@@ -131,21 +132,21 @@ class Evaluator:
         *,
         ordered: bool,
         wanted: frozenset[str],
-        tallies: tuple[Tally, ...] = (),
+        aggregates: tuple[PartialAggregate, ...] = (),
     ) -> None:
         self.rules, self.wanted = tuple(rules), wanted
         defined = {rule.emits.name for rule in self.rules}
         self.types = {type: types[type] for rule in self.rules for type in rule.uses if type not in defined}
-        self.horizon_us, self.ordered, self.tallies = horizon_us, ordered, tallies
+        self.horizon_us, self.ordered, self.aggregates = horizon_us, ordered, aggregates
         self.consuming = any(rule.consuming for rule in self.rules)
         read = {name for columns in self._plan().columns.values() for name in columns}
-        known = (pair for type in self.types.values() for pair in type.attributes)
-        self._declared = dict(known)
+        attributes = (pair for type in self.types.values() for pair in type.attributes)
+        self._declared = dict(attributes)
         self._attributes = {name: kind for name, kind in self._declared.items() if name in read}
-        for tally in tallies:
-            self._declared.pop(tally.column, None)
+        for aggregate in aggregates:
+            self._declared.pop(aggregate.column, None)
         self.others = frozenset(rule.name for rule in self.rules) - wanted
-        """The rules whose matches go to no sink."""
+        """The names of the rules that are not wanted, such as partial rules, whose events are sent up instead."""
         self._anchors = {rule.anchor.type for rule in self.rules}
         self._detector = self._new() if ordered else None
 
@@ -153,29 +154,34 @@ class Evaluator:
         return _planned(self.rules, tuple(self.types.values()))
 
     def _new(self) -> Detector:
-        return self._telling(Detector(self._plan(), self.types, columns=Columns(id="id"), times=False))
+        return self._with_output_columns(Detector(self._plan(), self.types, columns=Columns(id="id"), times=False))
 
-    def _telling(self, detector: Detector) -> Detector:
-        """Matches that go to sinks have a `seq` too, by which a root puts them in order."""
+    def _with_output_columns(self, detector: Detector) -> Detector:
+        """Select the output columns of `detector`; wanted matches have `seq` because the root sorts by it."""
         detector.select = (*schema(detector.plan, times=False).names, "seq") if self.wanted else ("rule", "ts", "parts")
         return detector
 
     def detect(self, history: Rows, fresh: Rows, since: int, upto: int) -> pa.Table:
-        """The matches with `since` <= ts < `upto`. Both are in order of time: all that is known, and what of it came in
-        order since last time."""
+        """Return the matches with `since` <= ts < `upto`.
+
+        `history` has all events, and `fresh` the events that have come since the last call. Both are sorted by time.
+        """
         detector = self._detector or self._new()
         if self._detector is None:
             start, now, end = np.searchsorted(history.ts, [since - self.horizon_us, since, upto])
             fresh = history.slice(start, end - start)
             if not self._possible(history.slice(now, end - now)):
                 return NO_MATCHES
-        found = pa.concat_tables([self._pushed(detector, fresh), detector.advance(upto)], promote_options="default")
+        matches = pa.concat_tables([self._pushed(detector, fresh), detector.advance(upto)], promote_options="default")
         if self._detector is None:
-            found = found.slice(int(np.searchsorted(found["ts"].to_numpy(), since)))
-        return found
+            matches = matches.slice(int(np.searchsorted(matches["ts"].to_numpy(), since)))
+        return matches
 
     def _pushed(self, detector: Detector, rows: Rows) -> pa.Table:
-        """Gives a detector the events that its rules use, as a batch if their columns are what they were declared."""
+        """Push the rows whose types the rules use to `detector`; return the matches.
+
+        Rows are pushed as a prepared batch if all columns have the declared kinds, else as a table.
+        """
         names, codes = rows.types
         used = np.array([name in self.types for name in names], bool)[codes]
         rows = rows if used.all() else rows.take(used)
@@ -194,18 +200,18 @@ class Evaluator:
         return detector.push_batch(batch, names)
 
     def _possible(self, new: Rows) -> bool:
-        """Whether some rule has an anchor among new events; if not, there is no need to look."""
+        """Return whether `new` has an event of a type that is the anchor of some rule."""
         names, codes = new.types
         return any((codes == code).any() for code, name in enumerate(names) if name in self._anchors)
 
     def snapshot(self) -> bytes | None:
-        """What is remembered besides the events."""
+        """Return the state of the detector, or None if no state is kept between calls."""
         return self._detector.snapshot() if self._detector else None
 
     def restore(self, data: bytes | None) -> None:
-        """Goes on where the snapshot was taken."""
+        """Restore the detector from the bytes that `snapshot` returned."""
         if data is not None:
-            self._detector = self._telling(Detector.restore(data, self.rules, self.types))
+            self._detector = self._with_output_columns(Detector.restore(data, self.rules, self.types))
 
 
 @lru_cache(maxsize=4096)
@@ -214,22 +220,22 @@ def _planned(rules: tuple[Rule, ...], types: tuple[EventType, ...]) -> Plan:
 
 
 Participants = tuple[Array, Array, Array]
-"""Rows of a history, the time of the earliest head of each, and the times of all heads."""
-NOBODY: Participants = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""The row numbers of participants in a history, the time of each row's earliest head, and the times of all heads."""
+NO_PARTICIPANTS: Participants = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def plain(part: Partial) -> bool:
-    """Whether time and each event by itself decide."""
+def is_plain(part: Partial) -> bool:
+    """Return whether `fast_participants` applies: `each` and `last 1` selections in windows, and no parameters."""
     return all(
         isinstance(clause, Selection)
         and isinstance(clause.scope, Within)
         and (clause.policy is Policy.EACH or (clause.policy is Policy.LAST and clause.count <= 1))
         for clause in part.rule.clauses
-    ) and not any(parameters(*pattern.constraints) for pattern in Shape(part.rule).patterns.values())
+    ) and not any(parameters(*pattern.constraints) for pattern in PatternTree(part.rule).patterns.values())
 
 
 class Instants:
-    """The times of a history in order, and its rows by type."""
+    """The rows of a history by type, with the rank of each row in the order of time and `seq`."""
 
     def __init__(self, history: Rows, types: Types) -> None:
         self.history, self.types = history, types
@@ -246,8 +252,8 @@ class Instants:
         self._rows = {name: by_type[ends[code] : ends[code + 1]] for name, code in self._names.items()}
 
     def rows(self, part: Partial, node: str) -> Array:
-        """The candidates for a node, in order."""
-        pattern = Shape(part.rule).patterns[node]
+        """Return the rows that meet the pattern of a node of a partial rule, in order of time."""
+        pattern = PatternTree(part.rule).patterns[node]
         rows = self._rows.get(pattern.type, np.zeros(0, np.int64))
         if pattern.constraints and len(rows):
             rows = rows[passing(pattern, self.history.take(rows), self.types)]
@@ -255,11 +261,11 @@ class Instants:
 
 
 def fast_participants(part: Partial, instants: Instants, since: int, upto: int) -> Participants | None:
-    """The events that have part in what a plain partial rule finds with heads from `since` on and before `upto`.
+    """Return the participants of matches of a plain partial rule with `since` <= head < `upto`.
 
-    None if candidates of one instant would have to be told apart.
+    Return None if `last` would have to choose between events of the same time.
     """
-    shape, ts, rank = Shape(part.rule), instants.ts, instants.rank
+    shape, ts, rank = PatternTree(part.rule), instants.ts, instants.rank
     nodes = list(shape.patterns)
     rows = {node: instants.rows(part, node) for node in nodes}
     spans: dict[str, tuple[Array, Array]] = {}
@@ -302,70 +308,75 @@ def fast_participants(part: Partial, instants: Instants, since: int, upto: int) 
             has_part[node][chosen] = True
             heads[node][chosen[::-1]] = heads[parent][latest]
     sent = [(rows[role][has_part[role]], heads[role][has_part[role]]) for role in part.sends]
-    found, when = (np.concatenate(columns) for columns in zip(*sent, strict=True))
-    order = np.lexsort((when, found))
-    order = order[_changes(found[order])]
+    selected, when = (np.concatenate(columns) for columns in zip(*sent, strict=True))
+    order = np.lexsort((when, selected))
+    order = order[_changes(selected[order])]
     every = times[has_part[anchor]]
-    return found[order], when[order], every[_changes(every)]
+    return selected[order], when[order], every[_changes(every)]
 
 
 def _changes(values: Array) -> Array:
-    """Which of values in order are not the one before."""
+    """Return a mask of the sorted values that differ from the previous value."""
     return np.concatenate([values[:1] == values[:1], values[1:] != values[:-1]])
 
 
-def _each(shape: Shape, node: str) -> bool:
+def _each(shape: PatternTree, node: str) -> bool:
     clause = shape.clauses[node]
     return isinstance(clause, Selection) and clause.policy is Policy.EACH
 
 
-PART = "partial "
-"""How names of partial rules begin in detectors; no rule's name has a space."""
+PARTIAL_PREFIX = "partial "
+"""The prefix of the names that detectors use for partial rules; a rule's name has no space, so names do not clash."""
 
 
 def evaluators(items: Iterable[Item | None], declared: Types) -> list[Evaluator]:
-    """Evaluators for items; a partial rule goes by its number in them, None is left out."""
+    """Create the evaluators of items, which are the rules and partial rules that a node decides.
+
+    An entry that is None is skipped. A partial rule is named after its index in `items`.
+    """
     groups: dict[object, list[tuple[int, Item]]] = {True: [], False: []}
     for number, item in enumerate(items):
         if item is None:
             continue
-        groups.setdefault(item.key if item.consuming or item.tallies else item.ordered, []).append((number, item))
-    found = []
+        groups.setdefault(item.key if item.consuming or item.aggregates else item.ordered, []).append((number, item))
+    result = []
     for group in groups.values():
         rules: dict[str, Rule] = {}
         for number, item in group:
             for rule in item.rules:
-                name = f"{PART}{number}" if isinstance(item.key, Partial) else rule.name
+                name = f"{PARTIAL_PREFIX}{number}" if isinstance(item.key, Partial) else rule.name
                 rules[name] = replace(rule, name=name)
         if rules:
             types = declared
             wanted = frozenset(item.key for _, item in group if isinstance(item.key, str))
             horizon_us = max(item.horizon_us for _, item in group)
             first = group[0][1]
-            if first.tallies:
+            if first.aggregates:
                 anchor = types[first.rules[-1].anchor.type]
-                more = tuple((tally.column, tally.kind) for tally in first.tallies)
+                more = tuple((aggregate.column, aggregate.kind) for aggregate in first.aggregates)
                 types = {**types, anchor.name: EventType(anchor.name, anchor.attributes + more)}
-            found.append(
+            result.append(
                 Evaluator(
-                    rules.values(), types, horizon_us, ordered=first.ordered, wanted=wanted, tallies=first.tallies
+                    rules.values(), types, horizon_us, ordered=first.ordered, wanted=wanted, aggregates=first.aggregates
                 )
             )
-    return found
+    return result
 
 
 def first_heads(rows: Array, heads: Array) -> tuple[Array, Array]:
-    """Each row once, with its earliest head; heads are in order."""
+    """Remove duplicate rows; keep the earliest head of each row. `heads` must be sorted."""
     rows, firsts = np.unique(rows, return_index=True)
     return rows, heads[firsts]
 
 
-def participants(part: Partial, found: pa.Table, history: Rows) -> Participants:
-    """The events of the history that fill the roles which a partial rule sends, with the times of their heads, and the
-    times of all heads."""
-    parts = found["parts"].combine_chunks()
+def participants(part: Partial, matches: pa.Table, history: Rows) -> Participants:
+    """Return the participants that fill the roles which a partial rule sends.
+
+    A row appears once for each match that it is part of.
+    """
+    parts = matches["parts"].combine_chunks()
     flat = parts.flatten()
-    heads = np.repeat(found["ts"].to_numpy(), np.diff(parts.offsets.to_numpy()))
+    heads = np.repeat(matches["ts"].to_numpy(), np.diff(parts.offsets.to_numpy()))
     chosen = np.ones(len(flat), bool)
     if len(part.sends) < len(part.rule.roles):
         chosen = np.isin(flat.field("role").to_pylist(), part.sends)
@@ -374,26 +385,29 @@ def participants(part: Partial, found: pa.Table, history: Rows) -> Participants:
     return rows.astype(np.int64), heads[chosen], np.unique(heads)
 
 
-def quick(part: Partial, instants: Instants, since: int, upto: int) -> Participants:
-    """As `participants`, for a plain partial rule with heads from `since` on, each row once with its earliest head."""
-    known = fast_participants(part, instants, since, upto)
-    if known is not None:
-        return known
+def find_participants(part: Partial, instants: Instants, since: int, upto: int) -> Participants:
+    """Return the participants of a plain partial rule with `since` <= head < `upto`, each row once."""
+    fast = fast_participants(part, instants, since, upto)
+    if fast is not None:
+        return fast
     history, types = instants.history, instants.types
     item = Item(part, (part.rule,), (), ordered=False, pullable=False)
     (evaluator,) = evaluators([item], types)
-    found = evaluator.detect(history, history, since, upto)
-    if not found.num_rows:
-        return NOBODY
-    rows, heads, every = participants(part, found, history)
+    matches = evaluator.detect(history, history, since, upto)
+    if not matches.num_rows:
+        return NO_PARTICIPANTS
+    rows, heads, every = participants(part, matches, history)
     return *first_heads(rows, heads), every
 
 
 def blockers(part: Partial, fresh: Rows, heads: Array, types: Types) -> Array:
-    """The new events that stand in front of a head that was found: heads within the window after one."""
+    """Return the rows of `fresh` that block an earlier head.
+
+    A possible head blocks the latest earlier head if it comes less than `part.blocks_us` after it.
+    """
     rows: Array = np.nonzero(meeting(part.rule.anchor, fresh, types))[0]
     if part.blocks_us < FOREVER_US and len(rows):
         ts = fresh.ts[rows]
-        known = np.concatenate([[BEGINNING], heads])
-        rows = rows[ts - known[np.searchsorted(known, ts, "right") - 1] < part.blocks_us]
+        earlier = np.concatenate([[BEGINNING], heads])
+        rows = rows[ts - earlier[np.searchsorted(earlier, ts, "right") - 1] < part.blocks_us]
     return rows

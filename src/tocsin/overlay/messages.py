@@ -1,13 +1,16 @@
-"""What do processors say to each other? Frozen data; `codec` writes and reads it.
+"""Define the messages that processors send each other, and the rows of events in them.
 
-`delayed` gives what arrives at the other end of a link that takes so long: only times of sending change, and only the
-simulator looks at them.
+Messages are frozen dataclasses; `codec` encodes and decodes them. `tree` is the name of the processing tree that a
+message is about, and `at` has the time (µs) at which each row was sent. `delayed` returns a copy of the message with
+the times at which it arrives at the other end of a link. Only the simulator reads these times.
 
-Which rows of which table? What is only handed on is not copied.
+Most events that reach a processor are forwarded unchanged. So a message does not copy rows of a table but refers to
+them (`Rows`). A column is copied when it is read, whole rows only when they are concatenated or encoded. `Base`
+computes the types, times and identities of a table once, for all messages that refer to its rows.
 
-Most events that reach a processor go on to the next as they are, and matches are put in order and handed to sinks. So
-messages name rows of a table; columns are taken out of it where somebody looks at them, and whole rows where they are
-put together with others or written down. What is worked out once about a table holds for all who have rows of it.
+A *partial rule* is the part of a rule that a processor lower in the tree can decide. In push-pull deployment, one
+partial rule of a rule is the *master*, whose events are sent at once. The others are *slaves*, whose events are
+retained until an Awaken requests them. The *anchor* of a rule is the event from which the rule looks back.
 """
 
 from __future__ import annotations
@@ -20,19 +23,19 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin import kernels
-from tocsin.engine.ingest import identities
-from tocsin.engine.strings import text_buffers
-from tocsin.events.columns import whole
+from tocsin.engine.ingest import content_ids
+from tocsin.engine.strings import string_buffers
+from tocsin.events.columns import one_array
 from tocsin.events.reader import LABEL_COLUMN
 from tocsin.events.types import Kind, text_words
 from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay.tree_parts import Array, Timing, no_times
-from tocsin.plans.partial_aggregates import Share, Tally
+from tocsin.plans.partial_aggregates import Accumulator, PartialAggregate
 from tocsin.plans.splitting import Partial
 
 
 class Base:
-    """A table, and what is known about all of its rows."""
+    """A table of events with cached columns: types, times and identities of all rows."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -40,7 +43,7 @@ class Base:
 
     @cached_property
     def types(self) -> tuple[list[str], Array]:
-        coded = whole(self.table["type"]).dictionary_encode()
+        coded = one_array(self.table["type"]).dictionary_encode()
         return coded.dictionary.to_pylist(), coded.indices.to_numpy()
 
     @cached_property
@@ -48,7 +51,10 @@ class Base:
         return np.array(self.table["ts"].to_numpy())
 
     def contents(self, attributes: Mapping[str, Kind]) -> tuple[Array, Array]:
-        """The identities of events with these attributes, of which they may lack some."""
+        """Hash the content of each row: type, time, `seq`, id and the `attributes` that the table has.
+
+        The two arrays have the upper and the lower half of each 128-bit hash.
+        """
         key = tuple(attributes.items())
         if key not in self._contents:
             names, codes = self.types
@@ -57,19 +63,19 @@ class Base:
             there = {name: kind for name, kind in attributes.items() if name in self.table.column_names}
             columns |= {f"{name}:{kind}": self.table[name] for name, kind in there.items()}
             words = np.array([text_words(name) for name in names], np.uint64).reshape(-1, 2)
-            self._contents[key] = identities(pa.table(columns), words, np.arange(self.table.num_rows), {})
+            self._contents[key] = content_ids(pa.table(columns), words, np.arange(self.table.num_rows), {})
         return self._contents[key]
 
     @cached_property
     def identities(self) -> tuple[Array, Array]:
-        offsets, data, _ = text_buffers(whole(self.table["id"]))
+        offsets, data, _ = string_buffers(one_array(self.table["id"]))
         first, second = np.empty(len(offsets) - 1, np.uint64), np.empty(len(offsets) - 1, np.uint64)
-        kernels.text_identities(first, second, offsets, data, np.arange(len(first)))
+        kernels.string_identities(first, second, offsets, data, np.arange(len(first)))
         return first, second
 
 
 class Rows:
-    """Rows of a table by number, or all of them."""
+    """Some rows of a table, given by their numbers, or all rows if `numbers` is None."""
 
     def __init__(self, base: Base | pa.Table, numbers: Array | None = None) -> None:
         self.base = base if isinstance(base, Base) else Base(base)
@@ -81,7 +87,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """As many bytes as these rows have on the average of the table."""
+        """Estimate the size of these rows in bytes from the average row size of the table."""
         table = self.base.table
         size: int = self.num_rows * table.nbytes // max(1, table.num_rows)
         return size
@@ -91,7 +97,7 @@ class Rows:
         return column if self.numbers is None else column.take(pa.array(self.numbers))
 
     def of(self, column: Array) -> Array:
-        """What a column over the whole table has for these rows."""
+        """Select the values of these rows from `column`, which has a value for each row of the table."""
         return column if self.numbers is None else np.asarray(column[self.numbers])
 
     @cached_property
@@ -100,41 +106,41 @@ class Rows:
 
     @cached_property
     def types(self) -> tuple[list[str], Array]:
-        """The names of types, and for each row which of them it has."""
+        """Return the type names of the table, and for each of these rows the index of its type."""
         names, codes = self.base.types
         return names, self.of(codes)
 
     @property
     def identities(self) -> tuple[Array, Array]:
-        """The identities of the rows' ids."""
+        """Return the 128-bit hashes of the ids of these rows, as two arrays of 64-bit halves."""
         first, second = self.base.identities
         return self.of(first), self.of(second)
 
     def contents(self, attributes: Mapping[str, Kind]) -> tuple[Array, Array]:
-        """The identities of the rows as events with these attributes."""
+        """Return the content hashes of these rows (see `Base.contents`)."""
         first, second = self.base.contents(attributes)
         return self.of(first), self.of(second)
 
     def take(self, chosen: Array) -> Rows:
-        """Some of these rows, by number or by truth."""
+        """Select some of these rows, by position or by a boolean mask."""
         if self.numbers is not None:
             return Rows(self.base, self.numbers[chosen])
         return Rows(self.base, np.nonzero(chosen)[0] if chosen.dtype == bool else chosen)
 
     def slice(self, start: int, length: int | None = None) -> Rows:
-        """The rows from one on."""
+        """Return `length` rows from position `start`, or all rows from `start` if `length` is None."""
         if self.numbers is None:
             return Rows(self.base.table.slice(start, length))
         return Rows(self.base, self.numbers[start:][:length])
 
     @property
     def table(self) -> pa.Table:
-        """A table of these rows alone."""
+        """Copy these rows into a table."""
         return self.base.table if self.numbers is None else self.base.table.take(pa.array(self.numbers))
 
 
-def joined(pieces: Sequence[Rows]) -> Rows:
-    """One behind the other; rows of one table stay rows of it."""
+def concatenate(pieces: Sequence[Rows]) -> Rows:
+    """Concatenate rows. The table is copied only if the rows come from different tables."""
     base = pieces[0].base
     if len(pieces) == 1:
         return pieces[0]
@@ -146,14 +152,20 @@ def joined(pieces: Sequence[Rows]) -> Rows:
 
 @dataclass(frozen=True)
 class Elect:
-    """The best leader that the sender knows: the least rank, which ends with its name."""
+    """Announce the best leader that the sender knows, which is the processor with the lowest rank.
+
+    A rank is the negated number of links, the sum of their delays, and the name of the processor.
+    """
 
     rank: tuple[int, int, str]
 
 
 @dataclass(frozen=True)
 class CreateTree:
-    """There is a tree with this root, and the sender is `distance_us` of declared delay away from it."""
+    """Offer the receiver a path to the root of a tree.
+
+    `distance_us` is the sum of the declared delays from the sender to the root.
+    """
 
     tree: str
     distance_us: int
@@ -161,36 +173,38 @@ class CreateTree:
 
 @dataclass(frozen=True)
 class Ack:
-    """The receiver is the sender's father."""
+    """Accept the receiver as the parent of the sender in a tree."""
 
     tree: str
 
 
 @dataclass(frozen=True)
 class Nack:
-    """The receiver is not, or no longer, the sender's father."""
+    """Inform the receiver that it is not, or no longer, the parent of the sender in a tree."""
 
     tree: str
 
 
 @dataclass(frozen=True)
-class Settled:
-    """All that followed from a CreateTree of the receiver is over."""
+class Completed:
+    """Answer a CreateTree after all messages that it caused have been answered."""
 
     tree: str
 
 
 @dataclass(frozen=True)
 class Gather:
-    """The tree stands: say what comes from you and those below you, and what they want."""
+    """Ask a child, after a tree has been built, for the types and subscriptions of its subtree."""
 
     tree: str
 
 
 @dataclass(frozen=True)
 class Retire:
-    """The time of a tree is over: everything before its end has been delivered. `followed`: by another of this root, or
-    by another single tree."""
+    """Announce that all matches before the end of a tree have been delivered, so that the tree can be removed.
+
+    `followed` says whether another tree of the same root, or another single tree, replaces the tree.
+    """
 
     tree: str
     followed: bool
@@ -198,11 +212,15 @@ class Retire:
 
 @dataclass(frozen=True)
 class Handover:
-    """From a processor that leaves with a change: whether the receiver is now the root of the single tree, in which
-    these rules were wanted, and the events of its sources that may still be needed."""
+    """Announce that the sender leaves with change `number`, and hand its duties over to its successor.
+
+    `successor` says whether the receiver is the successor. `leads` says whether the receiver becomes the root of the
+    single tree. `wanted` names the rules that were wanted in that tree. `events` are the events of the sender's sources
+    that windows may still need.
+    """
 
     number: int
-    heir: bool
+    successor: bool
     leads: bool = False
     wanted: tuple[str, ...] = ()
     events: pa.Table | None = None
@@ -210,8 +228,10 @@ class Handover:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a rule that consumes remembers, for whoever decides it from a change on in the tree of this root (of any, if
-    there is but one tree)."""
+    """Send the state of a consuming rule to the processor that decides the rule after change `number`.
+
+    `root` is the root of the tree in which the rule was decided. `data` is a snapshot of the detector.
+    """
 
     number: int
     root: str
@@ -221,7 +241,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Advertise:
-    """All types that come from the sender and those below it."""
+    """Report all event types that sources at the sender and in its subtree publish."""
 
     tree: str
     types: tuple[str, ...]
@@ -229,19 +249,23 @@ class Advertise:
 
 @dataclass(frozen=True)
 class Subscribe:
-    """All that sinks at the sender and below it want."""
+    """Report all subscriptions of sinks at the sender and in its subtree."""
 
     tree: str
     wanted: tuple[Pattern, ...]
 
 
 Unsubscribe = Subscribe
-"""Subscriptions are sent as a whole: fewer of them unsubscribe from the others."""
+"""The same message as Subscribe: each Subscribe replaces the previous one, so leaving out a pattern unsubscribes it."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A partial rule, whether its events are pushed, and for how long they are kept for pulling."""
+class RequestedPartial:
+    """A partial rule that a parent requests of a child.
+
+    `pushed` says whether the child sends the selected events at once. Otherwise the child retains each event for
+    `keep_us` so that the parent can pull the event.
+    """
 
     partial: Partial
     pushed: bool = True
@@ -250,24 +274,26 @@ class Asked:
 
 @dataclass(frozen=True)
 class DeployRule:
-    """All that the sender asks of a child: whole rules, those of them whose matches it wants, and partial rules.
+    """Tell a child everything that it decides for the sender; replaces the previous DeployRule.
 
-    `remembered`: the rules of those that consume, and for which a Memory comes.
+    `rules` are decided completely by the child or below it, and `wanted` names the rules whose matches are sent up.
+    `requested` are the partial rules whose events the sender needs. `remembered` names the consuming rules whose state
+    follows in a Memory.
     """
 
     tree: str
     version: int
     rules: tuple[Rule, ...] = ()
     wanted: tuple[str, ...] = ()
-    asked: tuple[Asked, ...] = ()
+    requested: tuple[RequestedPartial, ...] = ()
     remembered: tuple[str, ...] = ()
-    tallies: tuple[Tally, ...] = ()
-    """The aggregates for which the receiver and those below it keep the events of their sources."""
+    aggregates: tuple[PartialAggregate, ...] = ()
+    """The aggregates for which the receiver and its subtree retain the events of their own sources."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """Events that are pushed; bit k of a label says that the event is for the k-th of the trees."""
+    """Push events to the parent. Bit k of a row's label says that the event is for `trees[k]`."""
 
     trees: tuple[str, ...]
     batch: Rows
@@ -280,7 +306,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Matches:
-    """Composite events on their way up, or from the root of a single tree down to the sinks."""
+    """Send matches up to the root, or from the root of a single tree down to the sinks."""
 
     tree: str
     batch: Rows
@@ -292,9 +318,11 @@ class Matches:
 
 @dataclass(frozen=True)
 class Progress:
-    """No event of the tree with `ts` before this will come any more; from a father: he will ask for none.
+    """Promise the parent that no more events of the tree before `ts` will follow.
 
-    `version`: that of the deployment to which this applies. `generated`: how many events partial rules have found.
+    A Progress from a parent says that the parent has decided everything before `ts`, so a child can drop events that it
+    retains for the parent. `version` is the version of the deployment to which the promise applies. `timing` says when
+    the events were complete. `generated` counts the events that each partial rule has selected so far.
     """
 
     tree: str
@@ -308,8 +336,8 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Request:
-    """Events with `since` < ts < `until`, of which attributes have these values."""
+class WindowRequest:
+    """Request the events with `since` < ts < `until` whose attributes have the values in `values`."""
 
     since: int
     until: int
@@ -318,14 +346,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Awaken:
-    """Asks for events of a slave partial rule, those that are kept and those that will come."""
+    """Request events of a slave from a child: the events that are retained, and those that will be selected later.
+
+    Done with the same `number` confirms that the retained events have been sent.
+    """
 
     tree: str
     partial: Partial
     number: int
-    requests: tuple[Request, ...]
+    requests: tuple[WindowRequest, ...]
     ts: Array = field(default_factory=no_times)
-    """The time of the master's event for each request."""
+    """For each request, the event time of the master's event that caused the request."""
     at: Array = field(default_factory=no_times)
 
     def delayed(self, delay_us: int) -> Awaken:
@@ -334,7 +365,7 @@ class Awaken:
 
 @dataclass(frozen=True)
 class Answer:
-    """Events that were asked for."""
+    """Send the parent events of a partial rule that an Awaken requested."""
 
     tree: str
     partial: Partial
@@ -347,7 +378,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Done:
-    """All that was kept for an Awaken has been sent."""
+    """Confirm that all retained events that Awaken `number` requested have been sent."""
 
     tree: str
     partial: Partial
@@ -360,8 +391,11 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Question:
-    """Events after `since` that come before (`until`, `seq`), of which attributes have these values."""
+class AggregateScope:
+    """The events over which an aggregate is computed for one anchor.
+
+    The events have ts > `since`, precede (`until`, `seq`), and have the attribute values in `values`.
+    """
 
     since: int
     until: int
@@ -370,33 +404,33 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """Asks for the shares that the receiver's sources and those below it have of an aggregate, one for each question.
+class AggregateQuery:
+    """Request the partial results of an aggregate from the receiver's subtree, one result for each scope.
 
-    `ts`: the time of the anchor of each question.
+    `ts` has the event time of each scope's anchor.
     """
 
     tree: str
     number: int
-    tally: Tally
-    questions: tuple[Question, ...]
+    aggregate: PartialAggregate
+    scopes: tuple[AggregateScope, ...]
     ts: Array = field(default_factory=no_times)
     at: Array = field(default_factory=no_times)
 
-    def delayed(self, delay_us: int) -> Survey:
+    def delayed(self, delay_us: int) -> AggregateQuery:
         return replace(self, at=self.at + delay_us)
 
 
 @dataclass(frozen=True)
-class Shares:
-    """The answer to a Survey."""
+class AggregatePartials:
+    """Answer AggregateQuery `number` with one partial result for each scope."""
 
     tree: str
     number: int
-    rows: tuple[Share, ...]
+    rows: tuple[Accumulator, ...]
     at: Array = field(default_factory=no_times)
 
-    def delayed(self, delay_us: int) -> Shares:
+    def delayed(self, delay_us: int) -> AggregatePartials:
         return replace(self, at=self.at + delay_us)
 
 
@@ -405,7 +439,7 @@ Message = (
     | CreateTree
     | Ack
     | Nack
-    | Settled
+    | Completed
     | Gather
     | Retire
     | Handover
@@ -419,7 +453,7 @@ Message = (
     | Awaken
     | Answer
     | Done
-    | Survey
-    | Shares
+    | AggregateQuery
+    | AggregatePartials
 )
-Timed = Events | Matches | Progress | Awaken | Answer | Done | Survey | Shares
+Timed = Events | Matches | Progress | Awaken | Answer | Done | AggregateQuery | AggregatePartials

@@ -1,10 +1,14 @@
-"""How are aggregates worked out on the way? Anchors ask for shares (`plans.tallies`), which are added up going up.
+"""Compute aggregates in the tree: possible anchors query partial results, which are merged from child to parent.
 
-    decides the rule ── Survey: these scopes ──► child ── Survey ──► …      each keeps the events of its own sources
-                     ◄── Survey's shares, one ── child ◄── one ────── …
+    decides the rule ── AggregateQuery: scopes ──► child ── AggregateQuery ──► …    each retains events of its sources
+                     ◄── AggregatePartials, merged ── child ◄── partials ── …
 
-A survey is sent when anchors are released. By then everybody below has said that nothing before them will come, so the
-answer is there at once: own share, and those of the children. Until it has come nothing is decided.
+Each processor retains the events of its own sources. When events that may be anchors are released, the processor that
+decides the rule sends a query to its children, with a *scope* for each anchor. By then each processor below has
+reported that no events before the anchors will follow. So it answers as soon as its children have answered, with its
+own partial results merged with those of the children. The rule is not decided before all answers have come.
+
+`plans.partial_aggregates` says which aggregates are computed in this way, and merges partial results.
 """
 
 from __future__ import annotations
@@ -19,173 +23,183 @@ import pyarrow.compute as pc
 
 from tocsin.events.columns import ARROW
 from tocsin.overlay.evaluation import Types, meeting
-from tocsin.overlay.messages import Question, Rows, Shares, Survey
+from tocsin.overlay.messages import AggregatePartials, AggregateQuery, AggregateScope, Rows
 from tocsin.overlay.tree_parts import Array
-from tocsin.plans.partial_aggregates import NOTHING, Share, Tally, merged, share, value
+from tocsin.plans.partial_aggregates import EMPTY, Accumulator, PartialAggregate, accumulate, merge, value
 
 if TYPE_CHECKING:
-    from tocsin.overlay.tree_node import Membership
+    from tocsin.overlay.tree_node import TreeNode
 
 
 @dataclass
-class Pending:
-    """A survey that waits for children: the father's, or one for anchors of a rule that is decided here; and what has
-    come."""
+class PendingQuery:
+    """A query that waits for the answers of `children`.
 
-    survey: Survey
+    If `key` is None, the parent has sent the query. Otherwise the query is for `anchors` of the rule `key`, which is
+    decided here. `rows` are the partial results merged so far.
+    """
+
+    query: AggregateQuery
     key: str | None
     anchors: tuple[str, ...]
     children: set[str]
-    rows: tuple[Share, ...]
+    rows: tuple[Accumulator, ...]
     at: Array
 
 
 @dataclass
-class Tallying:
-    """What a membership keeps for surveys, and those that are under way."""
+class AggregateState:
+    """The events that a tree node retains for aggregate queries, and the open queries."""
 
-    asked: tuple[Tally, ...] = ()
-    """By the father."""
-    kept: dict[Tally, list[pa.Table]] = field(default_factory=dict)
-    pending: dict[int, Pending] = field(default_factory=dict)
+    requested: tuple[PartialAggregate, ...] = ()
+    """The aggregates that the parent may query."""
+    retained: dict[PartialAggregate, list[pa.Table]] = field(default_factory=dict)
+    pending: dict[int, PendingQuery] = field(default_factory=dict)
     count: int = 0
     values: dict[str, dict[str, dict[str, int | float | None]]] = field(default_factory=dict)
-    """For each rule that is decided here, by column: the value of each anchor."""
+    """The values of aggregates, by rule that is decided here, by column, and by id of the anchor."""
 
     @property
     def waiting(self) -> bool:
-        """Whether something that is decided here waits."""
+        """Whether some rule that is decided here waits for answers to a query."""
         return any(one.key is not None for one in self.pending.values())
 
-    def keep(self, tallies: Iterable[Tally]) -> None:
-        """Keeps own events for these, and no others."""
-        self.kept = {tally: self.kept.get(tally, []) for tally in tallies}
+    def keep(self, aggregates: Iterable[PartialAggregate]) -> None:
+        """Retain events of own sources for `aggregates`, and for no other aggregates."""
+        self.retained = {aggregate: self.retained.get(aggregate, []) for aggregate in aggregates}
 
     def add(self, batch: Rows, types: Types) -> None:
-        """Own sources' events."""
-        for tally, tables in self.kept.items():
-            met = batch.take(meeting(tally.events.rule.anchor, batch, types))
+        """Retain the events of own sources that meet the pattern of some aggregate."""
+        for aggregate, tables in self.retained.items():
+            met = batch.take(meeting(aggregate.events.rule.anchor, batch, types))
             if met.num_rows:
                 tables.append(met.table)
 
     def forget(self, ts: int) -> None:
-        """Anchors before a time have been decided."""
-        for tally, tables in self.kept.items():
-            floor = ts - tally.window_us
-            self.kept[tally] = [table for table in tables if int(table["ts"].to_numpy().max()) >= floor]
+        """Drop the events that are too old for anchors from `ts` on."""
+        for aggregate, tables in self.retained.items():
+            floor = ts - aggregate.window_us
+            self.retained[aggregate] = [table for table in tables if int(table["ts"].to_numpy().max()) >= floor]
 
-    def ask(self, tree: str, rule: str, tally: Tally, anchors: pa.Table, at: Array, children: Iterable[str]) -> Survey:
-        """A survey for anchors of a rule."""
-        columns = [anchors[name].to_pylist() for _, name in tally.equal]
-        questions = []
+    def ask(
+        self, tree: str, rule: str, aggregate: PartialAggregate, anchors: pa.Table, at: Array, children: Iterable[str]
+    ) -> AggregateQuery:
+        """Register and return the query of `aggregate` for `anchors` of a rule that is decided here."""
+        columns = [anchors[name].to_pylist() for _, name in aggregate.equal]
+        scopes = []
         for row, (ts, seq) in enumerate(zip(anchors["ts"].to_pylist(), anchors["seq"].to_pylist(), strict=True)):
-            values = tuple((name, column[row]) for (name, _), column in zip(tally.equal, columns, strict=True))
-            questions.append(Question(ts - tally.window_us, ts, seq, values))
-        survey = Survey(tree, 0, tally, tuple(questions), anchors["ts"].to_numpy(), at)
-        return self.begin(survey, children, rule, anchors["id"].to_pylist())
+            values = tuple((name, column[row]) for (name, _), column in zip(aggregate.equal, columns, strict=True))
+            scopes.append(AggregateScope(ts - aggregate.window_us, ts, seq, values))
+        query = AggregateQuery(tree, 0, aggregate, tuple(scopes), anchors["ts"].to_numpy(), at)
+        return self.begin(query, children, rule, anchors["id"].to_pylist())
 
     def begin(
-        self, survey: Survey, children: Iterable[str], key: str | None = None, anchors: Iterable[str] = ()
-    ) -> Survey:
-        """Takes up a survey; the one to send on has an own number."""
+        self, query: AggregateQuery, children: Iterable[str], key: str | None = None, anchors: Iterable[str] = ()
+    ) -> AggregateQuery:
+        """Register a query; return a copy with a new number, which is forwarded to the children."""
         self.count += 1
-        rows = tuple(self._share(survey.tally, question) for question in survey.questions)
-        self.pending[self.count] = Pending(survey, key, tuple(anchors), set(children), rows, survey.at)
-        return replace(survey, number=self.count)
+        rows = tuple(self._accumulate(query.aggregate, scope) for scope in query.scopes)
+        self.pending[self.count] = PendingQuery(query, key, tuple(anchors), set(children), rows, query.at)
+        return replace(query, number=self.count)
 
-    def _share(self, tally: Tally, question: Question) -> Share:
-        if any(wanted is None for _, wanted in question.values):
-            return NOTHING
-        found: list[int | float | None] = []
-        for table in self.kept.get(tally, ()):
+    def _accumulate(self, aggregate: PartialAggregate, scope: AggregateScope) -> Accumulator:
+        if any(wanted is None for _, wanted in scope.values):
+            return EMPTY
+        values: list[int | float | None] = []
+        for table in self.retained.get(aggregate, ()):
             ts, seq = table["ts"].to_numpy(), table["seq"].to_numpy()
-            inside = (ts > question.since) & ((ts < question.until) | ((ts == question.until) & (seq < question.seq)))
+            inside = (ts > scope.since) & ((ts < scope.until) | ((ts == scope.until) & (seq < scope.seq)))
             rows = np.nonzero(inside)[0]
-            for name, wanted in question.values if len(rows) else ():
+            for name, wanted in scope.values if len(rows) else ():
                 same = pc.equal(table[name].take(rows), wanted).combine_chunks().fill_null(False)
                 rows = rows[same.to_numpy(zero_copy_only=False)]
             if len(rows):
-                name = tally.attribute or "ts"
-                found += table[name].take(rows).to_pylist()
-        return share(found, tally)
+                name = aggregate.attribute or "ts"
+                values += table[name].take(rows).to_pylist()
+        return accumulate(values, aggregate)
 
-    def answered(self, sender: str, message: Shares) -> None:
-        """A child's shares."""
+    def answered(self, sender: str, message: AggregatePartials) -> None:
+        """Merge the partial results of the child `sender` into the pending query."""
         one = self.pending.get(message.number)
         if one is not None and sender in one.children:
             one.children.discard(sender)
-            one.rows = tuple(merged(both) for both in zip(one.rows, message.rows, strict=True))
+            one.rows = tuple(merge(both) for both in zip(one.rows, message.rows, strict=True))
             one.at = np.maximum(one.at, message.at)
 
-    def finished(self) -> list[Pending]:
-        """Surveys that wait for nobody any more; the values of those of rules that are decided here are kept."""
-        done = [number for number, one in self.pending.items() if not one.children]
-        found = [self.pending.pop(number) for number in done]
-        for one in found:
-            if one.key is not None:
-                results = [value(one.survey.tally, row) for row in one.rows]
-                mine = self.values.setdefault(one.key, {}).setdefault(one.survey.tally.column, {})
-                mine.update(zip(one.anchors, results, strict=True))
-        return found
+    def finished(self) -> list[PendingQuery]:
+        """Remove and return the queries that all children have answered.
 
-    def columns(self, rule: str, tallies: Sequence[Tally], history: pa.Table) -> pa.Table:
-        """The history with the values of anchors."""
+        The results of queries for rules that are decided here are stored in `values`.
+        """
+        done = [number for number, one in self.pending.items() if not one.children]
+        completed = [self.pending.pop(number) for number in done]
+        for one in completed:
+            if one.key is not None:
+                results = [value(one.query.aggregate, row) for row in one.rows]
+                mine = self.values.setdefault(one.key, {}).setdefault(one.query.aggregate.column, {})
+                mine.update(zip(one.anchors, results, strict=True))
+        return completed
+
+    def columns(self, rule: str, aggregates: Sequence[PartialAggregate], history: pa.Table) -> pa.Table:
+        """Return `history` with a column for each aggregate, which has a value in the rows of anchors."""
         ids = history["id"].to_pylist()
-        for tally in tallies:
-            values = self.values.get(rule, {}).get(tally.column, {})
-            history = history.append_column(tally.column, pa.array([values.get(id) for id in ids], ARROW[tally.kind]))
+        for aggregate in aggregates:
+            values = self.values.get(rule, {}).get(aggregate.column, {})
+            history = history.append_column(
+                aggregate.column, pa.array([values.get(id) for id in ids], ARROW[aggregate.kind])
+            )
         return history
 
-    def decided(self, needless: int) -> None:
-        """The anchors that were asked for have been decided; nobody asks for those before a time any more."""
+    def decided(self, parent_upto: int) -> None:
+        """Drop the values of the decided anchors, and the events that the parent can no longer query."""
         self.values = {}
-        self.forget(needless)
+        self.forget(parent_upto)
 
 
-# ---- in a membership
+# ---- in a tree node
 
 
-def survey(membership: Membership) -> None:
-    """Events were released: those that may be anchors ask for what their aggregates need."""
-    history, mine = membership.history, membership.tallying
-    for item in membership.deployed.items:
+def query_aggregates(node: TreeNode) -> None:
+    """Send queries for the newly released events that may be anchors of a rule with aggregates."""
+    history, mine = node.history, node.aggregate_state
+    for item in node.deployed.items:
         if item.asks is None or history is None:
             continue
         assert isinstance(item.key, str)
-        fresh = history.slice(int(np.searchsorted(history.ts, membership.upto)))
-        anchors = fresh.take(meeting(item.asks, fresh, membership.types)).table
-        at = membership.timing.at(anchors["ts"].to_numpy())
-        for tally in item.tallies if anchors.num_rows else ():
-            children = _sharing(membership, tally)
-            _spread(membership, mine.ask(membership.tree, item.key, tally, anchors, at, children))
+        fresh = history.slice(int(np.searchsorted(history.ts, node.upto)))
+        anchors = fresh.take(meeting(item.asks, fresh, node.types)).table
+        at = node.timing.at(anchors["ts"].to_numpy())
+        for aggregate in item.aggregates if anchors.num_rows else ():
+            children = _contributing(node, aggregate)
+            _forward(node, mine.ask(node.tree, item.key, aggregate, anchors, at, children))
 
 
-def receive_survey(membership: Membership, message: Survey) -> None:
-    _spread(membership, membership.tallying.begin(message, _sharing(membership, message.tally)))
+def receive_query(node: TreeNode, message: AggregateQuery) -> None:
+    _forward(node, node.aggregate_state.begin(message, _contributing(node, message.aggregate)))
 
 
-def receive_shares(membership: Membership, sender: str, message: Shares) -> None:
-    membership.tallying.answered(sender, message)
-    _finish(membership)
-    membership.advance()
+def receive_partials(node: TreeNode, sender: str, message: AggregatePartials) -> None:
+    node.aggregate_state.answered(sender, message)
+    _finish(node)
+    node.advance()
 
 
-def _sharing(membership: Membership, tally: Tally) -> list[str]:
-    """The children that have a share of an aggregate."""
-    known = membership.advertised
-    return sorted(child for child in membership.children if tally.events.types & known.get(child, frozenset()))
+def _contributing(node: TreeNode, aggregate: PartialAggregate) -> list[str]:
+    """Return the children that advertise a type of the aggregate's events."""
+    advertised = node.advertised
+    return sorted(child for child in node.children if aggregate.events.types & advertised.get(child, frozenset()))
 
 
-def _spread(membership: Membership, message: Survey) -> None:
-    for child in _sharing(membership, message.tally):
-        membership.send(child, message)
-    _finish(membership)
+def _forward(node: TreeNode, message: AggregateQuery) -> None:
+    for child in _contributing(node, message.aggregate):
+        node.send(child, message)
+    _finish(node)
 
 
-def _finish(membership: Membership) -> None:
-    """Surveys for which all shares are there: the father's are answered, those for rules here can be decided on."""
-    for one in membership.tallying.finished():
+def _finish(node: TreeNode) -> None:
+    """Send the parent the answers to its completed queries; record a stall for each completed query of a rule here."""
+    for one in node.aggregate_state.finished():
         if one.key is not None:
-            membership.asking.stalls.append((one.survey.ts, one.at))
-        elif membership.father is not None:
-            membership.send(membership.father, Shares(membership.tree, one.survey.number, one.rows, one.at))
+            node.awakening.stalls.append((one.query.ts, one.at))
+        elif node.parent is not None:
+            node.send(node.parent, AggregatePartials(node.tree, one.query.number, one.rows, one.at))

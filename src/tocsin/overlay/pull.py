@@ -1,18 +1,16 @@
-"""Which partial rule of a rule is the master, and what do its events ask of the slaves? (T-Rex, 3.5)
+"""Choose masters, and request the events of their slaves: push-pull deployment (T-Rex, 3.5).
 
-An event of the master asks each slave for all that can have a say in a match with it: the events within
-`Shape.reach_us`, with the values of shared parameters where the master's event gives them. What was asked before is
-not asked again.
+The events of the *master* of a rule are pushed; those of its *slaves* are retained by children until they are
+requested. When an event of the master is released, it requests from each slave the events that can be in a match with
+it. These lie within the time bounds of the rule, and have the values of shared parameters that the master's event
+determines. The request is an Awaken message. No event is requested twice, and none that is pushed anyway. The rule is
+not decided before each Awaken has been answered by Done. The time until then is a *stall*.
 
-The master is chosen from measured rates. The paper takes the partial rule with the lowest rate; here the expected
-number of messages decides, which is the same where rates differ much: what is pushed, an Awaken for each master's
-event, what slaves then send. What comes anyhow, for other rules, costs nothing. A slave that would cost more than
-pushing its events does is pushed, and where nothing is cheaper than pushing everything, there is no master.
-
-What does a processor ask of slaves, and what does it still wait for? (T-Rex, 3.5)
-
-When events are released, those of masters ask for what can meet them (`mastery.requests`). Nothing is decided before
-every Awaken was answered by Done; the time that took is a stall. What is pushed anyhow is not asked for.
+Masters are chosen from measured rates. The paper takes the partial rule with the lowest rate. Here the master with the
+fewest expected messages is taken, which is the same one if rates differ much. Messages are pushed events, one Awaken
+for each event of the master, and the requested events. Events that are sent for other rules anyway cost nothing. If
+pulling a slave costs more than pushing its events, they are pushed. If pushing everything is cheapest, the rule has no
+master.
 """
 
 from __future__ import annotations
@@ -26,38 +24,46 @@ from tocsin.events.types import Kind
 from tocsin.language.syntax.ast import Pattern
 from tocsin.overlay.deployment import Advertised, Deployment, Item, Key, Mastery, local_nodes
 from tocsin.overlay.evaluation import Types, meeting
-from tocsin.overlay.messages import Awaken, DeployRule, Done, Request, Rows
+from tocsin.overlay.messages import Awaken, DeployRule, Done, Rows, WindowRequest
 from tocsin.overlay.tree_parts import BEGINNING, Array, Timing
-from tocsin.plans.bind.structure import Shape, equation
+from tocsin.plans.bind.structure import PatternTree, equation
 from tocsin.plans.splitting import Partial, Use, bare
 
 SECOND_US = 1_000_000
-STAY = 0.9
-"""A new master must cost less than this share of the old one."""
-_SENT = (Kind.STRING, Kind.INT, Kind.LONG, Kind.DOUBLE, Kind.BOOL)
+SWITCH_BELOW = 0.9
+"""A new master replaces the old one only if it costs less than this fraction of the old master's cost."""
+_COMPARABLE = (Kind.STRING, Kind.INT, Kind.LONG, Kind.DOUBLE, Kind.BOOL)
 
 
 @dataclass(frozen=True)
-class Plea:
-    """What masters' events ask of a slave, with their times, and up to which time it has been asked now."""
+class SlaveRequests:
+    """The requests to one slave.
 
-    requests: tuple[Request, ...]
+    `ts` has the time of the master's event for each request. Up to the time `covered`, all events of the slave have
+    been requested.
+    """
+
+    requests: tuple[WindowRequest, ...]
     ts: Array
     covered: int
 
 
 def requests(
-    shape: Shape, master: str, use: Use, history: Rows, types: Types, since: int, covered: int, blocks_us: int
-) -> Plea:
-    """What the master's events from `since` on ask of a use; `blocks_us`: of the partial rule that is decided."""
+    shape: PatternTree, master: str, use: Use, history: Rows, types: Types, since: int, covered: int, blocks_us: int
+) -> SlaveRequests:
+    """Return the requests of the master's events from `since` on to the slave `use`.
+
+    `covered` is the time up to which all events of the slave have been requested already. `blocks_us` is that of the
+    partial rule that is decided, or 0 for a rule.
+    """
     pattern = bare(shape, master).rule.anchor
     events = history.take((history.ts >= since) & meeting(pattern, history, types))
-    past_us, future_us = shape.reach_us(use.node, master)
+    past_us, future_us = shape.time_bounds_us(use.node, master)
     if use.node == shape.anchor:
         future_us += blocks_us
     past_us, future_us = max(past_us, 1), max(future_us, 1)
     named = _shared(shape, master, use, types)
-    found: list[Request] = []
+    result: list[WindowRequest] = []
     times: list[int] = []
     columns = [events[source].to_pylist() for source, _ in named]
     for row, at in enumerate(events["ts"].to_pylist()):
@@ -66,21 +72,21 @@ def requests(
             values = tuple((target, column[row]) for (_, target), column in zip(named, columns, strict=True))
             if any(value is None for _, value in values):
                 continue
-            found.append(Request(start, end, values))
+            result.append(WindowRequest(start, end, values))
         else:
             if end <= covered:
                 continue
-            found.append(Request(max(start, covered - 1), end))
+            result.append(WindowRequest(max(start, covered - 1), end))
             covered = end
         times.append(at)
-    return Plea(tuple(found), np.array(times, np.int64), covered)
+    return SlaveRequests(tuple(result), np.array(times, np.int64), covered)
 
 
-def _shared(shape: Shape, master: str, use: Use, types: Types) -> list[tuple[str, str]]:
-    """Attributes of the master's event that the slave's must be equal to: (the master's, the slave's)."""
+def _shared(shape: PatternTree, master: str, use: Use, types: Types) -> list[tuple[str, str]]:
+    """Return the pairs of attributes, of the master's event and of the slave's event, that must have equal values."""
     if not use.partial.bare:
         return []
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     first: dict[str, str] = {}
     for constraint in shape.patterns[master].constraints:
         if both := equation(constraint):
@@ -91,13 +97,13 @@ def _shared(shape: Shape, master: str, use: Use, types: Types) -> list[tuple[str
             continue
         source, target = first[both[1]], both[0]
         kinds = types[shape.patterns[master].type].kind(source), types[shape.patterns[use.node].type].kind(target)
-        if kinds[0] == kinds[1] and kinds[0] in _SENT:
-            found.append((source, target))
-    return found
+        if kinds[0] == kinds[1] and kinds[0] in _COMPARABLE:
+            pairs.append((source, target))
+    return pairs
 
 
 def seen(pattern: Pattern, history: Rows | None, upto: int, types: Types) -> float:
-    """How many events a second of a pattern are in a history that ends at a time."""
+    """Return the number of events per second that meet `pattern` in a history that ends at `upto`."""
     if history is None or not history.num_rows:
         return 0.0
     span_us = upto - int(history.ts[0])
@@ -105,13 +111,17 @@ def seen(pattern: Pattern, history: Rows | None, upto: int, types: Types) -> flo
 
 
 @dataclass
-class Rates:
-    """How many events partial rules of children, and own sources, had, and since when that is counted."""
+class MeasuredRates:
+    """Measure the rates of the partial rules of children, and choose masters from them.
+
+    A period begins at the event time `since` and lasts `period_us` or longer. `totals` counts the events of each
+    partial rule of each child, and `baseline` has these counts at the beginning of the period.
+    """
 
     period_us: int = 60 * SECOND_US
     since: int | None = None
     totals: dict[tuple[str, Partial], int] = field(default_factory=dict)
-    marks: dict[tuple[str, Partial], int] = field(default_factory=dict)
+    baseline: dict[tuple[str, Partial], int] = field(default_factory=dict)
     elapsed_s: float = 1.0
 
     def counted(self, child: str, part: Partial, total: int) -> None:
@@ -121,20 +131,20 @@ class Rates:
         return self.totals.get((child, part), 0)
 
     def due(self, upto: int) -> bool:
-        """Whether a period is over."""
+        """Return whether the period is over at the event time `upto`; set `elapsed_s` to its length so far."""
         if self.since is None:
             return False
         self.elapsed_s = max(upto - self.since, 1) / SECOND_US
         return upto - self.since >= self.period_us
 
     def start(self, upto: int) -> None:
-        """Begins a new period."""
-        self.since, self.marks = upto, dict(self.totals)
+        """Start a new period at the event time `upto`."""
+        self.since, self.baseline = upto, dict(self.totals)
 
     def rate(self, use: Use) -> float:
-        """Events a second that a use would push."""
+        """Return the number of events per second that the partial rule of `use` selected in this period."""
         key = (use.child, use.partial)
-        return (self.totals.get(key, 0) - self.marks.get(key, 0)) / self.elapsed_s
+        return (self.totals.get(key, 0) - self.baseline.get(key, 0)) / self.elapsed_s
 
     def masters(
         self,
@@ -145,9 +155,10 @@ class Rates:
         *,
         eager: bool,
     ) -> dict[Key, Mastery]:
-        """The master of each item that has one; `eager`: always the one with the lowest rate.
+        """Choose a master for each pullable item; return the masters of the items that should have one.
 
-        `seen`: how many events a second of a pattern there were here, for whatever reason they came.
+        If `eager`, the node with the lowest rate is always chosen. `old` are the present masters. `seen` returns the
+        number of events per second that meet a pattern in the history of the tree node.
         """
         pushed = {(use.child, use.partial) for use in deployment.direct}
         pushed |= {(use.child, use.partial) for item in deployment.items if not item.pullable for use in item.uses}
@@ -163,11 +174,11 @@ class Rates:
 
 
 class _Choice:
-    """What each master of an item would cost."""
+    """Compare the costs of the possible masters of one item."""
 
     def __init__(
         self,
-        rates: Rates,
+        rates: MeasuredRates,
         item: Item,
         advertised: Advertised,
         pushed: set[tuple[str, Partial]],
@@ -182,12 +193,12 @@ class _Choice:
             self.nodes[node] = max(rate, seen(bare(self.shape, node).rule.anchor))
 
     def lowest(self) -> Mastery:
-        """The node with the lowest rate as the master, all others as slaves."""
+        """Return the node with the lowest rate as the master, and all other nodes as its slaves."""
         node = min(self.nodes, key=lambda node: (self.nodes[node], node))
         return Mastery(node, tuple(use for use in self.item.uses if use.node != node))
 
     def cheapest(self, old: Mastery | None) -> Mastery | None:
-        """The master with the fewest expected messages, None if that is to push everything."""
+        """Return the master with the fewest expected messages, or None if pushing everything is cheapest."""
         best, cost = self._with(None)
         for node in sorted(self.nodes):
             master, total = self._with(node)
@@ -195,12 +206,15 @@ class _Choice:
                 best, cost = master, total
         if old is not None and old.node in self.nodes:
             same, total = self._with(old.node)
-            if cost >= STAY * total:
+            if cost >= SWITCH_BELOW * total:
                 return same
         return best
 
     def _with(self, node: str | None) -> tuple[Mastery | None, float]:
-        """A master with the slaves that are worth while, and the messages a second."""
+        """Return `node` as the master with the slaves that are worth pulling, and the expected messages per second.
+
+        If `node` is None or no slave is worth pulling, the master is None.
+        """
         total = 0.0
         pulled: list[Use] = []
         for use in self.item.uses:
@@ -208,26 +222,27 @@ class _Choice:
                 continue
             cost = rate = self.rates.rate(use)
             if node is not None and use.node != node:
-                past_us, future_us = self.shape.reach_us(use.node, node)
+                past_us, future_us = self.shape.time_bounds_us(use.node, node)
                 window_s = (past_us + future_us) / SECOND_US
-                asked = self.nodes[node] + rate * min(1.0, self.nodes[node] * window_s)
-                if asked < rate:
-                    cost = asked
+                requested = self.nodes[node] + rate * min(1.0, self.nodes[node] * window_s)
+                if requested < rate:
+                    cost = requested
                     pulled.append(use)
             total += cost
         return (Mastery(node, tuple(pulled)) if node is not None and pulled else None), total
 
 
 @dataclass
-class Asking:
-    """The asking side of a membership."""
+class AwakeningState:
+    """The requests that a tree node has sent to slaves, and the answers that it waits for."""
 
     awakened: dict[tuple[Key, str, Partial], tuple[int, int]] = field(default_factory=dict)
-    """For each use of a slave: up to which master's event, and up to which time, it was asked."""
+    """For each slave, two times: since when master events have sent no requests, and `SlaveRequests.covered`."""
     waiting: dict[tuple[str, Partial], int] = field(default_factory=dict)
-    """The Awaken that each child has still to answer."""
+    """The number of the last Awaken for each child and partial rule that was not answered yet."""
     count: int = 0
     stalls: list[tuple[Array, Array]] = field(default_factory=list)
+    """The event times and the end times of stalls that are not in the timing yet."""
 
     def ask(
         self,
@@ -241,41 +256,45 @@ class Asking:
         opened: int,
         timing: Timing,
     ) -> list[tuple[str, Awaken]]:
-        """What masters' events before `opened` ask for that was not asked for; they have been decided up to `upto`."""
-        found: list[tuple[str, Awaken]] = []
+        """Return new Awaken messages, each with the child that it is for.
+
+        They are for the master events before `opened` that have not sent requests yet. Events before `upto` are decided
+        already.
+        """
+        awakens: list[tuple[str, Awaken]] = []
         for item in items:
             master = masters.get(item.key)
             for use in master.pulled if master is not None else ():
                 assert master is not None
                 key = (item.key, use.child, use.partial)
-                if any(request.partial == use.partial and request.pushed for request in sent[use.child].asked):
+                if any(request.partial == use.partial and request.pushed for request in sent[use.child].requested):
                     self.awakened.pop(key, None)
                     continue
                 since, covered = self.awakened.get(key, (upto - item.horizon_us, BEGINNING))
                 blocks_us = item.key.blocks_us if isinstance(item.key, Partial) else 0
-                plea = requests(item.shape, master.node, use, history, types, since, covered, blocks_us)
-                self.awakened[key] = (opened, plea.covered)
-                if plea.requests:
+                slave = requests(item.shape, master.node, use, history, types, since, covered, blocks_us)
+                self.awakened[key] = (opened, slave.covered)
+                if slave.requests:
                     self.count += 1
                     self.waiting[use.child, use.partial] = self.count
-                    at = timing.at(plea.ts)
-                    found.append((use.child, Awaken(tree, use.partial, self.count, plea.requests, plea.ts, at)))
-        return found
+                    at = timing.at(slave.ts)
+                    awakens.append((use.child, Awaken(tree, use.partial, self.count, slave.requests, slave.ts, at)))
+        return awakens
 
     def answered(self, sender: str, message: Done) -> None:
-        """A child has sent all that it had."""
+        """Record that the child `sender` has answered an Awaken with Done."""
         if self.waiting.get((sender, message.partial)) == message.number:
             del self.waiting[sender, message.partial]
             self.stalls.append((message.ts, message.at))
 
     def stalled(self, timing: Timing) -> Timing:
-        """The timing with what had to be waited for."""
+        """Return `timing` with the new stalls, and clear these."""
         for ts, at in self.stalls:
             timing = timing.stalled(ts, at)
         self.stalls = []
         return timing
 
     def again(self, changed: Iterable[Key]) -> None:
-        """The masters of some items have changed: everything is asked anew."""
+        """Forget the requests for the items in `changed`, whose masters have changed."""
         keys = set(changed)
         self.awakened = {key: value for key, value in self.awakened.items() if key[0] not in keys}

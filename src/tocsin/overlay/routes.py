@@ -1,26 +1,29 @@
-"""What goes up to the father, and what is kept for him? No event goes up twice in one tree.
+"""Forward events to the parent, retain events for its requests, and remember which events were sent.
 
-An event goes up in one of four ways: its type goes through (`deployment`), it meets a pushed partial rule without
-clauses and went up as it came, it was part of what a pushed partial rule found, or it was asked for. The last two are
-remembered by id for as long as the windows reach. What is returned here is to be sent now.
+Events of a type are either forwarded as they arrive, or stored until they are released. The label of an event has one
+bit for each tree that the event is for. `Routes` is the routing table, which says for each type and tree what happens
+to events. It changes only when a deployment changes.
 
-At all times an event has gone up if it is remembered, or if it meets a partial rule that is relayed and is not older
-than the time from which on that is so (`relaying`). A new order of the father keeps it that way in three steps, for
-all partial rules that change at once. Those that are pulled from now on leave the second half: what they relayed is
-remembered. Then what partial rules that are pushed from now on kept, and what of theirs has arrived but was not
-decided, is sent and remembered, unless it had gone up by those that were relayed before *and* are after; a partial
-rule that starts has relayed nothing yet, so it is no reason to leave anything out. Last, those that start are relayed
-from the time on up to which all was decided: nothing older of theirs can arrive any more, and what is newer either
-arrives later or was just sent.
+No event is sent twice in one tree. An event is sent for one of four reasons:
 
-Which events went up before? A set of the identities of their ids, with the times of the events.
+1. Its type goes through to the parent (`deployment`).
+2. It meets a pushed partial rule without clauses, so it is forwarded on arrival. Such a partial rule is *relayed*.
+3. A pushed partial rule with clauses selected it.
+4. The parent requested it with an Awaken.
 
-Where do events go as they arrive? By their type: up to fathers at once, or aside until they are released.
+For reasons 3 and 4, `SentEvents` remembers the ids of sent events for as long as windows reach. The events of partial
+rules that are pulled are retained (`RetainedEvents`) until the parent can no longer request them.
 
-A label says for which trees an event is meant, one bit for each; a table says for each type what happens in which tree.
-It is the same until something is deployed.
+So an event has been sent if its id is remembered, or if it meets a relayed partial rule and is not older than the time
+since which the partial rule is relayed (`Uplink.relaying`). When a new deployment of the parent changes some partial
+rules from push to pull or back, `Uplink.take_over` preserves this in three steps:
 
-What does a slave keep? The events that a push would have sent, until the father will not ask for them any more.
+1. For a partial rule that is pulled from now on, the ids of the events that it relayed are remembered.
+2. For a partial rule that is pushed from now on, its retained events, and its events that have arrived but were not
+   decided, are sent and their ids are remembered. Events that an unchanged relayed partial rule has sent are left out.
+   A partial rule that starts to be relayed has sent nothing yet, so no event is left out because of it.
+3. A partial rule that starts to be relayed is relayed from the decided time on. No older events for it can arrive, and
+   newer events either arrive later or were sent in step 2.
 """
 
 from __future__ import annotations
@@ -36,17 +39,17 @@ import pyarrow.compute as pc
 from tocsin import kernels
 from tocsin.language.syntax.ast import Pattern
 from tocsin.overlay.evaluation import Types, meeting, passing
-from tocsin.overlay.messages import Asked, Request, Rows
+from tocsin.overlay.messages import RequestedPartial, Rows, WindowRequest
 from tocsin.overlay.tree_parts import BEGINNING, Array
 from tocsin.plans.splitting import Partial
 
 if TYPE_CHECKING:
-    from tocsin.overlay.tree_node import Membership
+    from tocsin.overlay.tree_node import TreeNode
 
-LEAST = 64
+SIZE_MIN = 64
 
 
-def _words(size: int) -> Array:
+def _zeros(size: int) -> Array:
     return np.zeros(size, np.uint64)
 
 
@@ -55,16 +58,16 @@ def _free(size: int) -> Array:
 
 
 @dataclass
-class Sent:
-    """At most half of the places are taken."""
+class SentEvents:
+    """The ids of sent events with their event times, in a hash table that is at most half full."""
 
-    first: Array = field(default_factory=lambda: _words(LEAST))
-    second: Array = field(default_factory=lambda: _words(LEAST))
-    ts: Array = field(default_factory=lambda: _free(LEAST))
+    first: Array = field(default_factory=lambda: _zeros(SIZE_MIN))
+    second: Array = field(default_factory=lambda: _zeros(SIZE_MIN))
+    ts: Array = field(default_factory=lambda: _free(SIZE_MIN))
     count: int = 0
 
     def __post_init__(self) -> None:
-        """What was read from bytes cannot be written to."""
+        """Copy read-only arrays, which come from decoded bytes."""
         self.first, self.second, self.ts = (
             np.require(one, requirements="W") for one in (self.first, self.second, self.ts)
         )
@@ -73,42 +76,46 @@ class Sent:
         return self.count
 
     def add(self, identities: tuple[Array, Array], ts: Array) -> Array:
-        """Adds events; returns for each whether it was not there before."""
+        """Add the events with these ids and times; return a mask of the events that were not in the table."""
         if 2 * (self.count + len(ts)) > len(self.ts):
             self._lay_out(self.ts != kernels.identity.FREE, len(ts))
         unseen = np.zeros(len(ts), bool)
-        self.count += kernels.identity.add_unseen(self.first, self.second, self.ts, *identities, ts, unseen)
+        self.count += kernels.identity.insert_ids(self.first, self.second, self.ts, *identities, ts, unseen)
         return unseen
 
     def forget(self, floor: int) -> None:
-        """Drops events before a time."""
+        """Drop the events before the time `floor`."""
         self._lay_out(self.ts >= max(floor, kernels.identity.FREE + 1), 0)
 
     def _lay_out(self, stay: Array, more: int) -> None:
-        """Keeps what stays, with room for more."""
+        """Rebuild the table with the entries of the mask `stay`, and with room for `more` entries."""
         first, second, ts = self.first[stay], self.second[stay], self.ts[stay]
-        size = 1 << max(2 * (len(ts) + more), LEAST - 1).bit_length()
-        self.first, self.second, self.ts = _words(size), _words(size), _free(size)
+        size = 1 << max(2 * (len(ts) + more), SIZE_MIN - 1).bit_length()
+        self.first, self.second, self.ts = _zeros(size), _zeros(size), _free(size)
         unseen = np.zeros(len(ts), bool)
-        self.count = kernels.identity.add_unseen(self.first, self.second, self.ts, first, second, ts, unseen)
+        self.count = kernels.identity.insert_ids(self.first, self.second, self.ts, first, second, ts, unseen)
 
 
 TREES_MAX = 64
-"""An event's label has one bit for each tree."""
+"""The largest number of trees, because a label has 64 bits."""
 
 
 @dataclass
 class Routes:
-    """What happens to events of each type: bits of trees, in which they go up, go up if they pass a test, or are looked
-    at; and the bits of each father's trees."""
+    """The routing table of a processor, in which each tree is one bit.
+
+    For each event type, `always` has the trees in which its events are forwarded, `tested` the patterns that an event
+    must meet to be forwarded, and `evaluated` the trees in which its events are evaluated here. `parents` has, for each
+    parent, the trees in which it is the parent.
+    """
 
     always: dict[str, int] = field(default_factory=dict)
     tested: dict[str, list[tuple[Pattern, int]]] = field(default_factory=dict)
-    looked: dict[str, int] = field(default_factory=dict)
-    fathers: dict[str, int] = field(default_factory=dict)
+    evaluated: dict[str, int] = field(default_factory=dict)
+    parents: dict[str, int] = field(default_factory=dict)
 
     def sort(self, batch: Rows, labels: Array, types: Types) -> tuple[Array, Array]:
-        """For each event the trees in which it goes up, and those in which it is looked at."""
+        """Return two labels for each event: the trees in which it is forwarded, and those in which it is evaluated."""
         names, codes = batch.types
         always = np.array([self.always.get(name, 0) for name in names], np.uint64)[codes]
         tested = [number for number, name in enumerate(names) if name in self.tested]
@@ -120,32 +127,36 @@ class Routes:
                 some = batch.take(rows)
                 for pattern, bit in self.tested[names[number]]:
                     always[rows[passing(pattern, some, types)]] |= np.uint64(bit)
-        looked = np.array([self.looked.get(name, 0) for name in names], np.uint64)[codes]
-        return always & labels, looked & labels
+        evaluated = np.array([self.evaluated.get(name, 0) for name in names], np.uint64)[codes]
+        return always & labels, evaluated & labels
 
 
-def routes(memberships: Iterable[Membership]) -> Routes:
-    """The table of a processor's memberships, in the order of the bits."""
-    found = Routes()
-    for bit, membership in enumerate(memberships):
+def routes(tree_nodes: Iterable[TreeNode]) -> Routes:
+    """Return the routing table of tree nodes; the first node has the lowest bit."""
+    table = Routes()
+    for bit, node in enumerate(tree_nodes):
         mine = 1 << bit
-        if membership.father is not None:
-            found.fathers[membership.father] = found.fathers.get(membership.father, 0) | mine
-            for type in membership.deployed.through_types:
-                found.always[type] = found.always.get(type, 0) | mine
-            for part in membership.uplink.relayed:
+        if node.parent is not None:
+            table.parents[node.parent] = table.parents.get(node.parent, 0) | mine
+            for type in node.deployed.through_types:
+                table.always[type] = table.always.get(type, 0) | mine
+            for part in node.uplink.relayed:
                 pattern = part.rule.anchor
                 if pattern.constraints:
-                    found.tested.setdefault(pattern.type, []).append((pattern, mine))
+                    table.tested.setdefault(pattern.type, []).append((pattern, mine))
                 else:
-                    found.always[pattern.type] = found.always.get(pattern.type, 0) | mine
-        for type in membership.looked_at:
-            found.looked[type] = found.looked.get(type, 0) | mine
-    return found
+                    table.always[pattern.type] = table.always.get(pattern.type, 0) | mine
+        for type in node.evaluated_types:
+            table.evaluated[type] = table.evaluated.get(type, 0) | mine
+    return table
 
 
 def relabelled(labels: Array, theirs: Sequence[str], ours: Sequence[str]) -> Array:
-    """Labels of a neighbour by our bits; trees that we are not in are left out."""
+    """Translate labels from the bits of a neighbour to the bits of this processor.
+
+    `theirs` and `ours` are the names of the trees in the order of the bits. Bits of trees that are not in `ours` are
+    dropped.
+    """
     if list(theirs) == list(ours):
         return labels
     moved = np.zeros(len(labels), np.uint64)
@@ -156,37 +167,41 @@ def relabelled(labels: Array, theirs: Sequence[str], ours: Sequence[str]) -> Arr
     return moved
 
 
-Found = tuple[Rows | None, Array]
-"""Events to be sent, and at which times."""
-NOTHING: Found = (None, np.zeros(0, np.int64))
+TimedRows = tuple[Rows | None, Array]
+"""Events to be sent (None for no events), and the send time of each event."""
+NO_ROWS: TimedRows = (None, np.zeros(0, np.int64))
 
 
 @dataclass
-class Kept:
-    """Events by the time of the head that they were found with, and requests whose time is not over."""
+class RetainedEvents:
+    """The events that a slave retains for its parent, and the parent's requests that are still open.
+
+    `heads` has the time of the head (the anchor of the match) with which each event was selected. `at` has the send
+    time that each event would have had if it had been pushed.
+    """
 
     events: pa.Table | None = None
     heads: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     at: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    open: list[tuple[Request, int]] = field(default_factory=list)
-    """With the time at which each was received."""
+    open: list[tuple[WindowRequest, int]] = field(default_factory=list)
+    """The open requests, each with the time at which it was received."""
 
-    def add(self, events: Rows, heads: Array, at: Array) -> Found:
-        """Keeps new events; returns those that were asked for already."""
+    def add(self, events: Rows, heads: Array, at: Array) -> TimedRows:
+        """Retain new events; return the new events that match an open request."""
         before = len(self.heads)
         self.events = events.table if self.events is None else pa.concat_tables([self.events, events.table])
         self.heads, self.at = np.concatenate([self.heads, heads]), np.concatenate([self.at, at])
         return self._wanted(self.open, before)
 
-    def asked(self, requests: Iterable[Request], at: Array) -> Found:
-        """The kept events that requests ask for; the requests stay open."""
+    def requested(self, requests: Iterable[WindowRequest], at: Array) -> TimedRows:
+        """Return the retained events that match new requests; later events can match them, too."""
         new = list(zip(requests, at.tolist(), strict=True))
         self.open += new
         return self._wanted(new, 0)
 
-    def _wanted(self, requests: list[tuple[Request, int]], start: int) -> Found:
+    def _wanted(self, requests: list[tuple[WindowRequest, int]], start: int) -> TimedRows:
         if self.events is None or start >= len(self.heads) or not requests:
-            return NOTHING
+            return NO_ROWS
         heads = self.heads[start:]
         when = np.full(len(heads), np.iinfo(np.int64).max)
         order = np.argsort(heads, kind="stable")
@@ -200,132 +215,141 @@ class Kept:
             when[rows] = np.minimum(when[rows], received)
         rows = np.nonzero(when < np.iinfo(np.int64).max)[0]
         if not len(rows):
-            return NOTHING
+            return NO_ROWS
         return Rows(self.events.take(rows + start)), np.maximum(when[rows], self.at[rows + start])
 
     def forget(self, ts: int) -> None:
-        """Drops what was found with heads before a time, and requests that end before it."""
+        """Drop the events whose head is before `ts`."""
         stay = self.heads >= ts
         if self.events is not None and not stay.all():
             self.events = self.events.filter(pa.array(stay))
             self.heads, self.at = self.heads[stay], self.at[stay]
 
     def close(self, ts: int) -> None:
-        """Drops requests for what came before a time: there will be no more of it."""
+        """Drop the requests that end at or before `ts`."""
         self.open = [(request, at) for request, at in self.open if request.until > ts]
 
 
-REMEMBERED = 1024
-"""With fewer events than this it is not worth while to look which can be forgotten."""
+FORGET_ABOVE = 1024
+"""The number of remembered ids above which old ids are dropped."""
 
 
 @dataclass
 class Uplink:
-    """What the father asked for, and what of it was sent or is kept."""
+    """The link of a tree node to its parent: requested partial rules, sent events and retained events."""
 
-    asked: tuple[Asked, ...] = ()
+    requested: tuple[RequestedPartial, ...] = ()
     simple: tuple[Partial, ...] = ()
-    """Those without clauses that are decided here, event by event; set when something is deployed."""
-    sent: Sent = field(default_factory=Sent)
-    """Events that were sent after a look at others."""
+    """The requested partial rules without clauses that are decided here, for each event alone."""
+    sent: SentEvents = field(default_factory=SentEvents)
+    """The events that were sent because they were selected or requested, and not relayed on arrival."""
     relaying: dict[Partial, int] = field(default_factory=dict)
-    """From which event time on events of a partial rule go up as they come, if not always."""
-    kept: dict[Partial, Kept] = field(default_factory=dict)
-    found: dict[Partial, int] = field(default_factory=dict)
-    """How many events each partial rule has found."""
-    needless: int = BEGINNING
-    """The father has gone on to here: he asks for nothing that is older by more than has to be kept."""
+    """The event time since which a partial rule is relayed; a partial rule that always was is missing."""
+    retained: dict[Partial, RetainedEvents] = field(default_factory=dict)
+    """The retained events of each partial rule that is pulled."""
+    generated: dict[Partial, int] = field(default_factory=dict)
+    """The number of events that each partial rule has selected."""
+    parent_upto: int = BEGINNING
+    """The event time up to which the parent has decided; it requests no events older than this minus `keep_us`."""
 
     @property
     def pushed(self) -> frozenset[Partial]:
-        return frozenset(request.partial for request in self.asked if request.pushed)
+        return frozenset(request.partial for request in self.requested if request.pushed)
 
     @property
     def relayed(self) -> list[Partial]:
-        """The partial rules whose events go up as they come."""
+        """The pushed partial rules without clauses, whose events are forwarded as they arrive."""
         pushed = self.pushed
         return [part for part in self.simple if part in pushed]
 
     def take_over(
         self,
-        asked: tuple[Asked, ...],
+        requested: tuple[RequestedPartial, ...],
         elsewhere: Iterable[Partial],
-        known: Sequence[tuple[Rows, Array]],
+        candidates: Sequence[tuple[Rows, Array]],
         upto: int,
         types: Types,
-    ) -> list[Found]:
-        """The father asks for something else: what goes up at once because it is pushed from now on.
+    ) -> list[TimedRows]:
+        """Apply new requests of the parent; return the events that must be sent because they are pushed from now on.
 
-        `elsewhere`: partial rules that somebody else decides. `known`: events that were not decided yet (from `upto`
-        on), or may come up again.
+        `elsewhere` are the partial rules that a child decides. `candidates` are the stored events: those from `upto` on
+        were not decided yet, and older ones may be selected again.
         """
-        before = {request.partial: request.pushed for request in self.asked}
+        before = {request.partial: request.pushed for request in self.requested}
         others = set(elsewhere)
         changed = {
             request.partial: request.pushed
-            for request in asked
+            for request in requested
             if before.get(request.partial, request.pushed) != request.pushed and request.partial not in others
         }
         for part in (part for part, pushed in changed.items() if part.bare and not pushed):
-            self._remember(part, known, types)
+            self._remember(part, candidates, types)
         starting = [part for part, pushed in changed.items() if pushed]
         steady = [part for part in self.relayed if part not in changed]
-        self.asked = asked
-        found: list[Found] = []
+        self.requested = requested
+        due: list[TimedRows] = []
         for part in starting:
-            if part in self.kept and (events := self.kept[part].events) is not None:
-                found.append(self._unsent(Rows(events), self.kept[part].at, types, steady))
-            for rows, at in known if part.bare else ():
+            if part in self.retained and (events := self.retained[part].events) is not None:
+                due.append(self._unsent(Rows(events), self.retained[part].at, types, steady))
+            for rows, at in candidates if part.bare else ():
                 new = (rows.ts >= upto) & meeting(part.rule.anchor, rows, types)
-                found.append(self._unsent(rows.take(new), at[new], types, steady))
+                due.append(self._unsent(rows.take(new), at[new], types, steady))
         self.relaying.update((part, upto) for part in starting if part.bare)
-        pulled = {request.partial for request in asked if not request.pushed} - others
-        self.kept = {part: self.kept.get(part) or Kept() for part in pulled}
-        return found
+        pulled = {request.partial for request in requested if not request.pushed} - others
+        self.retained = {part: self.retained.get(part) or RetainedEvents() for part in pulled}
+        return due
 
-    def _remember(self, part: Partial, known: Iterable[tuple[Rows, Array]], types: Types) -> None:
-        """Events of a partial rule go up no more as they come: those that did are remembered by id."""
+    def _remember(self, part: Partial, candidates: Iterable[tuple[Rows, Array]], types: Types) -> None:
+        """Remember the ids of the events that `part` has relayed, because it is not relayed any more."""
         since = self.relaying.pop(part, BEGINNING)
-        kept = [(Rows(kept.events), kept.at) for kept in self.kept.values() if kept.events is not None]
-        for events, _ in (*known, *kept):
+        retained = [
+            (Rows(retained.events), retained.at) for retained in self.retained.values() if retained.events is not None
+        ]
+        for events, _ in (*candidates, *retained):
             gone = (events.ts >= since) & meeting(part.rule.anchor, events, types)
             met = events.take(gone)
             self.sent.add(met.identities, met.ts)
 
-    def found_by(self, part: Partial, events: Rows, heads: Array, at: Array, types: Types) -> tuple[Found, Found]:
-        """Events that a partial rule found, with the times of their heads: those to push, and those to answer with.
-        What is not kept for pulling comes once, with its earliest head."""
-        if part not in self.kept:
-            self.found[part] = self.found.get(part, 0) + events.num_rows
+    def select(self, part: Partial, events: Rows, heads: Array, at: Array, types: Types) -> tuple[TimedRows, TimedRows]:
+        """Process events that `part` has selected; return the events to push, and the events that answer requests.
+
+        `heads` has the time of the head of each event. The events are retained if the parent pulls them. Otherwise each
+        event must appear once, with its earliest head.
+        """
+        if part not in self.retained:
+            self.generated[part] = self.generated.get(part, 0) + events.num_rows
         else:
-            self.found[part] = self.found.get(part, 0) + len(np.unique(events.identities[0]))
+            self.generated[part] = self.generated.get(part, 0) + len(np.unique(events.identities[0]))
         if part in self.pushed:
-            return self.unsent(events, at, types), NOTHING
-        if part not in self.kept:
-            return NOTHING, NOTHING
-        wanted, when = self.kept[part].add(events, heads, at)
-        return NOTHING, NOTHING if wanted is None else self.unsent(wanted, when, types)
+            return self.unsent(events, at, types), NO_ROWS
+        if part not in self.retained:
+            return NO_ROWS, NO_ROWS
+        wanted, when = self.retained[part].add(events, heads, at)
+        return NO_ROWS, NO_ROWS if wanted is None else self.unsent(wanted, when, types)
 
-    def passed(self, part: Partial, events: Rows, at: Array, types: Types) -> Found:
-        """Released events of a partial rule without clauses: pushed ones have gone up as they came."""
-        self.found[part] = self.found.get(part, 0) + events.num_rows
-        if part not in self.kept or not events.num_rows:
-            return NOTHING
-        wanted, when = self.kept[part].add(events, events.ts, at)
-        return NOTHING if wanted is None else self.unsent(wanted, when, types)
+    def select_simple(self, part: Partial, events: Rows, at: Array, types: Types) -> TimedRows:
+        """Process released events of a partial rule without clauses; return the events that answer requests.
 
-    def awakened(self, part: Partial, requests: Iterable[Request], at: Array, types: Types) -> Found:
-        """What is kept of that which is asked for."""
-        if part not in self.kept:
-            return NOTHING
-        wanted, when = self.kept[part].asked(requests, at)
-        return NOTHING if wanted is None else self.unsent(wanted, when, types)
+        If the partial rule is pushed, its events were forwarded on arrival already.
+        """
+        self.generated[part] = self.generated.get(part, 0) + events.num_rows
+        if part not in self.retained or not events.num_rows:
+            return NO_ROWS
+        wanted, when = self.retained[part].add(events, events.ts, at)
+        return NO_ROWS if wanted is None else self.unsent(wanted, when, types)
 
-    def unsent(self, events: Rows, at: Array, types: Types) -> Found:
-        """The events that did not go up before, which they do now."""
+    def answer_requests(self, part: Partial, requests: Iterable[WindowRequest], at: Array, types: Types) -> TimedRows:
+        """Return the retained events of `part` that match new requests and were not sent before."""
+        if part not in self.retained:
+            return NO_ROWS
+        wanted, when = self.retained[part].requested(requests, at)
+        return NO_ROWS if wanted is None else self.unsent(wanted, when, types)
+
+    def unsent(self, events: Rows, at: Array, types: Types) -> TimedRows:
+        """Return the events that were not sent before, and remember their ids as sent."""
         return self._unsent(events, at, types, self.relayed)
 
-    def _unsent(self, events: Rows, at: Array, types: Types, relayed: Iterable[Partial]) -> Found:
+    def _unsent(self, events: Rows, at: Array, types: Types, relayed: Iterable[Partial]) -> TimedRows:
         gone = np.zeros(events.num_rows, bool)
         for part in relayed:
             met = meeting(part.rule.anchor, events, types)
@@ -333,20 +357,20 @@ class Uplink:
         if gone.any():
             events, at = events.take(~gone), at[~gone]
         new = self.sent.add(events.identities, events.ts)
-        return (events.take(new), at[new]) if new.any() else NOTHING
+        return (events.take(new), at[new]) if new.any() else NO_ROWS
 
     def released(self, ts: int) -> None:
-        """The father has gone on to a time."""
-        self.needless = ts
-        for request in self.asked:
-            if request.partial in self.kept:
-                self.kept[request.partial].forget(ts - request.keep_us)
+        """Record that the parent has decided up to `ts`; drop the retained events that it can no longer request."""
+        self.parent_upto = ts
+        for request in self.requested:
+            if request.partial in self.retained:
+                self.retained[request.partial].forget(ts - request.keep_us)
 
     def forget(self, upto: int, horizon_us: int) -> None:
-        """Drops what can neither be found nor asked for again."""
-        for kept in self.kept.values():
-            kept.close(upto)
-        if len(self.sent) > REMEMBERED:
-            reach_us = horizon_us + max((request.keep_us for request in self.asked), default=0)
-            floor = (min(upto, self.needless) if self.kept else upto) - 2 * reach_us
+        """Drop the open requests and the remembered ids that cannot be needed after `upto`."""
+        for retained in self.retained.values():
+            retained.close(upto)
+        if len(self.sent) > FORGET_ABOVE:
+            reach_us = horizon_us + max((request.keep_us for request in self.requested), default=0)
+            floor = (min(upto, self.parent_upto) if self.retained else upto) - 2 * reach_us
             self.sent.forget(floor)

@@ -1,8 +1,8 @@
-"""Which trees are there, what goes down them, and are events sent at once or when asked for? (T-Rex, 3.2, 3.5 and 4)
+"""Define the topology of sites, and the deployment strategies of T-Rex (Sections 3.2, 3.5 and 4).
 
-The protocol is one; a strategy is three words of data.
-
-Who is where? Links between sites, and the sources and sinks at them; data that all hosts of processors share.
+A `Strategy` says which processing trees are built, whether rules are split over the processors of a tree, and whether
+events are pushed or pulled. Processors use the same protocol for all strategies. `Sites` describes the links, sources
+and sinks of a topology.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from tocsin.errors import TocsinError, nearest
 from tocsin.language.syntax.ast import Pattern
 
 Link = tuple[str, str]
-"""The processor that sends, the one that receives."""
+"""The names of the sender and the receiver."""
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Who is where: delays of links in both directions (µs), the types that sources at each processor publish, what
-    sinks want (several sinks at a processor are told apart by what comes after a slash)."""
+    """A topology of processors with sources and sinks.
+
+    `delays_us` has the delay (µs) of each link, in both directions. `sources` has the event types that sources at each
+    processor publish. `sinks` has the subscriptions of each sink. A sink has the name of its processor, or, if the
+    processor has several sinks, the names of processor and sink with a slash in between.
+    """
 
     delays_us: Mapping[Link, int]
     sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -30,16 +34,16 @@ class Sites:
     @property
     def processors(self) -> list[str]:
         return sorted(
-            {name for link in self.delays_us for name in link} | {*self.sources} | {place(s) for s in self.sinks}
+            {name for link in self.delays_us for name in link} | {*self.sources} | {processor_of(s) for s in self.sinks}
         )
 
     def links(self, name: str) -> dict[str, int]:
-        """The neighbours of a processor, with the delays to them."""
+        """Return the delay (µs) from processor `name` to each neighbour."""
         return {there: delay for (here, there), delay in self.delays_us.items() if here == name}
 
     @cached_property
-    def reach(self) -> int:
-        """The most links of any shortest way."""
+    def diameter(self) -> int:
+        """The largest number of links on a path with the shortest delay between two processors."""
         most = 0
         for root in self.processors:
             best = {root: (0, 0)}
@@ -52,17 +56,20 @@ class Sites:
         return most
 
 
-def place(sink: str) -> str:
-    """The processor of a sink: `7/door` is at 7."""
+def processor_of(sink: str) -> str:
+    """Return the name of the processor of a sink, for example `7` for the sink `7/door`."""
     return sink.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """`single`: one tree, of an elected leader, else one for each processor with sinks. `splits`: rules are split and
-    decided on the way, else all events go to the root. `pulls`: events of slave rules stay until they are asked for.
-    `eager`: there is always a master, the one with the lowest rate, even where pushing everything would cost less.
-    `tallies`: aggregates are worked out where the events are (`plans.tallies`).
+    """A deployment strategy.
+
+    If `single`, there is one tree whose root is an elected leader; otherwise each processor with sinks is the root of a
+    tree. If `splits`, rules are split into partial rules that processors on the path to the root decide; otherwise all
+    events go to the root. If `pulls`, events of slaves are retained until an event of the master requests them. If
+    `eager`, each rule has a master, the partial rule with the lowest rate, even if pushing all events costs less. If
+    `aggregates`, processors on the path to the root combine partial results (`plans.partial_aggregates`).
     """
 
     name: str
@@ -70,7 +77,7 @@ class Strategy:
     splits: bool
     pulls: bool
     eager: bool = False
-    tallies: bool = False
+    aggregates: bool = False
 
 
 STRATEGIES = {
@@ -83,22 +90,24 @@ STRATEGIES = {
         Strategy("MTpp", single=False, splits=True, pulls=True),
     )
 }
-"""The five that the paper compares."""
-TALLY = "+tally"
+"""The five strategies that the paper compares."""
+AGGREGATES = "+aggregates"
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of a name, in any case; with `+tally` behind it aggregates are worked out on the way.
+    """Return the strategy called `name`, in upper or lower case.
 
-    >>> strategy("mt+tally").name
-    'MT+tally'
+    With the suffix `+aggregates`, the strategy also computes partial aggregates at each processor.
+
+    >>> strategy("mt+aggregates").name
+    'MT+aggregates'
     """
-    base, tallies = name.lower().removesuffix(TALLY), name.lower().endswith(TALLY)
-    found = {known.lower(): value for known, value in STRATEGIES.items()}.get(base)
-    if found is not None and tallies and not found.splits:
-        raise TocsinError(f"{found.name} sends all events to one place, so nothing is worked out on the way")
-    if found is not None and tallies:
-        return replace(found, name=found.name + TALLY, tallies=True)
-    if found is None:
+    base, aggregates = name.lower().removesuffix(AGGREGATES), name.lower().endswith(AGGREGATES)
+    value = {known.lower(): value for known, value in STRATEGIES.items()}.get(base)
+    if value is not None and aggregates and not value.splits:
+        raise TocsinError(f"{value.name} sends all events to the root, so no aggregate is computed on the way")
+    if value is not None and aggregates:
+        return replace(value, name=value.name + AGGREGATES, aggregates=True)
+    if value is None:
         raise TocsinError(f"there is no strategy '{name}'. {nearest(name, STRATEGIES)}")
-    return found
+    return value

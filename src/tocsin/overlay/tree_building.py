@@ -1,12 +1,14 @@
-"""How is a tree built? By flooding: shortest paths by declared delay (T-Rex, 3.1).
+"""Build processing trees of shortest paths, by declared delay, to a root (T-Rex, 3.1).
 
-CreateTree is flooded with the sum of the delays so far, and a neighbour that offers a shorter way becomes the father.
-In a single tree the root is the leader, the least in rank: the most links first.
+CreateTree messages flood the network with the sum of the delays from the root. Each processor takes the neighbour that
+offers the shortest path as its parent. The root of a single tree is the elected leader, which is the processor with the
+lowest rank: the one with the most links, then with the smallest sum of delays, then with the lowest name.
 
-The first trees are built before events flow, and their host waits until all is quiet. Trees of a later version
-(`versions`) have nobody who waits for them, so they find out by themselves that they stand (Dijkstra and Scholten): a
-CreateTree is answered by Settled when all that followed from it is over. When the root has all its answers it sends
-Gather down, what is advertised and wanted is told once from the leaves up, and once the rules come down.
+The first trees are built before events flow, and the host waits until no message is under way. Trees of a later change
+(`tree_changes`) detect their own completion by the algorithm of Dijkstra and Scholten. A processor answers a CreateTree
+with Completed when all offers that the CreateTree caused have been answered. When the root has all answers, it sends
+Gather down the tree. Each node then reports the types and subscriptions of its subtree once, and receives its rules
+once.
 """
 
 from __future__ import annotations
@@ -20,23 +22,26 @@ from tocsin.overlay.routes import TREES_MAX
 
 if TYPE_CHECKING:
     from tocsin.overlay.processor import Processor
-    from tocsin.overlay.tree_node import Membership
+    from tocsin.overlay.tree_node import TreeNode
 
 
 @dataclass
-class Building:
-    """How far a new tree is: who offered the way that is being followed up, how many offers are not settled,
-    and whether the tree is known to stand."""
+class TreeConstruction:
+    """The progress of building a tree at one node.
+
+    `engager` is the neighbour whose CreateTree will be answered when all own offers have been answered. `open` is the
+    number of own offers without an answer. `stands` says whether the tree is known to be complete.
+    """
 
     engager: str | None = None
     open: int = 0
     stands: bool = False
 
 
-def versioned(root: str, number: int) -> str:
-    """The name of a tree: its root, and from the first change on the number of the change that it was built for.
+def tree_name(root: str, number: int) -> str:
+    """Return the name of the tree with this root that is built for change `number`.
 
-    >>> versioned("hill", 0), versioned("hill", 2), root_of("hill@2"), number_of("hill@2"), number_of("hill")
+    >>> tree_name("hill", 0), tree_name("hill", 2), root_of("hill@2"), number_of("hill@2"), number_of("hill")
     ('hill', 'hill@2', 'hill', 2, 0)
     """
     return f"{root}@{number}" if number else root
@@ -50,41 +55,43 @@ def number_of(tree: str) -> int:
     return int(tree.partition("@")[2] or 0)
 
 
-def join(processor: Processor, tree: str) -> Membership:
-    """The processor's place in a tree, which it takes if it had none."""
-    if tree not in processor.memberships:
-        if len(processor.memberships) == TREES_MAX:
-            raise RuleError(f"there can be at most {TREES_MAX} trees: have fewer processors with sinks, or one tree")
+def join(processor: Processor, tree: str) -> TreeNode:
+    """Return the node of `processor` in `tree`; create the node if there is none."""
+    if tree not in processor.tree_nodes:
+        if len(processor.tree_nodes) == TREES_MAX:
+            raise RuleError(
+                f"there can be at most {TREES_MAX} trees: use fewer processors with sinks, or a single tree"
+            )
         processor.add(tree)
-    return processor.memberships[tree]
+    return processor.tree_nodes[tree]
 
 
 def start(processor: Processor) -> None:
-    """Begins the election of a leader, or the own tree if there are many."""
+    """Start the election of a leader; with many trees, build the tree of this processor if it has sinks."""
     if processor.strategy.single:
         for link in sorted(processor.links):
             processor.send(link, m.Elect(processor.leader))
     elif processor.interests:
-        plant(processor, processor.name)
+        build_tree(processor, processor.name)
 
 
-def plant(processor: Processor, tree: str) -> None:
-    """Builds a tree whose root is here."""
+def build_tree(processor: Processor, tree: str) -> None:
+    """Build `tree`, whose root is `processor`."""
     _offer(processor, join(processor, tree), 0, None)
 
 
-def _offer(processor: Processor, membership: Membership, distance_us: int, but: str | None) -> None:
-    """Tells the neighbours how far the root is; `but`: the one that it came from."""
-    tree = membership.tree
+def _offer(processor: Processor, node: TreeNode, distance_us: int, but: str | None) -> None:
+    """Offer a path to the root to all neighbours except `but`, from which the path came."""
+    tree = node.tree
     links = [link for link in sorted(processor.change_of(tree).links) if link != but]
     for link in links:
         processor.send(link, m.CreateTree(tree, distance_us))
     if number_of(tree):
-        membership.building.open += len(links)
-        _quiet(processor, membership)
+        node.construction.open += len(links)
+        _check_completed(processor, node)
 
 
-def elect(processor: Processor, sender: str, message: m.Elect) -> None:
+def receive_elect(processor: Processor, sender: str, message: m.Elect) -> None:
     if message.rank < processor.leader:
         processor.leader = message.rank
         for link in sorted(processor.links):
@@ -92,95 +99,99 @@ def elect(processor: Processor, sender: str, message: m.Elect) -> None:
                 processor.send(link, m.Elect(processor.leader))
 
 
-def create(processor: Processor, sender: str, message: m.CreateTree) -> None:
+def receive_create(processor: Processor, sender: str, message: m.CreateTree) -> None:
     tree = message.tree
     distance_us = message.distance_us + processor.change_of(tree).links[sender]
-    known = processor.memberships.get(tree)
-    far = known is not None and known.father is not None and (known.distance_us, known.father) <= (distance_us, sender)
+    existing = processor.tree_nodes.get(tree)
+    far = (
+        existing is not None
+        and existing.parent is not None
+        and (existing.distance_us, existing.parent) <= (distance_us, sender)
+    )
     if root_of(tree) == processor.name or far:
         processor.send(sender, m.Nack(tree))
-        _settle(processor, sender, tree)
+        _send_completed(processor, sender, tree)
         return
-    membership = join(processor, tree)
-    if membership.father is not None and membership.father != sender:
-        processor.send(membership.father, m.Nack(tree))
-    shorter = membership.father is None or distance_us < membership.distance_us
-    membership.father, membership.distance_us = sender, distance_us
+    node = join(processor, tree)
+    if node.parent is not None and node.parent != sender:
+        processor.send(node.parent, m.Nack(tree))
+    shorter = node.parent is None or distance_us < node.distance_us
+    node.parent, node.distance_us = sender, distance_us
     processor.rerouted()
     processor.send(sender, m.Ack(tree))
-    building = membership.building
-    if building.engager is None and number_of(tree):
-        building.engager = sender
+    construction = node.construction
+    if construction.engager is None and number_of(tree):
+        construction.engager = sender
     else:
-        _settle(processor, sender, tree)
+        _send_completed(processor, sender, tree)
     if shorter:
-        _offer(processor, membership, distance_us, sender)
+        _offer(processor, node, distance_us, sender)
     elif number_of(tree):
-        _quiet(processor, membership)
+        _check_completed(processor, node)
     if not number_of(tree):
-        processor.advertised_below(membership)
-        processor.wanted_below(membership)
+        processor.advertised_below(node)
+        processor.wanted_below(node)
 
 
-def _settle(processor: Processor, sender: str, tree: str) -> None:
+def _send_completed(processor: Processor, sender: str, tree: str) -> None:
     if number_of(tree):
-        processor.send(sender, m.Settled(tree))
+        processor.send(sender, m.Completed(tree))
 
 
-def _quiet(processor: Processor, membership: Membership) -> None:
-    """If all offers have been dealt with: answers the one that began it, or the tree stands."""
-    building = membership.building
-    if building.open:
+def _check_completed(processor: Processor, node: TreeNode) -> None:
+    """If all own offers have been answered, answer the engager, or send Gather at the root."""
+    construction = node.construction
+    if construction.open:
         return
-    if membership.father is None:
-        if not building.stands:
-            _gather(processor, membership)
-    elif building.engager is not None:
-        engager, building.engager = building.engager, None
-        processor.send(engager, m.Settled(membership.tree))
+    if node.parent is None:
+        if not construction.stands:
+            _gather(processor, node)
+    elif construction.engager is not None:
+        engager, construction.engager = construction.engager, None
+        processor.send(engager, m.Completed(node.tree))
 
 
-def settled(processor: Processor, sender: str, message: m.Settled) -> None:
-    membership = processor.memberships[message.tree]
-    membership.building.open -= 1
-    _quiet(processor, membership)
+def receive_completed(processor: Processor, sender: str, message: m.Completed) -> None:
+    node = processor.tree_nodes[message.tree]
+    node.construction.open -= 1
+    _check_completed(processor, node)
 
 
-def ack(processor: Processor, sender: str, message: m.Ack) -> None:
-    processor.memberships[message.tree].children.add(sender)
+def receive_ack(processor: Processor, sender: str, message: m.Ack) -> None:
+    processor.tree_nodes[message.tree].children.add(sender)
 
 
-def nack(processor: Processor, sender: str, message: m.Nack) -> None:
-    membership = processor.memberships[message.tree]
-    if sender not in membership.children:
+def receive_nack(processor: Processor, sender: str, message: m.Nack) -> None:
+    node = processor.tree_nodes[message.tree]
+    if sender not in node.children:
         return
-    membership.children.discard(sender)
-    for table in (membership.advertised, membership.subscribed, membership.sent, membership.progress):
+    node.children.discard(sender)
+    for table in (node.advertised, node.subscribed, node.sent, node.progress):
         table.pop(sender, None)
-    if number_of(membership.tree):
-        gathered(processor, membership)
+    if number_of(node.tree):
+        check_gathered(processor, node)
     else:
-        processor.advertised_below(membership)
-        processor.wanted_below(membership)
+        processor.advertised_below(node)
+        processor.wanted_below(node)
 
 
-def gather(processor: Processor, sender: str, message: m.Gather) -> None:
-    membership = processor.memberships[message.tree]
-    if sender == membership.father:
-        _gather(processor, membership)
+def receive_gather(processor: Processor, sender: str, message: m.Gather) -> None:
+    node = processor.tree_nodes[message.tree]
+    if sender == node.parent:
+        _gather(processor, node)
 
 
-def _gather(processor: Processor, membership: Membership) -> None:
-    membership.building.stands = True
-    for child in sorted(membership.children):
-        processor.send(child, m.Gather(membership.tree))
-    gathered(processor, membership)
+def _gather(processor: Processor, node: TreeNode) -> None:
+    node.construction.stands = True
+    for child in sorted(node.children):
+        processor.send(child, m.Gather(node.tree))
+    check_gathered(processor, node)
 
 
-def gathered(processor: Processor, membership: Membership) -> None:
-    """If all children have said what they have and want: says it to the father, or begins as the root."""
-    if membership.building.stands and not membership.ready and membership.children <= membership.advertised.keys():
-        processor.wanted_below(membership)
-        processor.advertised_below(membership)
-        if membership.father is None:
-            processor.begin(membership)
+def check_gathered(processor: Processor, node: TreeNode) -> None:
+    """If all children have reported their types, report to the parent, or deploy the rules at the root."""
+    if node.construction.stands and not node.ready and node.children <= node.advertised.keys():
+        processor.wanted_below(node)
+        processor.advertised_below(node)
+        if node.parent is None:
+            processor.begin(node)

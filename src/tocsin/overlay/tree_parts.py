@@ -1,9 +1,9 @@
-"""When is a stream complete up to an event time? Times as a function, so that one batch can hold minutes of events.
+"""Compute when a stream is complete up to an event time.
 
-Hosts that only want answers need none of this. The simulator hands over events in large batches and still measures
-the delay of each: every row carries the time `at` which it was sent, and every stream a `Timing`: by which time all
-events before `ts` have been sent. That is `ts` plus a lag, or later where something had to be waited for (a *stall*).
-All times are in microseconds.
+Only the simulator needs this. It publishes events in large batches and still measures the delay of each event. For
+that, each row has the time `at` which it was sent, and each stream has a `Timing`, which maps an event time `ts` to the
+time by which all events before `ts` have been sent. This is `ts` plus a lag, or later if a processor waited for an
+answer (a *stall*). All times are in microseconds.
 """
 
 from __future__ import annotations
@@ -16,47 +16,51 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 BEGINNING = -(2**61)
-"""Before all events."""
+"""An event time before all events."""
 
 
 def no_times() -> Array:
-    """No times at all."""
+    """Return an empty array of times."""
     return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Complete up to `ts` at max(ts + lag_us, the latest stall that began at or before ts)."""
+    """The times at which a stream is complete up to each event time.
+
+    The stream is complete up to `ts` at `ts + lag_us`, or, if that is later, at the end of the longest stall that began
+    at or before `ts`. Stalls begin at the event times `stalls_ts` and end at the times `stalls_at`.
+    """
 
     lag_us: int = 0
     stalls_ts: Array = field(default_factory=no_times)
     stalls_at: Array = field(default_factory=no_times)
 
     def at(self, ts: Array) -> Array:
-        """The times at which the stream is complete up to these event times."""
+        """Return the times at which the stream is complete up to each event time in `ts`."""
         times = np.asarray(ts, np.int64) + self.lag_us
         if not len(self.stalls_ts):
             return times
         latest = np.maximum.accumulate(self.stalls_at)
-        found = np.searchsorted(self.stalls_ts, ts, "right") - 1
-        return np.where(found >= 0, np.maximum(times, latest[np.maximum(found, 0)]), times)
+        stall = np.searchsorted(self.stalls_ts, ts, "right") - 1
+        return np.where(stall >= 0, np.maximum(times, latest[np.maximum(stall, 0)]), times)
 
     def delayed(self, delay_us: int) -> Timing:
-        """The same at the other end of a link."""
+        """Return the timing at the other end of a link with this delay."""
         return Timing(self.lag_us + delay_us, self.stalls_ts, self.stalls_at + delay_us)
 
     def stalled(self, ts: Array, at: Array) -> Timing:
-        """With more stalls: what begins at `ts` takes until `at`."""
+        """Return the timing with further stalls, which begin at the event times `ts` and end at the times `at`."""
         return _sorted(self.lag_us, np.concatenate([self.stalls_ts, ts]), np.concatenate([self.stalls_at, at]))
 
     def since(self, ts: int) -> Timing:
-        """Without the stalls that make no difference from `ts` on."""
+        """Return the timing without the stalls that have no effect on event times from `ts` on."""
         matter = self.stalls_at > ts + self.lag_us
         return self if matter.all() else Timing(self.lag_us, self.stalls_ts[matter], self.stalls_at[matter])
 
 
-def together(timings: Iterable[Timing]) -> Timing:
-    """Of several streams: complete when all are."""
+def combine(timings: Iterable[Timing]) -> Timing:
+    """Return the timing of several streams together, which are complete when each stream is complete."""
     timings = list(timings)
     if len(timings) == 1:
         return timings[0]

@@ -1,27 +1,27 @@
-"""What will it take? Estimates of a rule's state and work from the rates of its events, for `explain` and for placing
-rules.
+"""Estimate the cost of rules, the rates of their matches, and the cost of queries by VISIRI's model.
 
-Work is counted in candidates looked at. Without statistics every type is taken to come once a second, an equality to
-let one event in ten pass, any other test one in three, and a chain to hold one in a hundred of its buffer.
+`rule_cost` and `plan_cost` estimate the state and the work of rules from event rates. The estimates are used by
+`explain` and to place rules. Work is the number of candidates that are examined. By default, each type has one event
+per second, an equality passes one event in ten, any other test passes one event in three, and a key selects one in a
+hundred events of a buffer.
 
-How often will a rule match, and how many events will a partial rule send? From rates alone, with events by chance.
+`MatchProbabilities` estimates the rates of matches, and of the events that partial rules send. It assumes that the
+events of each type arrive independently at a constant rate (Poisson). So a window W has an event of rate r with
+probability 1 - exp(-rW). The match rate of a sequence with `last` is exact. Other rates are approximate, because they
+ignore that two roles can use the same event.
 
-Events of each type come by themselves at a steady rate (Poisson). Then an event of rate r is within a window W with
-probability 1 - exp(-rW), for one type independently of another, and that is all that is used: the number of matches a
-second of a sequence with `last` is exact, other figures leave out that the same event may be wanted twice.
-
-What will a SiddhiQL query cost a node? VISIRI's cost model (Section 3.3 of its paper), for placing queries.
+`query_cost` is VISIRI's cost model for the placement of SiddhiQL queries (Section 3.3 of its paper):
 
     ln( 10 + streams in and out + 0.1 × attributes in and out
            + 10 + 0.5 × names in filters    if it filters
            + 100 + size^1.5                 for each window )
 
-The paper names these terms, the authors' published program has the weights, and with them the paper's Table 1 comes
-out. A window's size is its events, or its milliseconds; whether it slides does not matter. A name is an identifier of
-the text: `price` of the own event is one, `foo.price` two, and the table of `in foo` one more.
+The terms come from the paper, and the weights from the authors' published program. Together they reproduce Table 1 of
+the paper. The size of a window is its number of events or of milliseconds, whether the window slides or not. A name is
+an identifier in the text: `price` counts as one name, `foo.price` as two, and the table in `in foo` as one.
 
-Joins and patterns get what their streams, attributes, tests and windows give. The program looks at their first filter
-only; here all tests count, wherever they stand, and a join's condition too.
+For joins and patterns, all streams, attributes, tests and windows are counted, including the join condition. In
+contrast, the authors' program counts only the first filter of a join or pattern.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tocsin.language.syntax.ast import (
     Rule,
     Selection,
 )
-from tocsin.plans.bind.structure import Shape, equation, parameters
+from tocsin.plans.bind.structure import PatternTree, equation, parameters
 from tocsin.plans.expressions import Apply, Typed
 from tocsin.plans.placement import Input, Unit
 from tocsin.plans.plan import Plan
@@ -63,20 +63,20 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is known about a stream: events a second by type."""
+    """The event rates per second of each type. Types that are not in `rates` have the rate `default_rate`."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     default_rate: float = 1.0
 
     def rate(self, node: Filter) -> float:
-        """How many events a second pass a filter."""
+        """Return the estimated number of events per second that pass the filter `node`."""
         rate = self.rates.get(node.type, self.default_rate)
         return rate * math.prod(selectivity(condition) for condition in node.conditions)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Events kept in the steady state, their bytes, and candidates looked at a second."""
+    """The cost of rules: the number of retained events, their bytes, and the candidates examined per second."""
 
     rows: float
     bytes: float
@@ -84,7 +84,7 @@ class Cost:
 
 
 def selectivity(condition: Typed) -> float:
-    """The share of events that a condition is taken to let pass."""
+    """Return the estimated fraction of events that meet a condition."""
     if not isinstance(condition, Apply):
         return OTHER
     if condition.operator == "=":
@@ -100,17 +100,17 @@ def selectivity(condition: Typed) -> float:
     return OTHER
 
 
-def kept(lookup: Lookup, statistics: Statistics) -> float:
-    """How many events a lookup's buffer holds for it."""
-    return statistics.rate(lookup.buffer.filter) * lookup.horizon_us / SECOND_US
+def buffered_events(lookup: Lookup, statistics: Statistics) -> float:
+    """Return the estimated number of events that a buffer retains for `lookup`."""
+    return statistics.rate(lookup.buffer.filter) * lookup.retention_us / SECOND_US
 
 
-def held(plan: RulePlan, statistics: Statistics) -> float:
-    """How many events a query's windows, or its attempts, hold."""
+def window_events(plan: RulePlan, statistics: Statistics) -> float:
+    """Return the estimated number of events in the windows or the runs of a query; 0 for other statements."""
     if plan.windowed is None:
         return 0.0
     joined, chained = plan.windowed.joined, plan.windowed.chained
-    if chained is not None:  # attempts, of which each holds one event at least
+    if chained is not None:  # each run holds at least one event
         horizon_s = (chained.within_us or SECOND_US) / SECOND_US
         return sum(statistics.rate(stage.filter) * horizon_s for stage in chained.stages if not stage.absent)
     sides = [(plan.anchor, plan.windowed.window)]
@@ -124,28 +124,28 @@ def held(plan: RulePlan, statistics: Statistics) -> float:
 
 
 def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
-    """The cost of one rule by itself."""
+    """Return the estimated cost of one rule, if it shares no buffers with other rules."""
     if plan.windowed is not None:
-        rate, rows = statistics.rate(plan.anchor), held(plan, statistics)
-        # An event comes, and leaves again if there is a window.
+        rate, rows = statistics.rate(plan.anchor), window_events(plan, statistics)
+        # With a window, each event is processed when it arrives and when it expires.
         work = rate * (1 + len(plan.windowed.calls)) * (2 if any(plan.windowed.windows) else 1)
         if plan.windowed.joined is not None:
             work *= 1 + rows * KEY ** len(plan.windowed.joined.keys)
-        elif plan.windowed.chained is not None:  # an event is shown to what waits at its stages
+        elif plan.windowed.chained is not None:  # each event is tested against the runs that wait at its stages
             stages = plan.windowed.chained.stages
             waiting = [rows / len(stages) * KEY ** len(stage.keys) for stage in stages]
             work = sum(statistics.rate(stage.filter) * (1 + n) for stage, n in zip(stages, waiting, strict=True))
         return Cost(rows, rows * (ROW_BYTES + WORD_BYTES + ENTRY_BYTES), work)
-    rows = sum(kept(lookup, statistics) for lookup in plan.lookups)
+    rows = sum(buffered_events(lookup, statistics) for lookup in plan.lookups)
     combinations = statistics.rate(plan.anchor)
     candidates = combinations
-    if plan.context is not None:  # each event is looked at once
+    if plan.context is not None:  # each event is examined once
         horizon_s = plan.context.window_us / SECOND_US
         candidates = sum(statistics.rate(filter) for filter in plan.context.filters)
         rows = candidates * horizon_s
     for step in plan.steps:
-        reached = kept(step.lookup, statistics) * KEY ** len(step.lookup.keys)
-        if plan.combining is not None:  # searched, not multiplied
+        reached = buffered_events(step.lookup, statistics) * KEY ** len(step.lookup.keys)
+        if plan.request_join is not None:  # a search, which does not enumerate combinations
             candidates += combinations * reached
         elif step.policy == Policy.EACH:
             candidates += combinations * reached
@@ -153,15 +153,17 @@ def rule_cost(plan: RulePlan, statistics: Statistics) -> Cost:
         else:
             candidates += combinations * min(reached, step.count)
             combinations *= min(reached, step.count)
-        candidates += combinations * len(step.guards)
+        candidates += combinations * len(step.role_conditions)
     width = len({(leaf.attribute) for lookup in plan.lookups for leaf in lookup.buffer.keys})
     return Cost(rows, rows * (ROW_BYTES + WORD_BYTES * max(width, 1) + ENTRY_BYTES), candidates)
 
 
 def plan_cost(plan: Plan, statistics: Statistics) -> Cost:
-    """The cost of all rules, each buffer counted once."""
-    rows = sum(statistics.rate(buffer.filter) * horizon / SECOND_US for buffer, horizon in plan.buffers.items())
-    rows += sum(held(rule, statistics) for rule in plan.rules)
+    """Return the estimated cost of all rules. A buffer that rules share is counted once."""
+    rows = sum(
+        statistics.rate(buffer.filter) * retention_us / SECOND_US for buffer, retention_us in plan.buffers.items()
+    )
+    rows += sum(window_events(rule, statistics) for rule in plan.rules)
     width = max((len(columns) for columns in plan.columns.values()), default=0)
     candidates = sum(rule_cost(rule, statistics).candidates for rule in plan.rules)
     return Cost(rows, rows * (ROW_BYTES + WORD_BYTES * width + ENTRY_BYTES), candidates)
@@ -169,27 +171,31 @@ def plan_cost(plan: Plan, statistics: Statistics) -> Cost:
 
 @dataclass(frozen=True)
 class Load:
-    """What is known of the events: how many of each type come a second, and the values of attributes: texts to choose
-    from, or the least and the largest number."""
+    """The events per second of each type, and the values of attributes.
+
+    `values` has all values of an attribute with strings, or the smallest and the largest value of one with numbers.
+    """
 
     rates: Mapping[str, float]
     values: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
 
     def share(self, pattern: Pattern, binds: Callable[[Expression], bool] = lambda _: True) -> float:
-        """The share of the events of its type that meet a pattern; `binds`: of constraints with parameters, those
-        that let everything pass."""
-        found = 1.0
+        """Return the fraction of the events of a pattern's type that meet the constraints of the pattern.
+
+        `binds` returns whether a constraint with a parameter only binds the parameter, and so passes every event.
+        """
+        fraction = 1.0
         for constraint in pattern.constraints:
             if parameters(constraint):
                 both = equation(constraint)
                 if both is None:
-                    found *= OTHER
+                    fraction *= OTHER
                 elif not binds(constraint):
                     known = self.values.get(both[0], ())
-                    found *= 1 / len(known) if known and isinstance(known[0], str) else EQUALITY
+                    fraction *= 1 / len(known) if known and isinstance(known[0], str) else EQUALITY
             else:
-                found *= self._passing(constraint)
-        return found
+                fraction *= self._passing(constraint)
+        return fraction
 
     def _passing(self, constraint: Expression) -> float:
         match constraint:
@@ -211,38 +217,41 @@ class Load:
         return OTHER
 
     def rate(self, pattern: Pattern) -> float:
-        """How many events a second meet a pattern by themselves."""
+        """Return the number of events per second that meet the constraints of a pattern."""
         return self.rates.get(pattern.type, 0.0) * self.share(pattern)
 
 
-class Chances:
-    """The chances of a rule's patterns."""
+class MatchProbabilities:
+    """The probabilities that the patterns of a rule have events. Methods identify a pattern by its node in the tree."""
 
     def __init__(self, rule: Rule, load: Load) -> None:
-        self.shape, self.load = Shape(rule), load
+        self.tree, self.load = PatternTree(rule), load
         self.children: dict[str, list[str]] = {}
-        for node in self.shape.patterns:
-            parent = self.shape.parent(node)
+        for node in self.tree.patterns:
+            parent = self.tree.parent(node)
             if parent is not None:
                 self.children.setdefault(parent, []).append(node)
 
     def rate(self, node: str) -> float:
-        """How many candidates for a node there are a second, once those above it are chosen."""
-        pattern = self.shape.patterns[node]
+        """Return the number of candidates per second for `node`, given the events of its ancestors."""
+        pattern = self.tree.patterns[node]
         before: set[str] = set()
 
         def binds(constraint: Expression) -> bool:
-            return self.shape.binds(node, constraint, before)
+            return self.tree.binds(node, constraint, before)
 
         return self.load.rates.get(pattern.type, 0.0) * self.load.share(pattern, binds)
 
     def _expected(self, node: str) -> float:
-        """How many candidates lie in the window of a node."""
-        return self.rate(node) * self.shape.window_us(node) / SECOND_US
+        """Return the expected number of candidates in the window of `node`."""
+        return self.rate(node) * self.tree.window_us(node) / SECOND_US
 
     def _factor(self, node: str, *, number: bool) -> float:
-        """By how much a clause multiplies matches, or the chance that there is one."""
-        clause = self.shape.clauses[node]
+        """Return the factor by which the clause of `node` changes the number of matches (if `number`).
+
+        Otherwise, return the probability that the clause is met.
+        """
+        clause = self.tree.clauses[node]
         expected = self._expected(node)
         if isinstance(clause, Negation):
             return math.exp(-expected)
@@ -255,11 +264,11 @@ class Chances:
 
     @property
     def matches(self) -> float:
-        """Matches a second."""
-        return self.rate(self.shape.anchor) * math.prod(self._factor(node, number=True) for node in self.shape.clauses)
+        """The number of matches per second."""
+        return self.rate(self.tree.anchor) * math.prod(self._factor(node, number=True) for node in self.tree.clauses)
 
     def _below(self, node: str, but: str | None = None) -> float:
-        """The chance that all that hangs on an event is there."""
+        """Return the probability that all descendants of `node` have events, except those below the child `but`."""
         return math.prod(
             self._factor(child, number=False) * self._below(child)
             for child in self.children.get(node, ())
@@ -267,16 +276,16 @@ class Chances:
         )
 
     def used(self, node: str) -> float:
-        """The chance that a candidate for a role is part of a match."""
+        """Return the probability that a candidate for the role `node` is in a match."""
         return self._above(node) * self._below(node)
 
     def _above(self, node: str) -> float:
-        parent = self.shape.parent(node)
+        parent = self.tree.parent(node)
         if parent is None:
             return 1.0
         wanting = self.rate(parent) * self._above(parent) * self._below(parent, node)
-        window_s, own = self.shape.window_us(node) / SECOND_US, self.rate(node)
-        clause = self.shape.clauses[node]
+        window_s, own = self.tree.window_us(node) / SECOND_US, self.rate(node)
+        clause = self.tree.clauses[node]
         if isinstance(clause, Selection) and clause.policy is Policy.LAST and clause.count <= 1:
             both = wanting + own
             return wanting / both * (1 - math.exp(-both * window_s)) if both else 0.0
@@ -284,19 +293,19 @@ class Chances:
 
 
 def sent(part: Partial, load: Load) -> dict[str, float]:
-    """The chance of an event of each type to be sent for a partial rule."""
-    chances = Chances(part.rule, load)
-    found: dict[str, float] = {}
+    """Return the probability that an event is sent to the parent for the partial rule `part`, by event type."""
+    chances = MatchProbabilities(part.rule, load)
+    probabilities: dict[str, float] = {}
     for role in part.sends:
-        pattern = chances.shape.patterns[role]
+        pattern = chances.tree.patterns[role]
         used = chances.used(role)
-        if role == chances.shape.anchor and part.blocks_us:
+        if role == chances.tree.anchor and part.blocks_us:
             heads = chances.rate(role) * used
-            behind = 1.0 if part.blocks_us >= FOREVER_US else 1 - math.exp(-heads * part.blocks_us / SECOND_US)
-            used += (1 - used) * behind
+            blocked = 1.0 if part.blocks_us >= FOREVER_US else 1 - math.exp(-heads * part.blocks_us / SECOND_US)
+            used += (1 - used) * blocked
         meets = used * load.share(pattern)
-        found[pattern.type] = 1 - (1 - found.get(pattern.type, 0.0)) * (1 - meets)
-    return found
+        probabilities[pattern.type] = 1 - (1 - probabilities.get(pattern.type, 0.0)) * (1 - meets)
+    return probabilities
 
 
 QUERY = 10.0
@@ -308,29 +317,34 @@ MS_US = 1_000
 
 
 def query_cost(query: Query, definitions: Mapping[str, EventType] | None = None) -> float:
-    """The cost of a query. Of a stream that is not defined, the attributes that the query speaks of are counted."""
+    """Return the cost of a query by VISIRI's model.
+
+    If a stream is not in `definitions`, only the attributes that the query uses are counted.
+    """
     total = QUERY + STREAM * _streams(query)
     total += ATTRIBUTE * (_attributes_in(query, definitions or {}) + len(query.emits.attributes))
-    if found := names(query):
-        total += FILTER + NAME * found
+    if count := names(query):
+        total += FILTER + NAME * count
     total += sum(window_cost(source.window) for source in query.sources if source.window is not None)
     return math.log(total)
 
 
 def window_cost(window: Window) -> float:
-    """What a window adds to the sum of which a query's cost is the logarithm."""
+    """Return the term for `window` in the sum whose logarithm is the cost of a query."""
     size = window.size / MS_US if window.extent.timed else float(window.size)
     return WINDOW + math.pow(size, WINDOW_POWER)
 
 
 def names(query: Query) -> int:
-    """How many names stand in its filters."""
-    spoken = (node for test in _tests(query) for node in _nodes(test) if isinstance(node, Attribute))
-    return sum(1 if node.role is None else 2 for node in spoken) + sum(len(source.tables) for source in query.sources)
+    """Return the number of names in the filters of a query."""
+    attributes = (node for test in _tests(query) for node in _nodes(test) if isinstance(node, Attribute))
+    return sum(1 if node.role is None else 2 for node in attributes) + sum(
+        len(source.tables) for source in query.sources
+    )
 
 
 def comparisons(query: Query) -> int:
-    """How many comparisons its filters make, and its join."""
+    """Return the number of comparisons in the filters and the join condition of a query."""
     return sum(isinstance(node, Comparison) for test in _tests(query) for node in _nodes(test))
 
 
@@ -341,13 +355,20 @@ def as_unit(
     cost: float | None = None,
     inputs: Iterable[Input] | None = None,
 ) -> Unit:
-    """A query as something that can be placed: with the model's cost and whole streams, or what was measured."""
+    """Return a query as a unit for placement.
+
+    `cost` and `inputs` are measured values. By default, the cost comes from the model, and the inputs are all events of
+    the streams.
+    """
     types = tuple(Input(type) for type in query.uses) if inputs is None else tuple(inputs)
     return Unit(query.name, query_cost(query, definitions) if cost is None else cost, types)
 
 
 def _streams(query: Query) -> int:
-    """Streams in, and the one out; without `insert into` that has the query's own name, and is none."""
+    """Return the number of input and output streams.
+
+    Without `insert into`, the output has the name of the query and does not count.
+    """
     return len(query.uses) + (query.emits.name != query.name)
 
 
@@ -355,19 +376,21 @@ def _attributes_in(query: Query, definitions: Mapping[str, EventType]) -> int:
     defined = sum(len(definitions[type].attributes) for type in query.uses if type in definitions)
     unknown = {pattern.role for pattern in query.patterns if pattern.type not in definitions}
     alone = query.patterns[0].role if len(query.patterns) == 1 else None
-    spoken = _spoken(expressions(query), alone)
-    spoken |= {said for pattern in query.patterns for said in _spoken(pattern.constraints, pattern.role)}
-    return defined + sum(role in unknown for role, _ in spoken)
+    attributes = _mentioned(expressions(query), alone)
+    attributes |= {
+        attribute for pattern in query.patterns for attribute in _mentioned(pattern.constraints, pattern.role)
+    }
+    return defined + sum(role in unknown for role, _ in attributes)
 
 
-def _spoken(said: Iterable[Expression], own: str | None) -> set[tuple[str | None, str]]:
-    """Roles and names of the attributes in expressions; one without a role is of the event called `own`."""
-    nodes = (node for expression in said for node in _nodes(expression))
+def _mentioned(terms: Iterable[Expression], own: str | None) -> set[tuple[str | None, str]]:
+    """Return the role and name of each attribute in `terms`. An attribute without a role belongs to the role `own`."""
+    nodes = (node for expression in terms for node in _nodes(expression))
     return {(node.role or own, node.name) for node in nodes if isinstance(node, Attribute)}
 
 
 def _tests(query: Query) -> Iterator[Expression]:
-    """All tests of events: of its patterns, behind its windows, and of its join."""
+    """Yield all tests of events in a query: those of patterns, after windows, and of the join condition."""
     for pattern in query.patterns:
         yield from pattern.constraints
     for source in query.sources:

@@ -1,6 +1,7 @@
-"""The plan as people read it: stable text, and a picture of the graph.
+"""Describe a plan as text (`explain`), or draw its operator graph as an SVG picture (`picture`).
 
-The operator graph as SVG: types, filters, buffers, rules, composite types; what is shared is drawn bold.
+The text is always the same for the same plan. The picture has columns for event types, filters, buffers, rules and
+composite types. Nodes that several rules share are bold.
 """
 
 from __future__ import annotations
@@ -14,18 +15,31 @@ from tocsin.events.types import shown_name
 from tocsin.language.eps.ast import shown_type, timer_owner
 from tocsin.language.syntax.ast import Policy
 from tocsin.language.syntax.expressions import print_window
-from tocsin.plans.cost import Statistics, held, plan_cost, rule_cost
+from tocsin.plans.cost import Statistics, plan_cost, rule_cost, window_events
 from tocsin.plans.expressions import show
 from tocsin.plans.keys import keys
 from tocsin.plans.plan import Plan
-from tocsin.plans.rules import Buffer, Chained, Combining, Context, Filter, Lookup, Reduction, RulePlan, Windowed
+from tocsin.plans.rules import (
+    AggregateCondition,
+    Buffer,
+    ChainAutomaton,
+    Filter,
+    Lookup,
+    QueryPlan,
+    RequestJoin,
+    RulePlan,
+    SnoopContext,
+)
 
 RULES_SHOWN = 200
-"""Rules beyond this number are counted, not listed."""
+"""The maximum number of rules that `explain` describes. Further rules are only counted."""
 
 
 def explain(plan: Plan, statistics: Statistics | None = None) -> str:
-    """What is read, kept and looked up for these rules, and what they share."""
+    """Return a description of a plan: the types that it reads, its filters and buffers, and its rules.
+
+    Filters and buffers are listed with the rules that use them. Costs are estimated from `statistics`.
+    """
     statistics = statistics or Statistics()
     filters, buffers = names(plan)
     users = users_of(plan)
@@ -57,8 +71,8 @@ def explain(plan: Plan, statistics: Statistics | None = None) -> str:
     lines += ["", "rules"]
     before = None
     for rule in plan.rules[:RULES_SHOWN]:
-        name, level = rule.rule.name, plan.level(rule)
-        lines += [_title(rule, level)] if name != before else [f"    or{_at(level)}"]
+        name, stratum = rule.rule.name, plan.stratum(rule)
+        lines += [_title(rule, stratum)] if name != before else [f"    or{_at(stratum)}"]
         lines += _rule(rule, filters, buffers, statistics)
         before = name
     if len(plan.rules) > RULES_SHOWN:
@@ -67,13 +81,13 @@ def explain(plan: Plan, statistics: Statistics | None = None) -> str:
 
 
 def names(plan: Plan) -> tuple[dict[Filter, str], dict[Buffer, str]]:
-    """Short names for filters and buffers, in the order of the rules."""
+    """Return a short name for each filter and each buffer, such as `f1` and `b1`, in the order of the rules."""
     filters = {node: f"f{number}" for number, node in enumerate(plan.filters, start=1)}
     return filters, {node: f"b{number}" for number, node in enumerate(plan.buffers, start=1)}
 
 
 def users_of(plan: Plan) -> dict[Filter | Buffer, dict[str, None]]:
-    """The rules that use each filter and each buffer."""
+    """Return the names of the rules that use each filter and each buffer."""
     users: dict[Filter | Buffer, dict[str, None]] = defaultdict(dict)
     for rule in plan.rules:
         for filter in rule.filters:
@@ -84,42 +98,45 @@ def users_of(plan: Plan) -> dict[Filter | Buffer, dict[str, None]]:
 
 
 def filter_text(node: Filter) -> str:
-    """A filter as text: the type and its conditions."""
+    """Return a filter as text, which consists of its type and its conditions."""
     return f"{shown_type(node.type)}({', '.join(show(condition) for condition in node.conditions)})"
 
 
-def _title(rule: RulePlan, level: int) -> str:
+def _title(rule: RulePlan, stratum: int) -> str:
     emits = rule.rule.emits
-    return f"  {rule.rule.name}" + (f" → {emits}" if emits.name != rule.rule.name else "") + _at(level)
+    return f"  {rule.rule.name}" + (f" → {emits}" if emits.name != rule.rule.name else "") + _at(stratum)
 
 
-def _at(level: int) -> str:
-    return f", level {level}" if level else ""
+def _at(stratum: int) -> str:
+    return f", level {stratum}" if stratum else ""
 
 
 def window_text(window_us: int) -> str:
-    """A window as text; those of requests end with the last microsecond, so they are one longer than what was said."""
+    """Return the length of a window as text.
+
+    Windows of requests include their last microsecond. So they are stored one microsecond longer than written.
+    """
     return min(print_window(window_us), print_window(max(window_us - 1, 1)), key=len)
 
 
 def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str], statistics: Statistics) -> list[str]:
     lines: list[str] = []
-    if rule.clock is not None:
-        lines.append(f"    starts {shown_type(rule.clock.type)} for")
+    if rule.timer is not None:
+        lines.append(f"    starts {shown_type(rule.timer.type)} for")
     if rule.context is not None:
         lines += _in_context(rule, rule.context, filters)
-    elif rule.combining is not None:
-        lines += _combining(rule, rule.combining, filters, buffers)
+    elif rule.request_join is not None:
+        lines += _request_join(rule, rule.request_join, filters, buffers)
     elif rule.windowed is not None and rule.windowed.chained is not None:
         lines += _chained(rule, rule.windowed.chained, filters)
     else:
         lines.append(f"    for each {rule.names[0]} in {filters[rule.anchor]}")
-        lines += [f"      {text}" for text in _guards(rule, 0, buffers)]
-        for place, step in enumerate(rule.steps, start=1):
+        lines += [f"      {text}" for text in _role_conditions(rule, 0, buffers)]
+        for role_index, step in enumerate(rule.steps, start=1):
             policy = step.policy.value if step.count <= 1 else f"{step.count}-{step.policy}"
             consumed = ", consumed" if step.consumed else ""
-            lines.append(f"    {policy} {rule.names[place]} {_lookup(rule, step.lookup, buffers)}{consumed}")
-            lines += [f"      {text}" for text in _guards(rule, place, buffers)]
+            lines.append(f"    {policy} {rule.names[role_index]} {_lookup(rule, step.lookup, buffers)}{consumed}")
+            lines += [f"      {text}" for text in _role_conditions(rule, role_index, buffers)]
     if rule.windowed is not None:
         lines += _windowed(rule, rule.windowed)
     for name, _, value in rule.outputs:
@@ -135,11 +152,11 @@ def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str]
     elif rule.windowed is not None and not rule.windowed.looks_at_one:
         lines.append("    cannot be partitioned: its rows depend on all of its events")
     cost = rule_cost(rule, statistics)
-    many = rule.combining is None and any(step.policy == Policy.EACH for step in rule.steps)
+    many = rule.request_join is None and any(step.policy == Policy.EACH for step in rule.steps)
     if rule.windowed is not None and (any(rule.windowed.windows) or rule.windowed.chained is not None):
-        lines.append(f"    holds {held(rule, statistics):,.0f} events")
+        lines.append(f"    holds {window_events(rule, statistics):,.0f} events")
     elif rule.buffers:
-        lines.append(f"    looks back {window_text(rule.horizon_us)}")
+        lines.append(f"    looks back {window_text(rule.retention_us)}")
     else:
         lines.append("    looks at one event at a time")
     lines[-1] += f", {cost.candidates:,.1f} candidates/s" + (
@@ -148,8 +165,8 @@ def _rule(rule: RulePlan, filters: dict[Filter, str], buffers: dict[Buffer, str]
     return lines
 
 
-def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
-    """The window of a query, and what it makes of the events in it."""
+def _windowed(rule: RulePlan, windowed: QueryPlan) -> Iterable[str]:
+    """Describe the windows of a query, and the values that the query computes from their events."""
     for window in windowed.windows:
         if window is not None:
             size = print_window(window.size) if window.extent.timed else f"{window.size:,}"
@@ -171,10 +188,10 @@ def _windowed(rule: RulePlan, windowed: Windowed) -> Iterable[str]:
         yield f"    if {text}"
 
 
-def _chained(rule: RulePlan, chained: Chained, filters: dict[Filter, str]) -> Iterable[str]:
-    """The stages of an automaton, and where each leads."""
+def _chained(rule: RulePlan, chained: ChainAutomaton, filters: dict[Filter, str]) -> Iterable[str]:
+    """Describe the stages of an automaton and their next stages."""
     for number, stage in enumerate(chained.stages, start=1):
-        name = rule.names[stage.place] or ("nothing" if stage.absent else "several")
+        name = rule.names[stage.role_index] or ("nothing" if stage.absent else "several")
         text = f"    {number}: {name} in {filters[stage.filter]}"
         if stage.counts:
             text += f", {stage.least} to {'any number' if stage.most is None else stage.most}"
@@ -185,55 +202,55 @@ def _chained(rule: RulePlan, chained: Chained, filters: dict[Filter, str]) -> It
         if stage.partner is not None and stage.partner > number - 1:
             text += f", {'and' if stage.both else 'or'} {stage.partner + 1}"
         text += ", then a row" if stage.next is None else f", then {stage.next + 1}"
-        yield text + ("" if stage.again is None else f", and {stage.again + 1} anew")
+        yield text + ("" if stage.repeat_at is None else f", and a new run from {stage.repeat_at + 1}")
     within = "" if chained.within_us is None else f", within {print_window(chained.within_us)}"
     yield f"    {'every event counts' if chained.sequence else 'other events are skipped'}{within}"
 
 
-def _combining(
-    rule: RulePlan, combining: Combining, filters: dict[Filter, str], buffers: dict[Buffer, str]
+def _request_join(
+    rule: RulePlan, request_join: RequestJoin, filters: dict[Filter, str], buffers: dict[Buffer, str]
 ) -> Iterable[str]:
-    """One way in which a request is met: what arrives last, where the others are looked up, and their order."""
+    """Describe one variant of a request: the event that arrives last, the lookups, and the order of the events."""
     names = tuple(
-        f"{name}{rule.names[:place].count(name) + 1}" if rule.names.count(name) > 1 else name
-        for place, name in enumerate(rule.names)
+        f"{name}{rule.names[:role_index].count(name) + 1}" if rule.names.count(name) > 1 else name
+        for role_index, name in enumerate(rule.names)
     )
-    yield f"    {names[combining.anchor]} in {filters[rule.anchor]} arrives last"
+    yield f"    {names[request_join.anchor]} in {filters[rule.anchor]} arrives last"
     for step in rule.steps:
         lookup = step.lookup
         keys = zip(lookup.buffer.keys, lookup.keys, strict=True)
         tests = [f"{here.shown} = {show(there, names)}" for here, there in keys]
         tests += [show(condition, names) for condition in lookup.conditions]
-        yield f"    {names[lookup.place]} in {buffers[lookup.buffer]}" + "".join(f", {test}" for test in tests)
-    for left, right in combining.sequences:
+        yield f"    {names[lookup.role_index]} in {buffers[lookup.buffer]}" + "".join(f", {test}" for test in tests)
+    for left, right in request_join.sequences:
         yield f"    {', '.join(names[p] for p in left)} before {', '.join(names[p] for p in right)}"
 
 
-def _in_context(rule: RulePlan, context: Context, filters: dict[Filter, str]) -> Iterable[str]:
-    """A request in one of Snoop's contexts."""
+def _in_context(rule: RulePlan, context: SnoopContext, filters: dict[Filter, str]) -> Iterable[str]:
+    """Describe a request in one of Snoop's contexts."""
     events = ", ".join(f"{name} in {filters[one]}" for name, one in zip(rule.names, context.filters, strict=True))
     yield f"    {events}, combined as they come ({context.mode})"
     yield from (f"    {show(condition, rule.names)}" for condition in context.conditions)
 
 
-def _guards(rule: RulePlan, place: int, buffers: dict[Buffer, str]) -> Iterable[str]:
-    guards = rule.guards if place == 0 else rule.steps[place - 1].guards
-    for guard in guards:
-        lookup = _lookup(rule, guard.lookup, buffers)
-        if isinstance(guard, Reduction):
-            argument = f" of {show(guard.argument)}" if guard.argument is not None else ""
-            test = f", if {show(guard.test, rule.names)}" if guard.test is not None else ""
-            yield f"aggregate {guard.index + 1}: {guard.function}{argument} {lookup}{test}"
+def _role_conditions(rule: RulePlan, role_index: int, buffers: dict[Buffer, str]) -> Iterable[str]:
+    role_conditions = rule.role_conditions if role_index == 0 else rule.steps[role_index - 1].role_conditions
+    for role_condition in role_conditions:
+        lookup = _lookup(rule, role_condition.lookup, buffers)
+        if isinstance(role_condition, AggregateCondition):
+            argument = f" of {show(role_condition.argument)}" if role_condition.argument is not None else ""
+            test = f", if {show(role_condition.test, rule.names)}" if role_condition.test is not None else ""
+            yield f"aggregate {role_condition.index + 1}: {role_condition.function}{argument} {lookup}{test}"
         else:
             yield f"unless any {lookup}"
 
 
 def _lookup(rule: RulePlan, lookup: Lookup, buffers: dict[Buffer, str]) -> str:
-    reach = lookup.reach
-    if reach.window_us is not None:
-        where = f"within {print_window(reach.window_us)} before {rule.names[reach.end]}"
+    bounds = lookup.bounds
+    if bounds.window_us is not None:
+        where = f"within {print_window(bounds.window_us)} before {rule.names[bounds.end]}"
     else:
-        where = f"between {rule.names[reach.start or 0]} and {rule.names[reach.end]}"
+        where = f"between {rule.names[bounds.start or 0]} and {rule.names[bounds.end]}"
     key = "".join(
         f", {here.shown} = {show(there, rule.names)}"
         for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True)
@@ -257,7 +274,7 @@ def _count(number: int, noun: str) -> str:
 
 
 NODES_SHOWN = 60
-"""How many nodes of a column are drawn; the rest is counted."""
+"""The maximum number of nodes in a column of the picture. Further nodes are only counted."""
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN, HEAD = 190, 34, 70, 14, 20, 50
 COLUMNS = ("event types", "filters", "buffers", "rules", "composite types")
@@ -270,8 +287,10 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What there is to draw: by column, nodes with title and detail; links (column, node, column, node); what is shared
-    by several rules.
+    """The content of a picture of an operator graph.
+
+    `labels` has the title and the detail of each node, for each column. A link is (column, node, column, node).
+    `shared` are the nodes that several rules use.
     """
 
     labels: list[dict[object, tuple[str, str]]]
@@ -280,12 +299,12 @@ class Outline:
 
 
 def picture(plan: Plan) -> str:
-    """The graph as an SVG document."""
+    """Return a picture of the operator graph of `plan` as an SVG document."""
     return _draw(outline(plan))
 
 
 def outline(plan: Plan) -> Outline:
-    """The graph as nodes and links."""
+    """Return the nodes and links of the operator graph of `plan`."""
     filters, buffers = names(plan)
     users = users_of(plan)
     labels: list[dict[object, tuple[str, str]]] = [{}, {}, {}, {}, {}]
@@ -293,7 +312,7 @@ def outline(plan: Plan) -> Outline:
     for type in plan.columns:
         if type not in plan.defined:
             labels[0][type] = (type, ", ".join(map(shown_name, sorted(plan.columns[type]))))
-    ticking = {clock.type for rule in plan.rules for clock in rule.clocks}
+    ticking = {timer.type for rule in plan.rules for timer in rule.timers}
     labels[0] |= {type: (shown_type(type), "timer") for type in sorted(ticking)}
     for node, name in filters.items():
         labels[1][node] = (name, filter_text(node))
@@ -305,7 +324,7 @@ def outline(plan: Plan) -> Outline:
     for rule in plan.rules:
         key, emits = ("rule", rule.rule.name), rule.emits.name
         roles = rule.names if rule.context else rule.names[: len(rule.steps) + 1]
-        if rule.clock is None:
+        if rule.timer is None:
             labels[3].setdefault(key, (rule.rule.name, ", ".join(roles)))
         labels[4][emits] = (shown_type(emits), ", ".join(name for name, _ in rule.emits.attributes))
         links.append((1, rule.anchor, 3, key))
@@ -317,14 +336,14 @@ def outline(plan: Plan) -> Outline:
 
 def _draw(outline: Outline) -> str:
     labels, links, shared = outline.labels, outline.links, outline.shared
-    place: dict[tuple[int, object], tuple[int, int]] = {}
+    positions: dict[tuple[int, object], tuple[int, int]] = {}
     boxes: list[str] = []
     for column, nodes in enumerate(labels):
         x = MARGIN + column * (WIDTH + GAP_X)
         boxes.append(f'<text class="head" x="{x}" y="{MARGIN + 8}">{COLUMNS[column]}</text>')
         for row, (node, (title, detail)) in enumerate(list(nodes.items())[:NODES_SHOWN]):
             y = HEAD + row * (HEIGHT + GAP_Y)
-            place[column, node] = (x, y)
+            positions[column, node] = (x, y)
             bold = ' class="shared"' if node in shared else ""
             boxes.append(
                 f'<g><title>{escape(title)}: {escape(detail)}</title><rect{bold} x="{x}" y="{y}" width="{WIDTH}" '
@@ -335,9 +354,9 @@ def _draw(outline: Outline) -> str:
             y = HEAD + NODES_SHOWN * (HEIGHT + GAP_Y)
             boxes.append(f'<text class="small" x="{x}" y="{y + 10}">and {len(nodes) - NODES_SHOWN:,} more</text>')
     lines = [
-        _line(place[source, a], place[target, b], backwards=source > target)
+        _line(positions[source, a], positions[target, b], backwards=source > target)
         for source, a, target, b in links
-        if (source, a) in place and (target, b) in place
+        if (source, a) in positions and (target, b) in positions
     ]
     rows = min(NODES_SHOWN + 1, max(len(nodes) for nodes in labels))
     width = 2 * MARGIN + 5 * WIDTH + 4 * GAP_X

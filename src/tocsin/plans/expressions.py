@@ -1,8 +1,8 @@
-"""Typed expressions over the events of one match.
+"""Represent expressions over the events of one match, with the kinds of their values.
 
-A match is a row of *places*: the anchor is place 0, the selected roles follow, then one place for each negated or
-aggregated pattern. Operands are put in canonical order as nodes are made (`5 < v` becomes `v > 5`, `b = a` becomes `a
-= b`), so that equal meanings are equal nodes.
+An expression names each event by a *role index*. The anchor (the event that completes a match) has index 0. The
+selected roles follow, and then each negated or aggregated pattern. `comparison` and `commuted` put operands in a
+canonical order (`5 < v` becomes `v > 5`, `b = a` becomes `a = b`), so that expressions with equal meanings are equal.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ from tocsin.events.types import ID, SEQ, TS, Kind, shown_name
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An attribute of the event at a place. A kind of None is not known yet: no such event has been seen."""
+    """An attribute of the event with the role index `role_index`.
 
-    place: int
+    The kind is None if it is not known yet, because no event with this attribute has arrived.
+    """
+
+    role_index: int
     attribute: str
-    """Its name; of a header field, that of `FIELDS`."""
+    """The name of the attribute, or the name of a header field in `FIELDS`."""
     kind: Kind | None
 
     @property
     def is_own(self) -> bool:
-        """Whether it is an attribute of the event, and not a header field."""
+        """Whether the field is an attribute of the event, and not a header field."""
         return self.attribute not in (TS, SEQ, ID)
 
     @property
     def shown(self) -> str:
-        """Its name as people see it."""
+        """The name of the field that users see."""
         return shown_name(self.attribute)
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The value of the rule's aggregate of that number."""
+    """The value of the aggregate with the number `index` in its rule."""
 
     index: int
     kind: Kind | None
@@ -49,7 +52,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An operator over operands of one kind. Operators: `+ - * / negative double = != < <= > >= and or not`."""
+    """An operator applied to operands. The result has the kind `kind`.
+
+    The operators are `+ - * / negative double = != < <= > >= and or not`.
+    """
 
     operator: str
     operands: tuple[Typed, ...]
@@ -64,7 +70,7 @@ COMMUTATIVE = frozenset(("+", "*", "and", "or", "=", "!="))
 
 
 def leaves(expression: Typed) -> Iterator[Field | Computed | Constant]:
-    """The operands at the bottom, from left to right."""
+    """Yield the fields, aggregates and constants of an expression, from left to right."""
     waiting = [expression]
     while waiting:
         node = waiting.pop()
@@ -75,9 +81,9 @@ def leaves(expression: Typed) -> Iterator[Field | Computed | Constant]:
 
 
 def show(expression: Typed, names: tuple[str, ...] = ()) -> str:
-    """An expression as text; `names` are what the places are called, the place itself is left out where it has none."""
+    """Return an expression as text. `names` are the names of roles by role index; missing names are omitted."""
     if isinstance(expression, Field):
-        name = names[expression.place] if expression.place < len(names) else ""
+        name = names[expression.role_index] if expression.role_index < len(names) else ""
         return f"{name}.{expression.shown}" if name else expression.shown
     if isinstance(expression, Computed):
         return f"aggregate {expression.index + 1}"
@@ -99,7 +105,10 @@ def show(expression: Typed, names: tuple[str, ...] = ()) -> str:
 
 
 def comparison(operator: str, left: Typed, right: Typed) -> Typed:
-    """A comparison with its operands in canonical order: a constant on the right, else by place and text."""
+    """Return a comparison whose operands are in canonical order.
+
+    A constant is on the right. Two constants, or two other operands, are sorted by `order`.
+    """
     if isinstance(left, Constant) != isinstance(right, Constant):
         swap = isinstance(left, Constant)
     else:
@@ -110,7 +119,10 @@ def comparison(operator: str, left: Typed, right: Typed) -> Typed:
 
 
 def commuted(operator: str, operands: tuple[Typed, ...], kind: Kind | None) -> Typed:
-    """`and`, `or`, `+` and `*` with operands in canonical order; logic is flattened and loses its repetitions."""
+    """Return the `and`, `or`, `+` or `*` of `operands`, sorted by `order`.
+
+    For `and` and `or`, nested operands of the same operator are flattened, and duplicates are removed.
+    """
     if operator in ("and", "or"):
         flat: dict[Typed, None] = {}
         for operand in operands:
@@ -123,48 +135,51 @@ def commuted(operator: str, operands: tuple[Typed, ...], kind: Kind | None) -> T
 
 
 def order(expression: Typed) -> str:
-    """What the canonical order goes by: the `repr`, which the dataclass itself takes twice as long to make."""
+    """Return the sort key of an expression in the canonical order. It equals the `repr`, but takes half the time."""
     if isinstance(expression, Apply):
         inner = ", ".join(map(order, expression.operands))
         inner += "," if len(expression.operands) == 1 else ""
         return f"Apply(operator={expression.operator!r}, operands=({inner}), kind={_KINDS[expression.kind]})"
     if isinstance(expression, Field):
         kind = _KINDS[expression.kind]
-        return f"Field(place={expression.place!r}, attribute={expression.attribute!r}, kind={kind})"
+        return f"Field(role_index={expression.role_index!r}, attribute={expression.attribute!r}, kind={kind})"
     if isinstance(expression, Constant):
         return f"Constant(value={expression.value!r}, kind={_KINDS[expression.kind]})"
     return repr(expression)
 
 
 def ordered(expressions: Iterable[Typed]) -> tuple[Typed, ...]:
-    """The expressions in canonical order, each once."""
-    found = {order(expression): expression for expression in expressions}
-    return tuple(found[key] for key in sorted(found))
+    """Return the distinct expressions in canonical order."""
+    by_key = {order(expression): expression for expression in expressions}
+    return tuple(by_key[key] for key in sorted(by_key))
 
 
-def moved(expression: Typed, place: int) -> Typed:
-    """The expression about one place: all of its fields are there."""
+def at_role(expression: Typed, role_index: int) -> Typed:
+    """Return a copy of `expression` in which all fields have the role index `role_index`."""
     if isinstance(expression, Field):
-        return Field(place, expression.attribute, expression.kind)
+        return Field(role_index, expression.attribute, expression.kind)
     if isinstance(expression, Apply):
-        operands = tuple(moved(operand, place) for operand in expression.operands)
+        operands = tuple(at_role(operand, role_index) for operand in expression.operands)
         if len(operands) == 2 and expression.kind == Kind.BOOL and expression.operator not in ("and", "or"):
             return comparison(expression.operator, *operands)
         return Apply(expression.operator, operands, expression.kind)
     return expression
 
 
-def places_in(expression: Typed) -> set[int]:
-    """The places that an expression speaks of."""
-    return {leaf.place for leaf in leaves(expression) if isinstance(leaf, Field)}
+def roles_in(expression: Typed) -> set[int]:
+    """Return the role indexes of all fields in an expression."""
+    return {leaf.role_index for leaf in leaves(expression) if isinstance(leaf, Field)}
 
 
 def equal_fields(test: Typed) -> tuple[Field, Field] | None:
-    """The attributes of two events whose words are the same if, and only if, the test holds."""
+    """Return the two attributes that `test` compares, if it is an equality of attributes of two events.
+
+    Return None for other tests, and if equal values may be stored differently because their kinds differ.
+    """
     if not isinstance(test, Apply) or test.operator != "=":
         return None
     one, other = test.operands
-    if not isinstance(one, Field) or not isinstance(other, Field) or one.place == other.place:
+    if not isinstance(one, Field) or not isinstance(other, Field) or one.role_index == other.role_index:
         return None
     integral = all(field.kind is not None and field.kind.integral for field in (one, other))
     alike = integral or (one.kind == other.kind and one.kind is not None)

@@ -1,7 +1,8 @@
-"""By what can a rule be partitioned? By attributes that equality joins over all of its events.
+"""Find the keys by which the events of rules can be partitioned.
 
-If every event that a rule looks at carries one and the same value, somewhere, then events with different values never
-meet in a match: they can be kept apart, and each part detected by itself.
+A *key* of a rule is one attribute of each of its events, if the conditions of the rule require that these attributes
+are equal. Then events with different values of the key are never in the same match, so each value of the key can be
+processed in a separate partition.
 """
 
 from __future__ import annotations
@@ -12,55 +13,61 @@ from dataclasses import dataclass
 from tocsin.events.types import FIELDS
 from tocsin.language.siddhi.ast import Extent
 from tocsin.plans.expressions import Field
-from tocsin.plans.rules import RulePlan, Windowed
+from tocsin.plans.rules import QueryPlan, RulePlan
 
-Joint = tuple[int, str]
-"""A place and an attribute there."""
+RoleAttribute = tuple[int, str]
+"""A role index and an attribute of that role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """For each place of a rule the attribute that carries the key, and the composite's own attributes that do."""
+    """A key of a rule.
+
+    `attributes` has the attribute with the key for each role. `outputs` are the attributes of the composite event that
+    have the value of the key.
+    """
 
     attributes: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 def keys(plan: RulePlan) -> tuple[Key, ...]:
-    """All ways to partition a rule, in the order in which its anchor's attributes are first used.
+    """Return all keys of a rule, a request or a query.
 
-    A consumed or chosen event is still found within its part, since all candidates for a place carry the key.
+    A key does not change which events are selected or consumed, because all candidates for a role have the same value
+    of the key.
     """
     if plan.context is not None:
-        return ()  # what operators combine does not depend on any attribute
+        return ()  # a context combines events regardless of their attributes
     if plan.windowed is not None:
         return _grouped(plan, plan.windowed)
-    links: list[tuple[Joint, Joint]] = []
+    links: list[tuple[RoleAttribute, RoleAttribute]] = []
     for lookup in plan.lookups:
         for here, there in zip(lookup.buffer.keys, lookup.keys, strict=True):
             if not isinstance(there, Field) or there.kind != here.kind:
                 continue
             if here.is_own and there.is_own:
-                links.append(((lookup.place, here.attribute), (there.place, there.attribute)))
-    found: list[Key] = []
-    for members in classes(links):
+                links.append(((lookup.role_index, here.attribute), (there.role_index, there.attribute)))
+    keys_of_rule: list[Key] = []
+    for members in equality_classes(links):
         attributes = [
-            min((name for place, name in members if place == p), default=None) for p in range(len(plan.types))
+            min((name for role_index, name in members if role_index == p), default=None) for p in range(len(plan.types))
         ]
         if all(name is not None for name in attributes):
             outputs = tuple(
                 name
                 for name, _, value in plan.outputs
-                if isinstance(value, Field) and (value.place, value.attribute) in members
+                if isinstance(value, Field) and (value.role_index, value.attribute) in members
             )
-            found.append(Key(tuple(name for name in attributes if name is not None), outputs))
-    return tuple(found)
+            keys_of_rule.append(Key(tuple(name for name in attributes if name is not None), outputs))
+    return tuple(keys_of_rule)
 
 
 def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None) -> Mapping[str, str] | None:
-    """One attribute for each event type by which rules that feed each other can be partitioned, if there is one.
+    """Return a key that all rules in `plans` have in common, as one attribute for each event type; None if none exists.
 
-    `given`: the attributes of types for which that is settled.
+    The rules may use the composite events of other rules in `plans`. `given` has the attributes of types whose key is
+    already chosen.
     """
     chosen: dict[str, str] = dict(given or {})
 
@@ -91,14 +98,18 @@ def common_key(plans: Iterable[RulePlan], given: Mapping[str, str] | None = None
 
 
 def _looks_at_one(plan: RulePlan) -> bool:
-    """Whether it answers each event by itself."""
+    """Return whether a rule evaluates each event independently of other events."""
     if plan.windowed is not None:
         return plan.windowed.looks_at_one
     return len(plan.types) == 1 and plan.context is None
 
 
 def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
-    """A rule of one event can be partitioned by any of its attributes that it hands on, or as the others want."""
+    """Return the keys of a rule that evaluates each event independently.
+
+    Any attribute can be a key of such a rule. If `chosen` has an attribute for the type of the event, this attribute is
+    the only key; else the keys are the attributes that the rule emits.
+    """
     outputs = [(value.attribute, name) for name, _, value in plan.outputs if isinstance(value, Field)]
     names = {attribute: name for attribute, name in outputs if attribute not in FIELDS.values()}
     wanted = chosen.get(plan.types[0])
@@ -107,10 +118,11 @@ def _alone(plan: RulePlan, chosen: Mapping[str, str]) -> tuple[Key, ...]:
     return tuple(Key((source,), (name,)) for source, name in names.items())
 
 
-def _grouped(plan: RulePlan, windowed: Windowed) -> tuple[Key, ...]:
-    """A query whose window is one of time can be partitioned by what it groups by, if time alone brings no rows, as
-    these are numbered over all groups. A window that counts events, and a batch, which begins with the first event,
-    depend on all of them.
+def _grouped(plan: RulePlan, windowed: QueryPlan) -> tuple[Key, ...]:
+    """Return the keys of a query, which are its grouping attributes.
+
+    A query has no keys if it emits expired rows, because these are numbered over all groups. It also has none if its
+    window is not a sliding time window, because other windows depend on the events of all groups.
     """
     window = windowed.window
     if windowed.expired or window is None or window.extent != Extent.TIME:
@@ -120,16 +132,16 @@ def _grouped(plan: RulePlan, windowed: Windowed) -> tuple[Key, ...]:
     return tuple(Key((key,), tuple(name for source, name in outputs if source == key)) for key in names)
 
 
-def classes(links: Iterable[tuple[Joint, Joint]]) -> list[set[Joint]]:
-    """What equalities make one value, also by way of others."""
-    found: list[set[Joint]] = []
+def equality_classes(links: Iterable[tuple[RoleAttribute, RoleAttribute]]) -> list[set[RoleAttribute]]:
+    """Return the equivalence classes of attributes, where `links` are pairs of attributes that must be equal."""
+    groups: list[set[RoleAttribute]] = []
     for one, other in links:
         joined = {one, other}
         rest = []
-        for members in found:
+        for members in groups:
             if members & joined:
                 joined |= members
             else:
                 rest.append(members)
-        found = [*rest, joined]
-    return sorted(found, key=min)
+        groups = [*rest, joined]
+    return sorted(groups, key=min)

@@ -1,16 +1,20 @@
-"""Of what is a query that moves made? Its operator tree: a rule for each path from what is delivered to primary events,
-or an operator of the window model.
+"""Plan moving queries (*interests*): their operator trees, their rules over ranges, and the geometry of ranges.
+
+A moving query evaluates rules on the events around a moving *focal object*. A *range* is the region around the object
+while the object is at one position.
+
+The operator tree of a query has a rule, or an operator of the window model, for each path from a type that the query
+delivers to primary events:
 
     delivery ◄─ rule ◄─ rule ◄─ primary events of the range
 
-`ranged` writes its rules so that many ranges run side by side in one detector: each event comes once for each range
-that it lies in, with the range's number, and all events of a match have the same number.
+`ranged` rewrites the rules so that one detector can evaluate many ranges. Each event is given to the detector once for
+each range that contains it, with the number of the range. All events of a match must have the same number.
 
-Where is a range, and what lies in it? Shapes laid around a place, on a plane or on the Earth.
-
-On the Earth a shape is laid on a flat map of the surroundings of its focal object: degrees times the length of a degree
-there. At 50° north, distances from the object on that map are right to a centimetre at 500 m, to 4 m at 10 km. Circles
-are great circles (haversine) on a sphere of the Earth's mean radius. Borders belong to a region.
+A `Region` is a shape around a centre, on a plane or on the Earth. On the Earth, a shape is mapped to a plane around its
+centre, by multiplying degrees with the length of a degree at the centre. At 50° north, distances from the centre on
+this plane are exact to a centimetre at 500 m, and to 4 m at 10 km. Circles use great-circle distances (haversine) on a
+sphere of the Earth's mean radius. A region includes its border.
 """
 
 from __future__ import annotations
@@ -39,16 +43,16 @@ from tocsin.language.syntax.ast import (
 
 EARTH_RADIUS_M = 6_371_008.8
 DEGREE_M = math.radians(EARTH_RADIUS_M)
-"""The length of a degree of latitude."""
+"""The length of a degree of latitude in metres."""
 
-Place = tuple[float, float]
-"""East and north: metres on a plane, or longitude and latitude."""
+Coordinates = tuple[float, float]
+"""The coordinates of a point to the east and to the north: metres on a plane, or longitude and latitude."""
 Box = tuple[float, float, float, float]
-"""West, south, east, north."""
+"""A box, given by the coordinates of its west, south, east and north sides."""
 
 
-def place_of(attributes: Mapping[str, Value], space: Space) -> Place | None:
-    """Where an event is; None if it does not say, or says what is no place."""
+def coordinates_of(attributes: Mapping[str, Value], space: Space) -> Coordinates | None:
+    """Return the coordinates in the attributes of an event; None if they are missing or invalid."""
     east, north = (attributes.get(name) for name in space.coordinates)
     if isinstance(east, bool) or isinstance(north, bool):
         return None
@@ -59,8 +63,8 @@ def place_of(attributes: Mapping[str, Value], space: Space) -> Place | None:
     return float(east), float(north)
 
 
-def distance_m(one: Place, two: Place, space: Space) -> float:
-    """How far two places are from each other.
+def distance_m(one: Coordinates, two: Coordinates, space: Space) -> float:
+    """Return the distance between two points in metres.
 
     >>> distance_m((0, 0), (3, 4), Space.PLANE)
     5.0
@@ -78,40 +82,40 @@ def distance_m(one: Place, two: Place, space: Space) -> float:
 
 @dataclass(frozen=True)
 class Region:
-    """A shape around a place."""
+    """A region, which is a shape around a centre."""
 
     shape: Shape
-    centre: Place
+    centre: Coordinates
     space: Space = Space.PLANE
 
-    def contains(self, place: Place) -> bool:
-        """Whether a place lies in the region or on its border.
+    def contains(self, point: Coordinates) -> bool:
+        """Return whether `point` is in the region or on its border.
 
         >>> Region(Rectangle(10, 4), (100, 100)).contains((105, 102))
         True
         """
         if isinstance(self.shape, Circle):
-            return distance_m(self.centre, place, self.space) <= self.shape.radius_m
-        east, north = self.offset(place)
+            return distance_m(self.centre, point, self.space) <= self.shape.radius_m
+        east, north = self.offset(point)
         if isinstance(self.shape, Rectangle):
             return 2 * abs(east) <= self.shape.width_m and 2 * abs(north) <= self.shape.height_m
         return _inside(self.shape, east, north)
 
-    def offset(self, place: Place) -> Place:
-        """How far to the east and to the north of the centre a place is, in metres."""
-        east, north = place[0] - self.centre[0], place[1] - self.centre[1]
+    def offset(self, point: Coordinates) -> Coordinates:
+        """Return how far `point` is to the east and to the north of the centre, in metres."""
+        east, north = point[0] - self.centre[0], point[1] - self.centre[1]
         if self.space is Space.PLANE:
             return east, north
-        return _turned(east) * DEGREE_M * self._shrinking, north * DEGREE_M
+        return _wrap_longitude(east) * DEGREE_M * self._shrinking, north * DEGREE_M
 
     @cached_property
     def boxes(self) -> tuple[Box, ...]:
-        """Boxes, in the coordinates of places, that hold all of the region: two where it crosses longitude 180."""
+        """The boxes that cover the region, in the coordinates of events: two boxes if it crosses longitude 180."""
         west, south, east, north = self._extent
         x, y = self.centre
         if self.space is Space.PLANE:
             return ((x + west, y + south, x + east, y + north),)
-        # A circle of haversines reaches a little beyond one of the flat map, and rounding must leave nothing out.
+        # A great circle extends a little beyond a circle on the plane, and rounding must not lose points.
         slack = 1.01
         low = max(-90.0, y + south * slack / DEGREE_M)
         high = min(90.0, y + north * slack / DEGREE_M)
@@ -129,8 +133,8 @@ class Region:
         return ((left, low, right, high),)
 
     @cached_property
-    def outline(self) -> tuple[Place, ...]:
-        """Corners on a plane, for pictures; a circle has 48."""
+    def outline(self) -> tuple[Coordinates, ...]:
+        """The corners of the region on a plane, for pictures. A circle is approximated by 48 corners."""
         match self.shape:
             case Rectangle(width, height):
                 offsets = tuple((a * width / 2, b * height / 2) for a, b in ((-1, -1), (1, -1), (1, 1), (-1, 1)))
@@ -157,13 +161,17 @@ class Region:
         return max(math.cos(math.radians(self.centre[1])), 1e-9)
 
 
-def _turned(degrees: float) -> float:
-    """A difference of longitudes the short way round."""
+def _wrap_longitude(degrees: float) -> float:
+    """Convert a difference of longitudes to the equal difference between -180 and 180 degrees."""
     return (degrees + 180.0) % 360.0 - 180.0 if abs(degrees) > 180 else degrees
 
 
 def _inside(polygon: Polygon, east: float, north: float) -> bool:
-    """Whether a ray to the east crosses an odd number of sides, or the point lies on one."""
+    """Return whether a point is in `polygon` or on one of its sides.
+
+    `east` and `north` are the offsets of the point from the centre, in metres. The point is inside if a ray from it to
+    the east crosses an odd number of sides.
+    """
     corners = polygon.corners_m
     odd = False
     for (ax, ay), (bx, by) in zip(corners, (*corners[1:], corners[0]), strict=True):
@@ -176,12 +184,12 @@ def _inside(polygon: Polygon, east: float, north: float) -> bool:
 
 
 Cell = tuple[int, int]
-"""Column and row."""
+"""The column and the row of a cell."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A box cut into cells. What lies outside belongs to the nearest cell at the edge, so that every place has one.
+    """A grid of cells in a box. A point outside the box belongs to the nearest cell, so every point has a cell.
 
     >>> grid = Grid((0, 0, 100, 100), 4, 4)
     >>> grid.cell((30, 99)), grid.cell((-5, 1000))
@@ -192,76 +200,79 @@ class Grid:
     columns: int
     rows: int
 
-    def cell(self, place: Place) -> Cell:
-        """The cell of a place."""
+    def cell(self, point: Coordinates) -> Cell:
+        """Return the cell to which `point` belongs."""
         west, south, east, north = self.box
-        column = math.floor((place[0] - west) / (east - west) * self.columns)
-        row = math.floor((place[1] - south) / (north - south) * self.rows)
+        column = math.floor((point[0] - west) / (east - west) * self.columns)
+        row = math.floor((point[1] - south) / (north - south) * self.rows)
         return min(max(column, 0), self.columns - 1), min(max(row, 0), self.rows - 1)
 
     def cells(self, region: Region) -> Iterator[Cell]:
-        """Every cell that can hold a place of the region, each once, in order."""
-        found = set()
+        """Yield the cells that can contain points of `region`, in order and without duplicates."""
+        cells = set()
         for west, south, east, north in region.boxes:
             low, high = self.cell((west, south)), self.cell((east, north))
-            found |= {(c, r) for c in range(low[0], high[0] + 1) for r in range(low[1], high[1] + 1)}
-        yield from sorted(found)
+            cells |= {(c, r) for c in range(low[0], high[0] + 1) for r in range(low[1], high[1] + 1)}
+        yield from sorted(cells)
 
 
 RANGE = "\0range"
-"""The attribute of events and composite events with the number of the range."""
+"""The attribute with the number of the range, in primary and composite events."""
 AGE = "\0age"
-"""How much later than the first moment of the range's lifetime they are, where it matters from when on a rule sees."""
+"""The attribute with the time since the start of the range's lifetime, for queries that consume."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A rule or operator of the window model at one place of the tree, or the delivery at its root, which has none."""
+    """A node of the operator tree of a query: a rule, or an operator of the window model.
+
+    The root of the tree is the delivery of the query, which has no rule.
+    """
 
     key: str
-    """The path from the root: unique in a query."""
+    """The path from the root to the operator, which is unique in a query."""
     rule: Rule | WindowOperator | None
     children: tuple[Operator, ...]
     sources: tuple[str, ...]
-    """The types of primary events that it sees."""
+    """The types of primary events that the operator reads."""
 
     def walk(self) -> Iterator[Operator]:
-        """It and all below it."""
+        """Yield this operator and all of its descendants."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     @cached_property
     def restriction_us(self) -> int:
-        """The restriction window: the longest of `reaches_us`."""
+        """The length of the restriction window, which is the largest value of `lookback_us`, in microseconds."""
         if isinstance(self.rule, WindowOperator):
             return self.rule.restriction_us
-        return max(1, *self.reaches_us.values()) if self.rule else 0
+        return max(1, *self.lookback_us.values()) if self.rule else 0
 
     @cached_property
-    def reaches_us(self) -> Mapping[str, int]:
-        """How far behind its anchor it looks for events of each type."""
+    def lookback_us(self) -> Mapping[str, int]:
+        """How much older than the anchor an event of a match can be, in microseconds, by type of the event."""
         assert self.rule is not None
         if isinstance(self.rule, WindowOperator):
             return dict.fromkeys(self.rule.uses, self.rule.restriction_us)
         back = {self.rule.anchor.role: 0}
-        reaches = {self.rule.anchor.type: 0}
+        lookbacks = {self.rule.anchor.type: 0}
         for clause in self.rule.clauses:
             scope = clause.scope
-            reach = back[scope.origin] + scope.window_us if isinstance(scope, Within) else back[scope.start]
+            lookback = back[scope.origin] + scope.window_us if isinstance(scope, Within) else back[scope.start]
             if isinstance(clause, Selection):
-                back[clause.pattern.role] = reach
-            reaches[clause.pattern.type] = max(reach, reaches.get(clause.pattern.type, 0))
-        return reaches
+                back[clause.pattern.role] = lookback
+            lookbacks[clause.pattern.type] = max(lookback, lookbacks.get(clause.pattern.type, 0))
+        return lookbacks
 
     @cached_property
     def windows_us(self) -> int:
-        """The longest sum of restriction windows from here down to a source."""
+        """The largest sum of restriction windows (µs) on a path from this operator to its sources."""
         return self.restriction_us + max((child.windows_us for child in self.children), default=0)
 
     @cached_property
     def preserves_locality(self) -> bool:
-        """Whether more input never means that something is not found: `each` selections all the way down."""
+        """Whether additional events never remove matches, because all rules in this subtree use only `each`."""
         if isinstance(self.rule, WindowOperator):
             return False
         clauses = self.rule.clauses if self.rule else ()
@@ -274,7 +285,7 @@ class Operator:
 
 
 def tree(interest: Interest) -> Operator:
-    """The operators of a query: its delivery, and under it a rule for each path."""
+    """Return the root of the operator tree of a query."""
 
     def of_types(types: Iterable[str], path: str) -> tuple[Operator, ...]:
         return tuple(of_rule(rule, path) for type in types for rule in interest.parts if rule.emits.name == type)
@@ -288,56 +299,62 @@ def tree(interest: Interest) -> Operator:
     return Operator(interest.name, None, of_types(interest.delivers, interest.name), ())
 
 
-def reaches_us(root: Operator) -> dict[str, int]:
-    """How far behind the first moment of what is delivered each type of primary events is needed: refined points."""
-    found: dict[str, int] = {}
+def lookback_us(root: Operator) -> dict[str, int]:
+    """Return how long before the first delivered event (µs) primary events are needed, by type.
+
+    These are the refined starting points of operators.
+    """
+    lookbacks: dict[str, int] = {}
 
     def visit(operator: Operator, back: int) -> None:
-        for type, reach in operator.reaches_us.items():
-            needed = back + reach if back else max(1, reach)
+        for type, lookback in operator.lookback_us.items():
+            needed = back + lookback if back else max(1, lookback)
             if type in operator.sources:
-                found[type] = max(needed, found.get(type, 0))
+                lookbacks[type] = max(needed, lookbacks.get(type, 0))
             for child in operator.children:
                 if child.rule is not None and child.rule.emits.name == type:
                     visit(child, needed)
 
     for child in root.children:
         visit(child, 0)
-    return found
+    return lookbacks
 
 
 def shared(interests: Iterable[Interest]) -> dict[Interest, tuple[str, ...]]:
-    """Queries of which one can do the work for others: these names follow the same object in the same way."""
-    found: dict[Interest, list[str]] = {}
+    """Group queries that differ only in their name.
+
+    Return the first query of each group, with the names of the other queries in the group.
+    """
+    groups: dict[Interest, list[str]] = {}
     first: dict[Interest, Interest] = {}
     for interest in interests:
         one = first.setdefault(replace(interest, name=""), interest)
-        found.setdefault(one, [])
+        groups.setdefault(one, [])
         if one is not interest:
-            found[one].append(interest.name)
-    return {one: tuple(names) for one, names in found.items()}
+            groups[one].append(interest.name)
+    return {one: tuple(names) for one, names in groups.items()}
 
 
 def is_exact(interest: Interest) -> bool:
-    """Whether answers depend on where operators start, so that points are not refined and all start anew."""
+    """Return whether the starting points of operators must not be refined, because matches depend on them."""
     return interest.consumes
 
 
 def is_strong(interest: Interest) -> bool:
-    """Whether ranges start at quiet points."""
+    """Return whether the ranges of a query must start at quiescent points (strong semantics)."""
     return interest.consumes and interest.semantics is Semantics.STRONG
 
 
 def ranged(interest: Interest) -> tuple[Rule, ...]:
-    """The rules of a query, for events that have the number of their range.
+    """Return the rules of a query, rewritten for events that have the number of their range.
 
-    Where rules consume, it matters from when on each sees events: then each operator of the tree is a rule of its own,
-    that sees no more than its restriction windows reach. The types that it defines say whose they are.
+    If rules consume, matches depend on the first event that each operator reads. So each operator of the tree becomes
+    a separate rule with types of its own, which reads only the events in its restriction windows.
     """
     if not interest.consumes:
         return tuple(_ranged(rule, rule.name, rule.emits.name, {}, ()) for rule in interest.rules)
     root = tree(interest)
-    found: list[Rule] = []
+    rules: list[Rule] = []
 
     def visit(operator: Operator, parent: Operator, reach_us: int) -> None:
         rule = operator.rule
@@ -350,17 +367,17 @@ def ranged(interest: Interest) -> tuple[Rule, ...]:
             if child.rule
         }
         emits = f"{rule.emits.name}{WITHIN}{parent.key}"
-        found.append(_ranged(rule, f"{rule.name}{WITHIN}{operator.key}", emits, own, (seen,)))
+        rules.append(_ranged(rule, f"{rule.name}{WITHIN}{operator.key}", emits, own, (seen,)))
         for child in operator.children:
             visit(child, operator, reach_us)
 
     for child in root.children:
         visit(child, root, 0)
-    return tuple(found)
+    return tuple(rules)
 
 
 def delivered(interest: Interest) -> tuple[str, ...]:
-    """The types that a query delivers, as `ranged` calls them."""
+    """Return the types that a query delivers, by their names in the rules from `ranged`."""
     return tuple(f"{name}{WITHIN}{interest.name}" if interest.consumes else name for name in interest.delivers)
 
 

@@ -1,14 +1,17 @@
-"""Which aggregates can be worked out where the events are? Those that look back from the anchor, and at nothing else.
+"""Compute aggregates in the network, and split them from the rules that use them.
 
     45 < $t = Avg(Temp(area=$a).value within 5 min from Smoke)       Smoke(…, 45 < tally0, tally0 = $t)
 
-The anchor then asks every site for its share: number, exact sum, least and largest value of the events in the scope.
-Shares are added up on the way, so one number goes over each link instead of the events, and the anchor is tested as if
-the aggregate were an attribute of it. Sums are integers (of the smallest double's size), so the result does not
-depend on how the events are spread: it is rounded once, as it is at one place.
+For each anchor, every site computes the count, the exact sum, the minimum and the maximum of its events in the scope of
+the aggregate. Processors merge these *partial results* on the way to the processor of the anchor, so each link carries
+one partial result instead of the events. Then the anchor is tested as if the aggregate were one of its attributes.
 
-It must be `Count` or have a test: an aggregate over nothing is null, which no test lets pass, while a parameter that is
-only bound to it would let the match stand.
+Sums are integer multiples of the smallest double. So the result is rounded only once, and does not depend on how events
+are distributed over sites.
+
+The scope must end at the anchor and must not depend on other events. The aggregate must be `Count` or have a test. The
+reason is that an aggregate over no events is null. Null fails every test, but a parameter that is bound to null would
+not prevent a match.
 """
 
 from __future__ import annotations
@@ -19,23 +22,27 @@ from dataclasses import dataclass, replace
 
 from tocsin.events.types import EventType, Kind
 from tocsin.language.syntax.ast import Aggregate, Attribute, Comparison, Function, Parameter, Rule, Within
-from tocsin.plans.bind.structure import Shape, equation, parameters
+from tocsin.plans.bind.structure import PatternTree, equation, parameters
 from tocsin.plans.splitting import Partial, bare
 
 SCALE = 2**1074
-"""The inverse of the smallest double: every finite double times this is an integer."""
+"""The inverse of the smallest double. The product of this number and any finite double is an integer."""
 _NUMBERS = (Kind.INT, Kind.LONG, Kind.DOUBLE)
-_ASKED = (Kind.STRING, Kind.INT, Kind.LONG, Kind.BOOL)
+_EQUAL_KINDS = (Kind.STRING, Kind.INT, Kind.LONG, Kind.BOOL)
 
-Share = tuple[int, int, int | float | None, int | float | None]
-"""How many events, the exact sum, the least and the largest value."""
-NOTHING: Share = (0, 0, None, None)
+Accumulator = tuple[int, int, int | float | None, int | float | None]
+"""A partial result, which consists of the count, the exact sum, the minimum and the maximum of values."""
+EMPTY: Accumulator = (0, 0, None, None)
 
 
 @dataclass(frozen=True)
-class Tally:
-    """An aggregate that sites work out: of which events, of which attribute, how far back, and the name of the anchor's
-    attribute that it becomes. `equal`: attributes of the events that must equal attributes of the anchor."""
+class PartialAggregate:
+    """An aggregate that is computed in the network, for each anchor.
+
+    `column` is the attribute of the anchor that gets the value of the aggregate. `events` is the partial rule for the
+    aggregated events, which are up to `window_us` older than the anchor. `equal` are pairs of an attribute of these
+    events and an attribute of the anchor that must be equal.
+    """
 
     column: str
     function: Function
@@ -46,7 +53,7 @@ class Tally:
     equal: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", Function(self.function))  # a text where it was read
+        object.__setattr__(self, "function", Function(self.function))  # decoding gives a plain string
 
     @property
     def kind(self) -> Kind:
@@ -55,73 +62,86 @@ class Tally:
         return Kind.DOUBLE if self.double or self.function is Function.AVG else Kind.LONG
 
 
-def tallied(rule: Rule, types: Mapping[str, EventType]) -> tuple[Rule, Rule, tuple[Tally, ...]] | None:
-    """The rule without the aggregates that sites can work out, the rule that tests them at the anchor, and what they
-    are; None if there are none."""
-    shape = Shape(rule)
-    taken = {name for type in types.values() for name, _ in type.attributes}
-    found: list[Tally] = []
+def split_aggregates(
+    rule: Rule, types: Mapping[str, EventType]
+) -> tuple[Rule, Rule, tuple[PartialAggregate, ...]] | None:
+    """Split a rule from its aggregates that sites can compute. Return None if there are no such aggregates.
+
+    Otherwise, return the rule without these aggregates, the rule that tests their values as attributes of the anchor,
+    and the aggregates.
+    """
+    tree = PatternTree(rule)
+    names = {name for type in types.values() for name, _ in type.attributes}
+    aggregates: list[PartialAggregate] = []
     tests: list[Comparison] = []
     clauses = []
     for number, clause in enumerate(rule.clauses):
         column = f"tally{number}"
-        tally = _tally(shape, clause, column, types) if isinstance(clause, Aggregate) and column not in taken else None
-        if tally is None:
+        aggregate = (
+            _partial_aggregate(tree, clause, column, types)
+            if isinstance(clause, Aggregate) and column not in names
+            else None
+        )
+        if aggregate is None:
             clauses.append(clause)
             continue
         assert isinstance(clause, Aggregate)
-        found.append(tally)
+        aggregates.append(aggregate)
         if clause.test is not None:
             tests.append(Comparison(clause.test.operator, clause.test.bound, Attribute(column)))
         if clause.parameter is not None:
             tests.append(Comparison("=", Attribute(column), Parameter(clause.parameter)))
-    if not found:
+    if not aggregates:
         return None
     without = replace(rule, clauses=tuple(clauses))
     anchor = replace(rule.anchor, constraints=(*rule.anchor.constraints, *tests))
-    return without, replace(without, anchor=anchor), tuple(found)
+    return without, replace(without, anchor=anchor), tuple(aggregates)
 
 
-def _tally(shape: Shape, clause: Aggregate, column: str, types: Mapping[str, EventType]) -> Tally | None:
-    scope, rule, pattern = clause.scope, shape.rule, clause.pattern
-    if not isinstance(scope, Within) or scope.origin != shape.anchor or rule.consuming:
+def _partial_aggregate(
+    tree: PatternTree, clause: Aggregate, column: str, types: Mapping[str, EventType]
+) -> PartialAggregate | None:
+    scope, rule, pattern = clause.scope, tree.rule, clause.pattern
+    if not isinstance(scope, Within) or scope.origin != tree.anchor or rule.consuming:
         return None
-    others = [node for node, other in shape.patterns.items() if other.type == pattern.type]
+    others = [node for node, other in tree.patterns.items() if other.type == pattern.type]
     if pattern.type not in types or len(others) > 1 or (clause.test is None and clause.function is not Function.COUNT):
         return None
     kind = types[pattern.type].kind(clause.attribute) if clause.attribute is not None else Kind.LONG
     if kind not in _NUMBERS:
         return None
-    given: dict[str, str] = {}
+    anchor_attributes: dict[str, str] = {}
     for constraint in rule.anchor.constraints:
         if bound := equation(constraint):
-            given.setdefault(bound[1], bound[0])
-    if clause.test is not None and not parameters(clause.test.bound) <= given.keys():
+            anchor_attributes.setdefault(bound[1], bound[0])
+    if clause.test is not None and not parameters(clause.test.bound) <= anchor_attributes.keys():
         return None
     equal = []
     for constraint in pattern.constraints:
         if not parameters(constraint):
             continue
         bound = equation(constraint)
-        if bound is None or bound[1] not in given or rule.anchor.type not in types:
+        if bound is None or bound[1] not in anchor_attributes or rule.anchor.type not in types:
             return None
-        kinds = types[pattern.type].kind(bound[0]), types[rule.anchor.type].kind(given[bound[1]])
-        if kinds[0] != kinds[1] or kinds[0] not in _ASKED:
+        kinds = types[pattern.type].kind(bound[0]), types[rule.anchor.type].kind(anchor_attributes[bound[1]])
+        if kinds[0] != kinds[1] or kinds[0] not in _EQUAL_KINDS:
             return None
-        equal.append((bound[0], given[bound[1]]))
-    node = next(node for node, other in shape.clauses.items() if other is clause)
+        equal.append((bound[0], anchor_attributes[bound[1]]))
+    node = next(node for node, other in tree.clauses.items() if other is clause)
     double = kind is Kind.DOUBLE
-    return Tally(column, clause.function, bare(shape, node), clause.attribute, double, scope.window_us, tuple(equal))
+    return PartialAggregate(
+        column, clause.function, bare(tree, node), clause.attribute, double, scope.window_us, tuple(equal)
+    )
 
 
-def share(values: Iterable[int | float | None], tally: Tally) -> Share:
-    """What some events have, of which these are the values: nulls do not count, unless the events are counted."""
+def accumulate(values: Iterable[int | float | None], aggregate: PartialAggregate) -> Accumulator:
+    """Return the partial result for `values`. Nulls are ignored, unless the aggregate counts events."""
     known = list(values)
-    if tally.attribute is None:
+    if aggregate.attribute is None:
         return (len(known), 0, None, None)
     numbers = [value for value in known if value is not None]
     if not numbers:
-        return NOTHING
+        return EMPTY
     return (len(numbers), sum(map(_scaled, numbers)), min(numbers), max(numbers))
 
 
@@ -132,10 +152,10 @@ def _scaled(value: float) -> int:
     return above * (SCALE // below)
 
 
-def merged(shares: Iterable[Share]) -> Share:
-    """Several shares as one.
+def merge(shares: Iterable[Accumulator]) -> Accumulator:
+    """Merge partial results into the partial result of all their values.
 
-    >>> merged([(1, 5, 5, 5), (0, 0, None, None), (2, 9, 4, 5)])
+    >>> merge([(1, 5, 5, 5), (0, 0, None, None), (2, 9, 4, 5)])
     (3, 14, 4, 5)
     """
     count, total = 0, 0
@@ -149,18 +169,18 @@ def merged(shares: Iterable[Share]) -> Share:
     return count, total, least, most
 
 
-def value(tally: Tally, of: Share) -> int | float | None:
-    """The aggregate of a share: rounded once, null where there is none or where it does not fit."""
+def value(aggregate: PartialAggregate, of: Accumulator) -> int | float | None:
+    """Return the value of `aggregate` for the partial result `of`, rounded once; None without values or on overflow."""
     count, total, least, most = of
-    if tally.function is Function.COUNT:
+    if aggregate.function is Function.COUNT:
         return count
-    if not count or tally.function in (Function.MIN, Function.MAX):
-        return least if tally.function is Function.MIN else most
-    if tally.function is Function.SUM and not tally.double:
+    if not count or aggregate.function in (Function.MIN, Function.MAX):
+        return least if aggregate.function is Function.MIN else most
+    if aggregate.function is Function.SUM and not aggregate.double:
         return total if -(2**63) <= total < 2**63 else None
     try:
-        rounded = total / SCALE if tally.double else float(total)
+        rounded = total / SCALE if aggregate.double else float(total)
     except OverflowError:
         return None
-    result = rounded if tally.function is Function.SUM else rounded / count
+    result = rounded if aggregate.function is Function.SUM else rounded / count
     return result + 0.0 if math.isfinite(result) else None

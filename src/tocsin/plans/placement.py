@@ -1,15 +1,14 @@
-"""Which unit is on which node, and what does each node carry and read?
+"""Track on which node each unit runs, and the load and the inputs of each node.
 
-Placers ask the same things of all nodes at once: how much each carries, which read a type already, how many more events
-a second would be sent to each. So this is kept as matrices with a column for each node, and adding, moving or removing
-a unit touches one column: time linear in its inputs. Memory is (types + distinct filters) × nodes.
+A *unit* is a query or a group of rules that runs on one node. A *placer* selects the node of each unit (see `placers`).
+For this, it needs the load of each node, the types that each node already reads, and the additional events per second
+that a unit would cause at each node. A placement stores them in matrices with one column for each node. To add, move or
+remove a unit takes time linear in its inputs. The memory is (types + distinct filters) × nodes.
 
-Of the events of a type, a node that holds independent filters with shares p, q, … needs all but (1 − p)(1 − q)…; the
-matrix keeps the logarithm of that rest, so that a filter can leave again.
+If a node has independent filters that pass the fractions p, q, … of the events of a type, it does not need the fraction
+(1 − p)(1 − q)… of these events. The matrix stores the logarithm of this fraction, so that filters can be removed again.
 
-What is placed? Units of work that stay whole, and what each of them reads.
-
-How good is a placement? Copies of events, evenness of loads, and the throughput that follows from busy times.
+The functions measure a placement by the copies of events, the variance of loads, and the throughput.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from tocsin.errors import TocsinError
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Events that a unit reads: their type, how many there are a second, and the share that its filter lets pass.
+    """An input of a unit, which is the events of a type that pass a filter.
 
-    Equal filters of one type let the same events pass; different ones are taken to be independent. Without a share
-    the dispatcher sends every event of the type.
+    `rate` is the number of events of the type per second, and `passing` is the fraction that the filter passes. If
+    `passing` is 1, the dispatcher sends every event of the type. Equal filters of a type pass the same events, and
+    different filters are assumed to be independent.
     """
 
     type: str
@@ -40,12 +40,12 @@ class Input:
 
     def __post_init__(self) -> None:
         if not 0 <= self.passing <= 1 or not 0 <= self.rate < float("inf"):
-            raise ValueError("rate must not be negative, and passing is a share between 0 and 1")
+            raise ValueError("rate must not be negative, and passing must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A query, or rules that stay together: a name, what it costs a node, and what it reads."""
+    """A query, or rules that run together, with its cost and its inputs."""
 
     name: str
     cost: float
@@ -53,17 +53,17 @@ class Unit:
 
     def __post_init__(self) -> None:
         if not 0 <= self.cost < float("inf"):
-            raise ValueError("a cost is a number that is not negative")
+            raise ValueError("a cost must be a finite number that is not negative")
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The event types that it reads, each once, in order."""
+        """The distinct event types that the unit reads, in the order of its inputs."""
         return tuple(dict.fromkeys(source.type for source in self.inputs))
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A unit that leaves one node for another."""
+    """The move of a unit from one node to another."""
 
     unit: str
     source: str
@@ -76,104 +76,104 @@ Matrix = npt.NDArray[Any]
 
 
 class Placement:
-    """Units on named nodes. Nodes are asked for by number, their place in `nodes`."""
+    """An assignment of units to named nodes. Methods identify a node by its index in `nodes`."""
 
     def __init__(self, nodes: Sequence[str] | int) -> None:
         names = [f"node{number}" for number in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
         if not names or len(set(names)) != len(names):
-            raise TocsinError("a placement needs nodes, each with a name of its own")
+            raise TocsinError("a placement needs nodes with distinct names")
         self.nodes: list[str] = names
         self.loads: Numbers = np.zeros(len(names))
-        """The total cost of each node's units."""
+        """The total cost of the units on each node."""
         self.counts: Counts = np.zeros(len(names), np.int64)
-        """How many units each node has."""
+        """The number of units on each node."""
         self._members: list[dict[str, Unit]] = [{} for _ in names]
-        self._homes: dict[str, int] = {}
+        self._assignment: dict[str, int] = {}
         self._types: dict[str, int] = {}
         self._filters: dict[tuple[str, Hashable], int] = {}
         self._rates: list[float] = []
         self._readers: Matrix = np.zeros((16, len(names)), np.int32)
         self._whole: Matrix = np.zeros((16, len(names)), np.int32)
         self._rest: Matrix = np.zeros((16, len(names)))
-        self._held: Matrix = np.zeros((16, len(names)), np.int32)
+        self._filter_counts: Matrix = np.zeros((16, len(names)), np.int32)
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._assignment)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._homes
+        return name in self._assignment
 
     @property
-    def homes(self) -> dict[str, str]:
-        """The node of each unit, by name."""
-        return {name: self.nodes[node] for name, node in self._homes.items()}
+    def assignment(self) -> dict[str, str]:
+        """The name of the node of each unit, by the name of the unit."""
+        return {name: self.nodes[node] for name, node in self._assignment.items()}
 
     def units_of(self, node: int) -> list[Unit]:
-        """The units on a node, in the order in which they came."""
+        """Return the units on `node`, in the order in which they were added."""
         return list(self._members[node].values())
 
     def node_of(self, name: str) -> int:
-        """The number of a unit's node."""
-        return self._homes[name]
+        """Return the index of the node on which the unit `name` runs."""
+        return self._assignment[name]
 
     def unit(self, name: str) -> Unit:
-        """A unit that is placed."""
-        return self._members[self._homes[name]][name]
+        """Return the placed unit with the name `name`."""
+        return self._members[self._assignment[name]][name]
 
     def number(self, node: str) -> int:
-        """The number of a node."""
+        """Return the index of the node with the name `node`."""
         if node not in self.nodes:
             raise TocsinError(f"there is no node '{node}'")
         return self.nodes.index(node)
 
     def add(self, unit: Unit, node: int) -> None:
-        """Puts a new unit on a node."""
-        if unit.name in self._homes:
+        """Place the new unit `unit` on `node`."""
+        if unit.name in self._assignment:
             raise TocsinError(f"'{unit.name}' is placed already")
-        self._homes[unit.name] = node
+        self._assignment[unit.name] = node
         self._members[node][unit.name] = unit
         self.loads[node] += unit.cost
         self.counts[node] += 1
         for source in unit.inputs:
-            row, held = self._rows(source)
+            row, filter_row = self._rows(source)
             self._rates[row] = source.rate
             self._readers[row, node] += 1
-            self._held[held, node] += 1
-            if self._held[held, node] == 1:
+            self._filter_counts[filter_row, node] += 1
+            if self._filter_counts[filter_row, node] == 1:
                 if source.passing == 1:
                     self._whole[row, node] += 1
                 else:
                     self._rest[row, node] += math.log1p(-source.passing)
 
     def remove(self, name: str) -> Unit:
-        """Takes a unit away."""
-        node = self._homes.pop(name)
+        """Remove the unit `name` from its node, and return the unit."""
+        node = self._assignment.pop(name)
         unit = self._members[node].pop(name)
         self.counts[node] -= 1
         self.loads[node] = self.loads[node] - unit.cost if self.counts[node] else 0.0
         for source in unit.inputs:
-            row, held = self._rows(source)
+            row, filter_row = self._rows(source)
             self._readers[row, node] -= 1
-            self._held[held, node] -= 1
-            if self._held[held, node] == 0:
+            self._filter_counts[filter_row, node] -= 1
+            if self._filter_counts[filter_row, node] == 0:
                 if source.passing == 1:
                     self._whole[row, node] -= 1
                 else:
                     self._rest[row, node] -= math.log1p(-source.passing)
-            if self._readers[row, node] == 0:  # no remainder of sums of logarithms
+            if self._readers[row, node] == 0:  # remove rounding errors of the sum of logarithms
                 self._rest[row, node] = 0.0
         return unit
 
     def move(self, name: str, node: int) -> Move:
-        """Brings a unit to another node."""
-        source = self._homes[name]
+        """Move the unit `name` to `node`, and return the move."""
+        source = self._assignment[name]
         self.add(self.remove(name), node)
         return Move(name, self.nodes[source], self.nodes[node])
 
-    def cost_again(self, costs: Mapping[str, float]) -> None:
-        """Gives units the costs that were measured; those that are not named keep theirs."""
+    def update_costs(self, costs: Mapping[str, float]) -> None:
+        """Set the costs of units to the measured `costs`. Other units keep their costs."""
         for name, cost in costs.items():
-            node = self._homes.get(name)
+            node = self._assignment.get(name)
             if node is None:
                 raise TocsinError(f"'{name}' is not placed")
             old = self._members[node][name]
@@ -181,59 +181,59 @@ class Placement:
         self.loads = np.array([math.fsum(unit.cost for unit in members.values()) for members in self._members])
 
     def join(self, node: str) -> int:
-        """A new node without units; its number."""
+        """Add a node without units, and return its index."""
         if node in self.nodes:
             raise TocsinError(f"there is a node '{node}' already")
         self.nodes.append(node)
         self._members.append({})
         self.loads = np.append(self.loads, 0.0)
         self.counts = np.append(self.counts, 0)
-        for matrix in ("_readers", "_whole", "_rest", "_held"):
+        for matrix in ("_readers", "_whole", "_rest", "_filter_counts"):
             old = getattr(self, matrix)
             setattr(self, matrix, np.hstack([old, np.zeros((len(old), 1), old.dtype)]))
         return len(self.nodes) - 1
 
     def leave(self, node: str) -> list[Unit]:
-        """Takes a node away; the units that it had."""
+        """Remove a node, and return the units that were on it."""
         number = self.number(node)
         if len(self.nodes) == 1:
             raise TocsinError("the last node cannot leave")
         units = [self.remove(name) for name in list(self._members[number])]
         del self.nodes[number], self._members[number]
-        self._homes = {name: home - (home > number) for name, home in self._homes.items()}
+        self._assignment = {name: home - (home > number) for name, home in self._assignment.items()}
         self.loads = np.delete(self.loads, number)
         self.counts = np.delete(self.counts, number)
-        for matrix in ("_readers", "_whole", "_rest", "_held"):
+        for matrix in ("_readers", "_whole", "_rest", "_filter_counts"):
             setattr(self, matrix, np.delete(getattr(self, matrix), number, axis=1))
         return units
 
     def common(self, types: Iterable[str]) -> Counts:
-        """How many of these types each node reads already."""
+        """Return for each node how many of `types` it already reads."""
         rows = [self._types[type] for type in types if type in self._types]
-        found: Counts = (self._readers[rows] > 0).sum(axis=0)
-        return found
+        counts: Counts = (self._readers[rows] > 0).sum(axis=0)
+        return counts
 
     def extra(self, units: Iterable[Unit]) -> Numbers:
-        """How many more events a second would be sent to each node if it had these units."""
+        """Return for each node how many more events per second it would receive if it also ran `units`."""
         added: dict[int, Matrix] = {}
         seen: set[int] = set()
         for source in (source for unit in units for source in unit.inputs):
-            row, held = self._rows(source)
-            if held not in seen:
-                seen.add(held)
+            row, filter_row = self._rows(source)
+            if filter_row not in seen:
+                seen.add(filter_row)
                 share = math.log1p(-source.passing) if source.passing < 1 else -math.inf
-                added[row] = added.get(row, 0.0) + np.where(self._held[held] > 0, 0.0, share)
+                added[row] = added.get(row, 0.0) + np.where(self._filter_counts[filter_row] > 0, 0.0, share)
         total: Numbers = np.zeros(len(self.nodes))
         for row, logarithm in added.items():
             total += self._rates[row] * self._unsent(row) * -np.expm1(logarithm)
         return total
 
     def sent(self) -> dict[str, Numbers]:
-        """How many events a second of each type are sent to each node."""
+        """Return for each type how many events per second each node receives."""
         return {type: self._rates[row] * (1 - self._unsent(row)) for type, row in self._types.items()}
 
     def readers(self) -> dict[str, int]:
-        """How many nodes read each type that any node reads."""
+        """Return for each type how many nodes read it. Types that no node reads are omitted."""
         readers = (self._readers > 0).sum(axis=1)
         return {type: int(readers[row]) for type, row in self._types.items() if readers[row]}
 
@@ -242,17 +242,20 @@ class Placement:
         return unsent
 
     def _rows(self, source: Input) -> tuple[int, int]:
-        """The row of an input's type and that of its filter; every input that takes all of a type has one filter."""
+        """Return the matrix rows for the type and for the filter of an input.
+
+        All inputs that read every event of a type have the same filter.
+        """
         row = self._types.setdefault(source.type, len(self._types))
         if row == len(self._rates):
             self._rates.append(source.rate)
             if row == len(self._readers):
                 self._readers, self._whole, self._rest = map(_doubled, (self._readers, self._whole, self._rest))
         key = (source.type, None if source.passing == 1 else (source.passing, source.filter))
-        held = self._filters.setdefault(key, len(self._filters))
-        if held == len(self._held):
-            self._held = _doubled(self._held)
-        return row, held
+        filter_row = self._filters.setdefault(key, len(self._filters))
+        if filter_row == len(self._filter_counts):
+            self._filter_counts = _doubled(self._filter_counts)
+        return row, filter_row
 
 
 def _doubled(matrix: Matrix) -> Matrix:
@@ -260,9 +263,10 @@ def _doubled(matrix: Matrix) -> Matrix:
 
 
 def duplication(placement: Placement) -> float:
-    """To how many nodes an event goes, on the average over the types that are read; 1 is none twice.
+    """Return the mean number of nodes that receive an event, over all types that are read; 1 means no duplication.
 
-    As in the paper: a node that reads a type gets all of it, and all types come equally often (Sections 3.2 and 4.2).
+    As in the VISIRI paper (Sections 3.2 and 4.2), a node that reads a type receives all of its events, and all types
+    have the same rate.
 
     >>> from tocsin.plans.placement import Input, Placement, Unit
     >>> placement = Placement(2)
@@ -276,15 +280,18 @@ def duplication(placement: Placement) -> float:
 
 
 def traffic(placement: Placement) -> float:
-    """How many events a second the dispatcher sends, with the inputs' rates and filters."""
+    """Return how many events per second the dispatcher sends to all nodes, based on the rates and filters of inputs."""
     return float(sum(sent.sum() for sent in placement.sent().values()))
 
 
 def variance(placement: Placement) -> float:
-    """The variance of the nodes' total cost."""
+    """Return the variance of the loads of the nodes."""
     return float(placement.loads.var())
 
 
 def throughput(events: float, busy: Iterable[float]) -> float:
-    """Events ÷ the largest busy time of a node: all nodes work at once, and the slowest is waited for."""
+    """Return the number of events per unit of time, where `busy` are the times that each node needs for `events`.
+
+    Nodes run in parallel, so the result is `events` divided by the time of the slowest node.
+    """
     return events / float(np.max(list(busy)))

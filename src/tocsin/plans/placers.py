@@ -1,47 +1,41 @@
-"""What is a placer? Something that adds units to a placement; here they are by name.
+"""Place units on nodes, and move units when costs or nodes change.
 
-Where is a unit best, if few events are to be sent twice and every node is to carry the same?
+`Even` duplicates few events and keeps loads even. It groups units into *bundles* that read the same types:
 
-    units ─► bundles that read the same types ─► the dearest first ─► of the nodes that stay below the limit,
-                                                                      the one that needs fewest events more,
-                                                                      then the least loaded
+    units ─► bundles ─► most expensive bundle first ─► nodes whose load stays below the limit
+          ─► nodes with the fewest additional events ─► least loaded node
 
-Three things differ from VISIRI. Costs and rates are those that are given, measured if they were, and what a node would
-be sent is counted after the dispatcher's filters. The limit is relative: the mean load with the units that are placed
-now, and a tolerance. And nothing is drawn by lot: what no node reads yet goes to the least loaded one, the largest
-bundles first, which is what makes loads even.
+`Even` differs from VISIRI in three ways. It uses given or measured costs and rates, and it counts the events of a node
+after the dispatcher's filters. Its limit of the load is relative: the mean load including the new units, plus a
+tolerance. It is not random. If no node reads the types of a bundle, the bundle goes to the least loaded node. Because
+large bundles are placed first, this evens out loads.
 
-A bundle that fits nowhere is split, its units going one by one, the dearest first. Units that come one by one leave no
-mean to look at in the beginning; `ahead` says how many units more than its share a node may have then, as others will
-come for the rest.
+A bundle that fits on no node is split into its units, which are placed one by one, the most expensive unit first. If
+units arrive one by one, the mean load is small at first. So a node may exceed its share by `ahead` units. The time is
+that of sorting, plus nodes × inputs for each bundle or split unit.
 
-Time: sorting, and for each bundle, or unit of a split one, nodes × inputs.
+`Visiri` is Algorithm 1 of the VISIRI paper (Section 3.2). It places queries in the order of arrival:
 
-Where would VISIRI put a query, and where SCTXPF?
+    nodes ─► without too many queries ─► without too much cost ─► most input types in common ─► a random node
 
-Algorithm 1 of the VISIRI paper (Section 3.2), one query after the other as they come:
+The limits are given as the difference from the least loaded node. `Sctxpf` is the same algorithm without costs. Line 34
+of the printed algorithm has a reversed comparison, which would select the nodes with the *fewest* inputs in common. The
+text of the paper and this implementation select the nodes with the most inputs in common. The time is linear in nodes ×
+types of a unit. The random choice depends on the seed and the number of placed units. So units that arrive one by one
+get the same nodes as units that arrive together.
 
-    nodes ─► with too many queries, out ─► with too much cost, out ─► most input types in common ─► one by lot
+A query that moves takes the state of its windows along. So these functions move few units:
 
-"Too much" is a slack above the node that has least. SCTXPF is the same without the look at costs. Line 34 of the
-printed algorithm compares the wrong way round, so that it would keep the nodes with the *fewest* inputs in common; this
-is what its text says, the most.
+- `rebalance` moves units off overloaded nodes, the fullest node first. If one move is enough for a node, it moves the
+  unit that adds the fewest copies of events, else the most expensive unit that fits on another node. Each move makes
+  loads more even.
+- `add_node` fills a new node up to the mean load, with units of nodes above the mean. It moves whole bundles first,
+  because they add no copies of events, and then single units. Nothing moves between old nodes.
+- `remove_node` places the units of the removed node on other nodes. Nothing else moves.
 
-Time for a unit is linear in nodes × its types. The lot of a unit is drawn from the seed and the number of units that
-are placed already, so that units which come one by one get the nodes that they would get together.
-
-What moves when costs drift, or when a node comes or goes?
-
-A query that moves takes its windows with it, so as little as possible does:
-
-- `rebalance` relieves nodes that carry too much, the fullest first. If moving one unit is enough, the one that makes
-  fewest copies goes; else the dearest that fits elsewhere. Every move makes loads more even.
-- `add_node` fills a new node up to the mean, from nodes above it: whole bundles, which make no copies, before
-  single units. Nothing moves between old nodes.
-- `remove_node` places what the node had; nothing else moves.
-
-The fewest moves possible are as hard to find as the best placement; these are the moves that a greedy choice makes.
-Time: for each move of `rebalance`, the units of a node × nodes; the others take about as long as placing what moves.
+The minimum number of moves is as hard to find as the best placement, so the choice is greedy. Each move of `rebalance`
+takes time proportional to the units of a node × nodes. The other functions take about as long as `Even` needs to place
+the moved units.
 """
 
 from __future__ import annotations
@@ -58,22 +52,22 @@ from tocsin.plans.placement import Counts, Move, Numbers, Placement, Unit
 
 TOLERANCE = 0.05
 TIE = 1e-9
-"""Numbers of events that differ by less are equal: they are sums of estimates."""
+"""The relative difference below which event rates are considered equal, because they are sums of estimates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """As few copies as an even load allows.
+    """The default placer, which makes as few copies of events as an even load allows.
 
-    `tolerance`: how far above the mean a node's load may be where that saves copies, 0.05 for five percent; `ahead`:
-    and by how many units of average cost.
+    The load of a node may exceed the mean load by the fraction `tolerance` if this saves copies; 0.05 is five percent.
+    In addition, it may exceed the mean load by `ahead` units of average cost.
     """
 
     tolerance: float = TOLERANCE
     ahead: float = 0.0
 
     def place(self, units: Iterable[Unit], placement: Placement) -> None:
-        """Adds units to a placement; the order in which they are given does not matter."""
+        """Add `units` to `placement`. The result does not depend on the order of `units`."""
         bundles = bundled(units)
         if not bundles:
             return
@@ -86,7 +80,7 @@ class Even:
     def _put(self, bundle: Sequence[Unit], placement: Placement, limit: float) -> None:
         cost = cost_of(bundle)
         after = placement.loads + cost
-        if len(bundle) == 1:  # must go somewhere, if need be to a full node
+        if len(bundle) == 1:  # a single unit must be placed, if necessary on a full node
             limit = max(limit, after.min() * (1 + self.tolerance))
         fitting = np.flatnonzero(after <= limit)
         if not len(fitting):
@@ -99,11 +93,14 @@ class Even:
 
 
 ARRIVING = Even(tolerance=0.0, ahead=15)
-"""For units that come one by one: room for a number of units, which does not grow with what is there."""
+"""The placer for units that arrive one by one. Its tolerance is a constant number of units, not a fraction."""
 
 
 def bundled(units: Iterable[Unit]) -> list[list[Unit]]:
-    """Units that read the same types, together: the dearest bundle first, and the dearest unit first in each."""
+    """Group units into bundles that read the same types.
+
+    The most expensive bundle comes first, and in each bundle the most expensive unit.
+    """
     bundles: dict[tuple[str, ...], list[Unit]] = {}
     for unit in sorted(units, key=lambda unit: (-unit.cost, unit.name)):
         bundles.setdefault(tuple(sorted(unit.types)), []).append(unit)
@@ -111,110 +108,118 @@ def bundled(units: Iterable[Unit]) -> list[list[Unit]]:
 
 
 def cost_of(units: Iterable[Unit]) -> float:
-    """What units cost together."""
+    """Return the total cost of `units`."""
     return sum(unit.cost for unit in units)
 
 
 def best(extra: Numbers, loads: Numbers) -> int:
-    """The place of the smallest load among those with the smallest extra; the first of equal ones."""
+    """Return the index of the node with the smallest load among the nodes with the smallest `extra`.
+
+    If several nodes have the same load, return the first index.
+    """
     fewest = extra <= extra.min() + TIE * max(1.0, float(extra.max()))
     return int(np.argmin(np.where(fewest, loads, np.inf)))
 
 
 QUERIES_SLACK = 80
 COST_SLACK = 400.0
-"""The thresholds of the paper's evaluation (Section 4.2)."""
+"""The thresholds in the evaluation of the VISIRI paper (Section 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visiri:
-    """VISIRI's algorithm, with its two thresholds: how far above the least loaded node one may be."""
+    """VISIRI's algorithm.
+
+    A unit goes to a node with at most `queries_slack` queries and at most `cost_slack` load above the minimum.
+    """
 
     queries_slack: int = QUERIES_SLACK
     cost_slack: float = COST_SLACK
     seed: int = 0
 
     def place(self, units: Iterable[Unit], placement: Placement) -> None:
-        """Adds units to a placement."""
+        """Add units to a placement, in order."""
         for unit in units:
             left = few_queries(placement, self.queries_slack)
             loads = placement.loads[left]
             left = left[loads <= loads.min() + self.cost_slack]
-            placement.add(unit, drawn(most_common(unit, placement, left), self.seed, len(placement)))
+            placement.add(unit, random_node(most_common(unit, placement, left), self.seed, len(placement)))
 
 
 @dataclass(frozen=True, slots=True)
 class Sctxpf:
-    """SCTXPF's algorithm: queries are counted, not weighed."""
+    """SCTXPF's algorithm, which limits the number of queries of a node and ignores costs."""
 
     queries_slack: int = QUERIES_SLACK
     seed: int = 0
 
     def place(self, units: Iterable[Unit], placement: Placement) -> None:
-        """Adds units to a placement."""
+        """Add units to a placement, in order."""
         for unit in units:
             left = few_queries(placement, self.queries_slack)
-            placement.add(unit, drawn(most_common(unit, placement, left), self.seed, len(placement)))
+            placement.add(unit, random_node(most_common(unit, placement, left), self.seed, len(placement)))
 
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Any node, by lot."""
+    """A placer that selects a random node for each unit."""
 
     seed: int = 0
 
     def place(self, units: Iterable[Unit], placement: Placement) -> None:
-        """Adds units to a placement."""
+        """Add units to a placement, in order."""
         for unit in units:
-            placement.add(unit, drawn(range(len(placement.nodes)), self.seed, len(placement)))
+            placement.add(unit, random_node(range(len(placement.nodes)), self.seed, len(placement)))
 
 
 def few_queries(placement: Placement, slack: int) -> Counts:
-    """The nodes that have at most so many queries more than the one with the fewest (lines 3 to 9)."""
+    """Return the nodes with at most `slack` queries more than the node with the fewest queries (lines 3 to 9)."""
     return np.flatnonzero(placement.counts <= placement.counts.min() + slack)
 
 
 def most_common(unit: Unit, placement: Placement, nodes: Counts) -> Counts:
-    """Those of the nodes that read most of the unit's types already (lines 26 to 40)."""
+    """Return the nodes in `nodes` that already read the largest number of the unit's types (lines 26 to 40)."""
     common = placement.common(unit.types)[nodes]
-    found: Counts = nodes[common == common.max()]
-    return found
+    preferred: Counts = nodes[common == common.max()]
+    return preferred
 
 
-def drawn(nodes: Sequence[int] | Counts, seed: int, turn: int) -> int:
-    """One of the nodes by lot, the same for the same seed and turn.
+def random_node(nodes: Sequence[int] | Counts, seed: int, turn: int) -> int:
+    """Return a random node of `nodes`. The same seed and turn give the same node.
 
-    The seed of each lot is a text, which is hashed. Numbers are not, and lots of one number after the other are more
-    even than chance.
+    The generator gets a string as its seed, because strings are hashed. Random choices are not independent if the seeds
+    are consecutive integers.
     """
     return int(nodes[random.Random(f"{seed} {turn}").randrange(len(nodes))])
 
 
 class Placer(Protocol):
-    """Decides where units go. The same placement, units and settings give the same nodes."""
+    """An algorithm that selects the nodes of units. The same placement, units and settings give the same nodes."""
 
     def place(self, units: Iterable[Unit], placement: Placement) -> None:
-        """Adds units to a placement, which may have some already. None of these moves."""
+        """Add `units` to `placement`. Units that are already placed do not move."""
 
 
 PLACERS = ("even", "visiri", "sctxpf", "random")
 
 
 def placer(name: str = "even", seed: int = 0) -> Placer:
-    """The placer of a name, as its paper sets it; `even` is this project's own and draws no lots.
+    """Return the placer with the name `name`, with the parameters in its paper.
+
+    The placer `even` is this project's own; it is not random and does not use `seed`.
 
     >>> placer("visiri").cost_slack
     400.0
     """
-    found: dict[str, Placer] = {
+    placers: dict[str, Placer] = {
         "even": Even(),
         "visiri": Visiri(seed=seed),
         "sctxpf": Sctxpf(seed=seed),
         "random": Random(seed=seed),
     }
-    if name not in found:
+    if name not in placers:
         raise TocsinError(f"there is no placer '{name}'. {nearest(name, PLACERS)}")
-    return found[name]
+    return placers[name]
 
 
 ROUNDING = 1e-9
@@ -227,20 +232,20 @@ def rebalance(
     tolerance: float | None = None,
     moves_max: int | None = None,
 ) -> list[Move]:
-    """Moves units off nodes that carry too much at their measured costs.
+    """Set the measured `costs` of units, and move units off overloaded nodes. Return the moves.
 
-    Too much is more than the mean and the tolerance; without one, more than the fullest node had, compared with the
-    mean, at the costs until now.
+    A node is overloaded if its load exceeds the mean load by more than the fraction `tolerance`. The default tolerance
+    is the imbalance with the previous costs. There are at most `moves_max` moves.
     """
     before = imbalance(placement)
-    placement.cost_again(costs or {})
+    placement.update_costs(costs or {})
     limit = float(placement.loads.mean()) * (1 + (before if tolerance is None else tolerance)) * (1 + ROUNDING)
     moves: list[Move] = []
     while moves_max is None or len(moves) < moves_max:
         for source in np.argsort(-placement.loads, kind="stable"):
-            found = _relief(placement, int(source), limit) if placement.loads[source] > limit else None
-            if found is not None:
-                moves.append(placement.move(*found))
+            move = _relieving_move(placement, int(source), limit) if placement.loads[source] > limit else None
+            if move is not None:
+                moves.append(placement.move(*move))
                 break
         else:
             break
@@ -248,7 +253,7 @@ def rebalance(
 
 
 def add_node(placement: Placement, node: str) -> list[Move]:
-    """A new node, filled up to the mean load."""
+    """Add a node, and move units to it until its load is about the mean. Return the moves."""
     new = placement.join(node)
     mean = float(placement.loads.mean())
     moves: list[Move] = []
@@ -265,20 +270,20 @@ def add_node(placement: Placement, node: str) -> list[Move]:
 
 
 def remove_node(placement: Placement, node: str, placer: Placer | None = None) -> list[Move]:
-    """Takes a node away and places what it had on the others."""
+    """Remove a node, and place its units on the other nodes by `placer` (default: `Even`). Return the moves."""
     units = placement.leave(node)
     (placer or Even()).place(units, placement)
     return [Move(unit.name, node, placement.nodes[placement.node_of(unit.name)]) for unit in units]
 
 
 def imbalance(placement: Placement) -> float:
-    """By how much, compared with the mean, the fullest node is above it."""
+    """Return the fraction of the mean load by which the load of the fullest node exceeds it."""
     mean = float(placement.loads.mean())
     return max(float(placement.loads.max()) / mean - 1, 0.0) if mean > 0 else 0.0
 
 
-def _relief(placement: Placement, source: int, limit: float) -> tuple[str, int] | None:
-    """The unit that is to leave a node, and where to."""
+def _relieving_move(placement: Placement, source: int, limit: float) -> tuple[str, int] | None:
+    """Return the unit that should move from the node `source`, and its target node; None if no move helps."""
     load = float(placement.loads[source])
     others = np.array([node for node in range(len(placement.nodes)) if node != source], np.int64)
     if not len(others):
@@ -288,7 +293,7 @@ def _relief(placement: Placement, source: int, limit: float) -> tuple[str, int] 
     fitting = [unit for unit in units if least + unit.cost <= limit]
     enough = [unit for unit in fitting if unit.cost >= load - limit]
     if enough:
-        ways = [(*_way(placement, unit, others, limit), unit.cost, unit.name) for unit in enough]
+        ways = [(*_cheapest_node(placement, unit, others, limit), unit.cost, unit.name) for unit in enough]
         fewest = min(copies for copies, *_ in ways)
         _, node, _, name = min(
             (way for way in ways if way[0] <= fewest + TIE * max(1.0, abs(fewest))), key=lambda way: way[2:]
@@ -296,8 +301,8 @@ def _relief(placement: Placement, source: int, limit: float) -> tuple[str, int] 
         return name, node
     if fitting:
         unit = min(fitting, key=lambda unit: (-unit.cost, unit.name))
-        return unit.name, _way(placement, unit, others, limit)[1]
-    # Nobody can take a unit and stay below the limit: go half way to the least loaded node, if that helps.
+        return unit.name, _cheapest_node(placement, unit, others, limit)[1]
+    # No node can take a unit within the limit: move about half of the difference to the least loaded node, if possible.
     gap = load - least
     better = [unit for unit in units if unit.cost < gap * (1 - ROUNDING)]
     if not better:
@@ -306,9 +311,12 @@ def _relief(placement: Placement, source: int, limit: float) -> tuple[str, int] 
     return unit.name, int(others[np.argmin(placement.loads[others])])
 
 
-def _way(placement: Placement, unit: Unit, others: Counts, limit: float) -> tuple[float, int]:
-    """Where a unit makes fewest copies below the limit, and how many events a second these are."""
+def _cheapest_node(placement: Placement, unit: Unit, others: Counts, limit: float) -> tuple[float, int]:
+    """Return the node where `unit` adds the fewest copies of events, among the nodes whose load stays within `limit`.
+
+    The result is the number of copies per second, and the index of the node.
+    """
     able = others[placement.loads[others] + unit.cost <= limit]
     extra = placement.extra([unit])[able]
-    place = best(extra, placement.loads[able])
-    return float(extra[place]), int(able[place])
+    index = best(extra, placement.loads[able])
+    return float(extra[index]), int(able[index])

@@ -1,7 +1,7 @@
-"""All rules of a deployment as one plan: checked against each other, put in order, with what they share counted.
+"""Bind all rules that are deployed together into one plan, and check that they do not contradict each other.
 
-Rules that use other rules' composite events come after them: a rule's *level* is one more than the highest of the
-rules that define its types.
+A rule that uses composite events runs after the rules that define these events. So its *stratum* is one more than the
+highest stratum of the rules that define them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from functools import cached_property
 
 from tocsin.errors import RuleError
 from tocsin.events.types import SEQ, TS, EventType, Kind
-from tocsin.language.eps.ast import Clock, Request, Statement, clocks
+from tocsin.language.eps.ast import Request, RequestTimer, Statement, request_timers
 from tocsin.language.siddhi.ast import Query
 from tocsin.language.syntax.ast import Rule
 from tocsin.plans.bind.patterns import bind, located
 from tocsin.plans.bind.queries import bind_query
 from tocsin.plans.bind.requests import bind_request
 from tocsin.plans.expressions import Field, Typed, leaves
-from tocsin.plans.rules import Buffer, Filter, Reduction, RulePlan
-from tocsin.plans.typing import Catalog, a
+from tocsin.plans.rules import AggregateCondition, Buffer, Filter, RulePlan
+from tocsin.plans.typing import Catalog, with_article
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The operator graph of all rules. Equal filters and buffers are one node."""
+    """The operator graph of all rules, where equal filters and equal buffers are one node."""
 
-    given: Catalog
-    """What is known of event types, apart from those that the rules define."""
+    catalog: Catalog
+    """The known event types, except the types that the rules define."""
     rules: tuple[RulePlan, ...]
-    levels: Mapping[str, int]
-    """The level of each rule, by name."""
+    strata: Mapping[str, int]
+    """The stratum of each rule, by the name of the rule."""
     _latest: Plan | None = field(default=None, compare=False, repr=False)
 
     @cached_property
@@ -43,29 +43,29 @@ class Plan:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The event types that rules read, numbered in the order of the rules."""
+        """The number of each event type that the rules read. Types are numbered in the order of the rules."""
         return _numbered({}, self.rules)
 
     @cached_property
     def buffers(self) -> dict[Buffer, int]:
-        """Every buffer, with how long events are kept in it, in microseconds."""
-        kept: dict[Buffer, int] = {}
+        """The time (µs) for which each buffer retains events."""
+        retentions_us: dict[Buffer, int] = {}
         for rule in self.rules:
-            for buffer, horizon_us in rule.buffers.items():
-                kept[buffer] = max(kept.get(buffer, 0), horizon_us)
-        return kept
+            for buffer, retention_us in rule.buffers.items():
+                retentions_us[buffer] = max(retentions_us.get(buffer, 0), retention_us)
+        return retentions_us
 
     @cached_property
     def filters(self) -> dict[Filter, None]:
-        """Every filter, in the order of the rules."""
-        found: dict[Filter, None] = {}
+        """All filters, in the order of the rules."""
+        filters: dict[Filter, None] = {}
         for rule in self.rules:
-            found |= rule.filters
-        return found
+            filters |= rule.filters
+        return filters
 
     @cached_property
     def columns(self) -> dict[str, dict[str, Kind | None]]:
-        """The attributes that the rules need, by event type; everything else is pruned."""
+        """The attributes that the rules need, by event type; other attributes are pruned."""
         needed: dict[str, dict[str, Kind | None]] = {}
         for rule in self.rules:
             for type, columns in needed_columns(rule).items():
@@ -74,8 +74,8 @@ class Plan:
 
     @cached_property
     def emitted(self) -> Emitted:
-        """What the rules define."""
-        return Emitted(by_kind=self.given.by_kind).with_rules(self.sources)
+        """The types and attributes that the rules define."""
+        return Emitted(by_kind=self.catalog.by_kind).with_rules(self.sources)
 
     @property
     def defined(self) -> Mapping[str, EventType]:
@@ -84,37 +84,40 @@ class Plan:
 
     @cached_property
     def complete(self) -> dict[str, int]:
-        """The level at which all events of a composite type are there: one more than the last rule that defines it."""
-        return _completed({}, self.sources, self.levels)
+        """The stratum at which all events of a composite type are known, by type.
+
+        It is one more than the highest stratum of the rules that define the type.
+        """
+        return _completed({}, self.sources, self.strata)
 
     @cached_property
-    def tells_expired(self) -> bool:
-        """Whether some query puts out events that leave their window, so that matches say which these are."""
+    def emits_expired(self) -> bool:
+        """Whether a query emits rows for expired events, so that matches have the column `expired`."""
         return any(rule.windowed is not None and rule.windowed.expired for rule in self.rules)
 
-    def level(self, rule: RulePlan) -> int:
-        """The level at which one of its plans runs."""
-        return self.levels[rule.rule.name] - rule.early
+    def stratum(self, rule: RulePlan) -> int:
+        """Return the stratum in which the rule plan `rule` runs."""
+        return self.strata[rule.rule.name] - rule.early
 
     @property
     def is_timed(self) -> bool:
-        """Whether something happens by time alone."""
+        """Whether the passage of time alone can cause matches."""
         return any(
-            rule.clock is not None or rule.clocks or (rule.windowed and rule.windowed.is_timed) for rule in self.rules
+            rule.timer is not None or rule.timers or (rule.windowed and rule.windowed.is_timed) for rule in self.rules
         )
 
     def bound_to(self, catalog: Catalog) -> Plan:
-        """The same rules bound to what is known now.
+        """Return a plan of the same rules bound to `catalog`.
 
-        The last such plan is kept, for the next detector of these rules.
+        The latest result is cached, because the next detector of these rules often needs the same plan.
         """
-        if self.given == catalog:
+        if self.catalog == catalog:
             return self
-        if self._latest is None or self._latest.given != catalog:
-            if catalog.closed and self.given.closed and catalog.types == self.given.types:
-                # Every kind was declared: what events showed is no news to any rule.
+        if self._latest is None or self._latest.catalog != catalog:
+            if catalog.closed and self.catalog.closed and catalog.types == self.catalog.types:
+                # Every kind was declared, so the events change no binding.
                 latest = copy(self)
-                latest.__dict__.update(given=catalog, _latest=None)
+                latest.__dict__.update(catalog=catalog, _latest=None)
             else:
                 latest = plan(self.sources, catalog)
             object.__setattr__(self, "_latest", latest)
@@ -122,49 +125,50 @@ class Plan:
         return self._latest
 
     def extended(self, rules: Sequence[Statement]) -> Plan:
-        """This plan with more rules. The old ones are not bound again."""
+        """Return a plan with the rules of this plan and the additional `rules`. Only `rules` are bound."""
         emitted = self.emitted.with_rules(rules)
-        _check_undeclared(rules, self.given)
+        _check_undeclared(rules, self.catalog)
         if any(rule.emits.name in self.numbers for rule in rules):
-            levels = order([*self.sources, *rules])
-            complete = _completed({}, [*self.sources, *rules], levels)
+            strata = order([*self.sources, *rules])
+            complete = _completed({}, [*self.sources, *rules], strata)
         else:
-            levels = {**self.levels, **order(rules, self.complete)}
-            complete = _completed(self.complete, rules, levels)
-        bound = _bound(rules, self.given, emitted)
+            strata = {**self.strata, **order(rules, self.complete)}
+            complete = _completed(self.complete, rules, strata)
+        bound = _bound(rules, self.catalog, emitted)
         numbers = _numbered(self.numbers, bound)
-        plan = Plan(self.given, (*self.rules, *bound), levels)
+        plan = Plan(self.catalog, (*self.rules, *bound), strata)
         return _remembering(plan, emitted, (*self.sources, *rules), complete=complete, numbers=numbers)
 
     def without(self, names: Collection[str]) -> Plan | None:
-        """This plan with fewer rules, the others as they are; None if some rule uses what those define.
+        """Return a plan without the rules in `names`; None if a rule uses a type that one of these rules defines.
 
-        Types keep their numbers. Time linear in the rules, of which none is bound again.
+        Types keep their numbers. No rule is bound again, and the time is linear in the number of rules.
         """
         rest = tuple(rule for rule in self.sources if rule.name not in names)
         defined = {rule.emits.name for rule in self.sources if rule.name in names}
         if any(not defined.isdisjoint(rule.uses) for rule in self.sources):
             return None
         plan = Plan(
-            self.given,
+            self.catalog,
             tuple(rule for rule in self.rules if rule.rule.name not in names),
-            {name: level for name, level in self.levels.items() if name not in names},
+            {name: stratum for name, stratum in self.strata.items() if name not in names},
         )
         return _remembering(
-            plan, Emitted(by_kind=self.given.by_kind).with_rules(rest), rest, numbers=dict(self.numbers)
+            plan, Emitted(by_kind=self.catalog.by_kind).with_rules(rest), rest, numbers=dict(self.numbers)
         )
 
 
 MATCH_COLUMNS = ("rule", "type", "ts", "seq", "id", "expired", "parts")
-"""Columns that matches have besides the attributes of composite events."""
+"""The columns of matches, apart from the attributes of composite events."""
 
 
 def column_names(
     attributes: Iterable[str], known: Mapping[str, str] | None = None, taken: Iterable[str] = MATCH_COLUMNS
 ) -> dict[str, str]:
-    """The column of each attribute in a table of matches: its name, with `_1`, `_2`, … behind if that is `taken`.
+    """Return the name of the column of each attribute in a table of matches.
 
-    Names that differ in nothing but case are one name, as they are for Spark. `known`: columns that are settled.
+    It is the name of the attribute, followed by `_1`, `_2`, … if another column or `taken` has this name. Names that
+    differ only in case are the same name, as in Spark. `known` has the columns of attributes that are already assigned.
 
     >>> column_names(["area", "ts", "Area"])
     {'area': 'area', 'ts': 'ts_1', 'Area': 'Area_1'}
@@ -185,65 +189,69 @@ def column_names(
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What rules define, by name: types, kinds of attributes, and the rules themselves."""
+    """The types and attributes that rules define, and the names of the rules."""
 
     types: Mapping[str, EventType] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
-    """By attribute: its name, or `name:kind`. `column_names` has what columns of matches are called."""
+    """The kind of each attribute, by the name of the attribute or by `name:kind` (if `by_kind`)."""
     owners: Mapping[str, str] = field(default_factory=dict)
-    """The rule that named each attribute first."""
+    """The name of the first rule that defines each attribute, by the same keys as `kinds`."""
     names: frozenset[str] = frozenset()
     fills: Mapping[str, bool] = field(default_factory=dict)
-    """For each type, whether queries define it: their rows stand in an order of their own."""
+    """Whether queries define a type, and not rules, by type. The rows of queries have an order of their own."""
     by_kind: bool = False
-    """See `Catalog`."""
+    """Whether rules may give an attribute name different kinds (see `Catalog`)."""
 
     def key(self, attribute: str, kind: Kind) -> str:
-        """The key of an attribute in `kinds`."""
+        """Return the key of `attribute` with the kind `kind` in `kinds`."""
         return f"{attribute}:{kind}" if self.by_kind else attribute
 
     def attribute(self, key: str) -> str:
-        """The attribute of a key."""
+        """Return the name of the attribute that has the key `key` in `kinds`."""
         return key.rpartition(":")[0] if self.by_kind else key
 
     def with_rules(self, rules: Iterable[Statement]) -> Emitted:
-        """This and what more rules define: one shape for a type, one kind for an attribute name, unique rule names."""
+        """Return these definitions together with those of `rules`.
+
+        Raise if definitions of a type or of the kind of an attribute conflict, or if two rules have the same name.
+        """
         types, kinds, names, fills = dict(self.types), dict(self.kinds), set(self.names), dict(self.fills)
         owners = dict(self.owners)
         for rule in rules:
-            types |= {clock.type: EventType(clock.type) for clock in _clocks(rule)}
+            types |= {timer.type: EventType(timer.type) for timer in _timers(rule)}
             if rule.name in names:
                 message = f"two rules are called {rule.name}"
                 raise located(RuleError(message, span=rule.span, hint="Name one: rule OtherName"), rule)
             names.add(rule.name)
             known = types.setdefault(rule.emits.name, rule.emits)
             if isinstance(rule, Query) is not fills.setdefault(rule.emits.name, isinstance(rule, Query)):
-                message = f"a query and a rule that is none cannot both define {known.name}"
-                raise located(RuleError(message, span=rule.span, hint="Let them define two types."), rule)
+                message = f"a query and a rule cannot both define {known.name}"
+                raise located(RuleError(message, span=rule.span, hint="Define two types."), rule)
             if known != rule.emits:
-                hint = "Rules that define one type give it the same attributes."
-                message = f"another rule defines {known}, here it is {rule.emits}"
+                hint = "All rules that define a type must give it the same attributes."
+                message = f"another rule defines {known}, this one defines {rule.emits}"
                 raise located(RuleError(message, span=rule.span, hint=hint), rule)
             for attribute, kind in rule.emits.attributes:
                 column = self.key(attribute, kind)
                 owner = owners.setdefault(column, rule.name)
                 if kinds.setdefault(column, kind) != kind:
                     hint = f"Matches of all rules share one table: rename {attribute} in one of the two rules."
-                    message = f"{attribute} is {a(kind)} in {rule.name} and {a(kinds[column])} in {owner}"
+                    other = with_article(kinds[column])
+                    message = f"{attribute} is {with_article(kind)} in {rule.name} and {other} in {owner}"
                     raise located(RuleError(message, span=rule.span, hint=hint), rule)
         return Emitted(types, kinds, owners, frozenset(names), fills, self.by_kind)
 
 
 def plan(rules: Sequence[Statement], catalog: Catalog) -> Plan:
-    """Binds all rules; they may use each other's composite events.
+    """Return the plan of `rules`, bound to `catalog`. A rule may use the composite events of another rule.
 
-    Time linear in the rules: sharing is by hashing.
+    The time is linear in the number of rules, because equal nodes are found by hashing.
     """
     emitted = Emitted(by_kind=catalog.by_kind).with_rules(rules)
     _check_undeclared(rules, catalog)
-    levels = order(rules)
+    strata = order(rules)
     bound = _bound(rules, catalog, emitted)
-    return _remembering(Plan(catalog, bound, levels), emitted, tuple(rules))
+    return _remembering(Plan(catalog, bound, strata), emitted, tuple(rules))
 
 
 def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tuple[RulePlan, ...]:
@@ -253,7 +261,7 @@ def _bound(rules: Iterable[Statement], given: Catalog, emitted: Emitted) -> tupl
         try:
             plans += _bound_rule(rule, catalog)
         except RuleError as error:
-            # A rule that makes no sense of a header field may mean an attribute that hides it: events will show that.
+            # Before the first events, a name of a header field may mean an attribute that has the same name.
             if not catalog.blank:
                 raise
             try:
@@ -277,17 +285,17 @@ def _check_undeclared(rules: Iterable[Statement], catalog: Catalog) -> None:
 
 
 def _remembering(plan: Plan, emitted: Emitted, sources: tuple[Statement, ...], **more: dict[str, int]) -> Plan:
-    """The plan, with what is known about it already."""
+    """Store properties that are already computed in the plan, so that they are not computed again. Return the plan."""
     plan.__dict__.update(emitted=emitted, sources=sources, **more)
     return plan
 
 
-def _completed(before: Mapping[str, int], rules: Iterable[Statement], levels: Mapping[str, int]) -> dict[str, int]:
+def _completed(before: Mapping[str, int], rules: Iterable[Statement], strata: Mapping[str, int]) -> dict[str, int]:
     complete = dict(before)
     for rule in rules:
-        complete[rule.emits.name] = max(complete.get(rule.emits.name, 0), levels[rule.name] + 1)
-        for clock in _clocks(rule):
-            complete[clock.type] = levels[rule.name] - _depth(rule) + clock.height
+        complete[rule.emits.name] = max(complete.get(rule.emits.name, 0), strata[rule.name] + 1)
+        for timer in _timers(rule):
+            complete[timer.type] = strata[rule.name] - _depth(rule) + timer.height
     return complete
 
 
@@ -300,28 +308,29 @@ def _numbered(before: Mapping[str, int], rules: Iterable[RulePlan]) -> dict[str,
 
 
 def order(rules: Sequence[Statement], ready: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The level of each rule by name;
+    """Return the stratum of each rule, by the name of the rule. Raise if rules use each other in a cycle.
 
-    `ready` says from which level on other rules' types are there. A cycle is an error.
+    `ready` has the stratum at which a type is complete, for the types that other rules define.
     """
     producers: dict[str, list[Statement]] = defaultdict(list)
     for rule in rules:
         producers[rule.emits.name].append(rule)
-    levels: dict[str, int] = {}
+    strata: dict[str, int] = {}
 
     def used(rule: Statement) -> Iterator[Statement]:
         return (producer for type in rule.uses for producer in producers.get(type, ()))
 
     for first in rules:
-        # A path from rule to rule that uses it, and what is still to be looked at of each; rules nest without limit.
-        path = {first.name: (first, used(first))} if first.name not in levels else {}
+        # The current path from a rule to its producers, with the producers of each rule that are not visited yet. There
+        # is no recursion, because the depth of rules is unlimited.
+        path = {first.name: (first, used(first))} if first.name not in strata else {}
         while path:
             rule, waiting = path[next(reversed(path))]
-            producer = next((one for one in waiting if one.name not in levels), None)
+            producer = next((one for one in waiting if one.name not in strata), None)
             if producer is None:
-                given = (ready.get(type, 0) if ready else 0 for type in rule.uses)
-                highest = max((*given, *(1 + levels[one.name] for one in used(rule))), default=0)
-                levels[rule.name] = highest + _depth(rule)
+                ready_strata = (ready.get(type, 0) if ready else 0 for type in rule.uses)
+                highest = max((*ready_strata, *(1 + strata[one.name] for one in used(rule))), default=0)
+                strata[rule.name] = highest + _depth(rule)
                 path.popitem()
             elif producer.name in path:
                 names = list(path)
@@ -331,32 +340,35 @@ def order(rules: Sequence[Statement], ready: Mapping[str, int] | None = None) ->
                 raise located(RuleError(message, span=producer.span), producer)
             else:
                 path[producer.name] = producer, used(producer)
-    return levels
+    return strata
 
 
-def _clocks(rule: Statement) -> tuple[Clock, ...]:
-    return clocks(rule) if isinstance(rule, Request) else ()
+def _timers(rule: Statement) -> tuple[RequestTimer, ...]:
+    return request_timers(rule) if isinstance(rule, Request) else ()
 
 
 def _depth(rule: Statement) -> int:
-    return max((clock.height for clock in _clocks(rule)), default=0)
+    return max((timer.height for timer in _timers(rule)), default=0)
 
 
 def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
-    """The attributes that one rule reads, by event type; a type of which it reads nothing is there too."""
+    """Return the attributes that a rule reads and their kinds, by event type.
+
+    Types of which the rule reads no attributes are included.
+    """
     needed: dict[str, dict[str, Kind | None]] = {type: {} for type in rule.types}
 
     def read(expressions: Iterable[Typed], type: str | None = None) -> None:
         for expression in expressions:
             for leaf in leaves(expression):
                 if isinstance(leaf, Field) and leaf.attribute not in (TS, SEQ):
-                    needed[type or rule.types[leaf.place]][leaf.attribute] = leaf.kind
+                    needed[type or rule.types[leaf.role_index]][leaf.attribute] = leaf.kind
 
     for filter in (rule.anchor, *rule.own):
         needed.setdefault(filter.type, {})
         read(filter.conditions, filter.type)
-    if rule.combining is not None:
-        read(rule.combining.conditions)
+    if rule.request_join is not None:
+        read(rule.request_join.conditions)
     if rule.context is not None:
         read(rule.context.conditions)
         read(node.attribute for node in rule.context.nodes if node.attribute is not None)
@@ -375,8 +387,11 @@ def needed_columns(rule: RulePlan) -> dict[str, dict[str, Kind | None]]:
     for lookup in rule.lookups:
         read((*lookup.buffer.filter.conditions, *lookup.buffer.keys), lookup.buffer.filter.type)
         read((*lookup.conditions, *lookup.keys))
-    for guard in [*rule.guards, *(guard for step in rule.steps for guard in step.guards)]:
-        if isinstance(guard, Reduction):
-            read(expression for expression in (guard.argument, guard.test) if expression is not None)
+    for role_condition in [
+        *rule.role_conditions,
+        *(role_condition for step in rule.steps for role_condition in step.role_conditions),
+    ]:
+        if isinstance(role_condition, AggregateCondition):
+            read(expression for expression in (role_condition.argument, role_condition.test) if expression is not None)
     read(value for _, _, value in rule.outputs)
     return needed

@@ -1,11 +1,13 @@
-"""What the rules mean: one operator graph for all of them.
+"""Define the nodes of the operator graph that describes bound rules.
 
     type ─► filter ─► buffer ─► rule ─► composite type ─► …
 
-Every node is frozen data, equal when its meaning is equal, so that what two rules share exists once: a *filter* is
-the tests that one event can meet by itself, a *buffer* the events that passed a filter, kept in time order and
-chained by the attributes that equality joins, a *rule* an anchor filter, then one step for each selected role with
-the guards that belong to it.
+- A *filter* has the conditions that depend on one event only.
+- A *buffer* retains the events that pass a filter, in time order, indexed by the attributes of equality joins.
+- A *rule* has a filter for its *anchor*, which is the event that completes a match. For each other *role*, which is a
+  named event of a match, it has a step that selects an event, with the negations and aggregates of the role.
+
+Nodes are immutable, and two nodes with the same meaning are equal. So rules share the nodes that they have in common.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tocsin.events.types import EventType, Kind
-from tocsin.language.eps.ast import Clock, Mode, Statement
+from tocsin.language.eps.ast import Mode, RequestTimer, Statement
 from tocsin.language.siddhi.ast import Summary, Window
 from tocsin.language.syntax.ast import Function, Policy
 from tocsin.plans.expressions import Field, Typed
@@ -21,27 +23,33 @@ from tocsin.plans.expressions import Field, Typed
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Events of a type that meet all conditions; fields are at place 0, conditions in canonical order."""
+    """A filter, which passes the events of `type` that meet all `conditions`.
+
+    The fields in the conditions have role index 0, and the conditions are in canonical order.
+    """
 
     type: str
     conditions: tuple[Typed, ...] = ()
     _hash: int | None = field(default=None, init=False, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        """Computed once: what rules share is found by it, again and again."""
+        """Return the hash, which is cached because shared nodes are looked up often."""
         if self._hash is None:
             object.__setattr__(self, "_hash", hash((self.type, self.conditions)))
         assert self._hash is not None
         return self._hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Without the hash, which is another one in another process."""
+        """Pickle without the hash, which differs between processes."""
         return Filter, (self.type, self.conditions)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """The events that passed a filter, chained by `keys`. A consumed role has its own: `owner` is (rule, place)."""
+    """A buffer of the events that pass `filter`, indexed by `keys`.
+
+    If the events of a role are consumed, no other role shares its buffer. Then `owner` is the rule and the role index.
+    """
 
     filter: Filter
     keys: tuple[Field, ...] = ()
@@ -49,8 +57,12 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """Where to look: events that precede `end`, and are less than `window_us` older or that `start` precedes."""
+class TimeBounds:
+    """The times of the candidates for a role: they are earlier than the event of the role index `end`.
+
+    In addition, candidates are less than `window_us` older than that event, or later than the event of the role index
+    `start`.
+    """
 
     end: int
     window_us: int | None = None
@@ -59,27 +71,33 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Candidates for a place: the buffer's events under the key, in reach, that meet conditions with earlier places."""
+    """A search for the candidates for a role.
 
-    place: int
+    A candidate is an event of `buffer` that has the values `keys`, is within `bounds`, and meets `conditions`.
+    """
+
+    role_index: int
     buffer: Buffer
     keys: tuple[Typed, ...]
-    reach: Reach
+    bounds: TimeBounds
     conditions: tuple[Typed, ...]
-    horizon_us: int
-    """How far behind the anchor a candidate can be."""
+    retention_us: int
+    """How much older than the anchor a candidate can be, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
-    """No candidate may exist."""
+class NegationCondition:
+    """A negation, which is met if `lookup` finds no candidate."""
 
     lookup: Lookup
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
-    """The aggregate of the candidates becomes `Computed(index)`, and may be tested."""
+class AggregateCondition:
+    """An aggregate of the candidates that `lookup` finds.
+
+    Expressions refer to its value as `Computed(index)`. If there is a `test` of the value, it must be met.
+    """
 
     lookup: Lookup
     function: Function
@@ -89,57 +107,64 @@ class Reduction:
     test: Typed | None
 
 
-Guard = Absence | Reduction
+RoleCondition = NegationCondition | AggregateCondition
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Choose events for a role: those of its candidates that pass the guards, by policy, `count` of them (0: all)."""
+class SelectionStep:
+    """The selection of events for a role, from the candidates that meet `role_conditions`.
+
+    `policy` says which candidates are selected, for example the last, and `count` how many of them; 0 means all.
+    """
 
     lookup: Lookup
     policy: Policy
     count: int
-    guards: tuple[Guard, ...]
+    role_conditions: tuple[RoleCondition, ...]
     consumed: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Places of a request that have to do with each other; see `parts`."""
+class ConnectedComponent:
+    """Roles of a request that depend on each other, as defined by `connected_components`."""
 
     lookups: tuple[Lookup, ...]
-    """How they are filled, one after another."""
+    """The lookups of the roles, one for each role, in the order in which they are joined."""
     orders: tuple[tuple[Lookup, ...], ...]
-    """For each of them, the lookups with that place first: if it is the one most is known about."""
-    row: int | None = None
-    """Which of these orders is that of time, if each event must stand before the next: then what is found first, with
-    the earliest event at each step, is the first combination.
+    """For each role, the lookups in a join order that begins with this role."""
+    time_order: int | None = None
+    """The index of the join order in `orders` where each event must be earlier than the next event; None if none is.
+
+    In this join order, the first combination consists of the earliest event at each step.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Combining:
-    """How the events of a request are combined, besides what lookups say. Places are those of one alternative."""
+class RequestJoin:
+    """The relations between the events of one alternative of a request, in addition to its lookups."""
 
     anchor: int
-    """The place of the event that arrives last."""
+    """The role index of the event that arrives last."""
     window_us: int
     sequences: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-    """The last event at the places on the left is earlier than the last on the right."""
+    """Pairs of two lists of roles: the last event of the first list must be earlier than that of the second list."""
     ascending: tuple[tuple[int, int], ...]
-    """The event at the first place stands before that at the second, in canonical order."""
+    """Pairs of roles: the event of the first role must precede that of the second role in canonical order."""
     conditions: tuple[Typed, ...]
-    """Those that need no other event than the anchor."""
-    parts: tuple[Part, ...]
-    """The other places."""
+    """The conditions on the anchor alone."""
+    components: tuple[ConnectedComponent, ...]
+    """The other roles, in groups that do not depend on each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A node of an event expression: what it is, its operands by number, and the number of its first leaf."""
+class ContextNode:
+    """A node of the event expression of a request.
+
+    `first` is the number of the first leaf below the node, and `operands` are the numbers of its operand nodes.
+    """
 
     operator: str
-    """`leaf`, `all`, `then`, `either` or `times`."""
+    """The operator: `leaf`, `all`, `then`, `either` or `times`."""
     first: int
     operands: tuple[int, ...] = ()
     count: int = 0
@@ -148,24 +173,30 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """How the events of a request are combined in one of Snoop's contexts. Places are the leaves."""
+class SnoopContext:
+    """A request in one of Snoop's contexts, which say how events are combined.
+
+    The roles of the request are the leaves of its event expression.
+    """
 
     mode: Mode
     window_us: int
-    nodes: tuple[Node, ...]
-    """Operands before what combines them."""
+    nodes: tuple[ContextNode, ...]
+    """The nodes of the event expression in post-order, so that operands come before their operator."""
     filters: tuple[Filter, ...]
-    """Of each leaf."""
+    """The filter of each leaf."""
     conditions: tuple[Typed, ...]
-    """What must hold of a combination, for some choice where a leaf has several events."""
+    """The conditions on a combination. If a leaf has several events, some choice of events must meet the conditions."""
     repeated: frozenset[int]
-    """The leaves of which a condition means the first event."""
+    """The leaves that stand for several events. A condition on such a leaf refers to its first event."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """An aggregate over what a window holds; its value is `Computed` by its number among the aggregates."""
+class AggregateCall:
+    """An aggregate over the events in a window of a query.
+
+    Expressions refer to its value as `Computed`, with the number of the aggregate in the query.
+    """
 
     function: Summary
     argument: Typed | None
@@ -173,8 +204,12 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One side of a join: what it lets in, its window, whether its events look for partners, and come out alone."""
+class JoinSide:
+    """One side of a join of two streams.
+
+    `looks` is whether an event of this side looks for partners when it arrives. `outer` is whether an event of this
+    side that has no partner is emitted alone.
+    """
 
     filter: Filter
     window: Window | None
@@ -183,52 +218,56 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """How a query over two streams brings their events together. Places are the sides."""
+class StreamJoin:
+    """The join of two streams with windows. The left side has role index 0, and the right side has role index 1."""
 
-    sides: tuple[Side, Side]
+    sides: tuple[JoinSide, JoinSide]
     on: tuple[Typed, ...]
-    """What must hold of a pair, besides the keys."""
+    """The conditions on a pair of events, in addition to the keys."""
     keys: tuple[tuple[Field, Field], ...]
-    """Attributes of the left and the right event that must be equal."""
+    """Pairs of attributes, of the left and of the right event, that must be equal."""
 
     @property
     def balanced(self) -> bool:
-        """Whether each pair that leaves had come."""
+        """Whether each pair of events that expires was emitted as a current row before."""
         return all(side.looks and not side.outer for side in self.sides)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where attempts of an automaton wait: for an event, for several, or for one not to come. Stages have numbers."""
+    """A stage of an automaton, where runs wait for one event, for several events, or for the absence of an event."""
 
     filter: Filter
-    """What an event must meet by itself."""
+    """The conditions on the event of the stage alone."""
     tests: tuple[Typed, ...]
-    """What it must meet together with those found before."""
+    """The conditions that also use events of earlier stages."""
     keys: tuple[tuple[Field, Field], ...]
-    """Besides: attributes of an earlier event and of this one that must be equal."""
-    place: int
-    """Where the event stands. Behind it are those of several that are spoken of: from the first, then from the last."""
+    """Pairs of attributes, of an earlier event and of the event of this stage, that must be equal."""
+    role_index: int
+    """The role index of the event. The next role indexes are for `e[i]`, and then for `e[last-i]`."""
     least: int
     most: int | None
+    """The minimum (`least`) and maximum number of events; None for any number."""
     fronts: tuple[int, ...]
+    """The indexes `i` of the events `e[i]` that the query uses."""
     backs: int
-    """Of several events: which ones from the first are spoken of, and how many from the last."""
+    """The number of events `e[last]`, `e[last-1]`, … that the query uses."""
     absent: bool
+    """Whether the stage waits for the absence of an event."""
     duration_us: int | None
-    """How long nothing must come."""
+    """The time for which no event of an absent stage may arrive."""
     partner: int | None
-    """The other one of a pair."""
+    """The number of the other stage, if this stage is part of a pair."""
     both: bool
-    """Whether both of a pair must be complete, or either."""
+    """Whether both stages of a pair must complete, and not just one of them."""
     next: int | None
-    """The first of the next state, None at the end."""
-    again: int | None
-    """Where a copy begins anew when this one is complete."""
-    home: int | None
-    """The first stage of the part that begins anew."""
+    """The first stage of the next state; None if this stage is in the last state."""
+    repeat_at: int | None
+    """The stage at which a new run starts when this stage completes an `every`."""
+    every_start: int | None
+    """The first stage of the `every` that this stage belongs to."""
     starts: bool
+    """Whether the stage is in the first state."""
 
     @property
     def counts(self) -> bool:
@@ -236,154 +275,168 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Chained:
-    """An automaton: attempts go from stage to stage as events come, and those that reach the end are rows."""
+class ChainAutomaton:
+    """The automaton of a pattern or a sequence of a query.
+
+    A *run* is a partial match, which moves from stage to stage as events arrive. A run that completes gives a row.
+    """
 
     stages: tuple[Stage, ...]
     sequence: bool
-    """Whether what waits is given up at every event that does not fit."""
+    """Whether the automaton is for a sequence, where an event that does not match ends the waiting runs."""
     within_us: int | None
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        """What it has to see."""
+        """The filters of all events that the automaton needs."""
         own = [stage.filter for stage in self.stages]
         return tuple(dict.fromkeys([*own, *(Filter(filter.type) for filter in own if self.sees_all)]))
 
     @property
     def sees_all(self) -> bool:
-        """Whether events of its streams that fit nowhere matter: they end a sequence and begin what is quiet, and each
-        of them lets what is too old at the start begin anew.
+        """Whether the automaton needs events that match no stage.
+
+        Such events end a sequence, start the wait of an absence at the first stage, and restart a first stage that is
+        older than `within`.
         """
         first = self.stages[0]
-        ages = self.within_us is not None and first.home is not None
-        held = first.counts or first.partner is not None or first.again is None
-        return self.sequence or first.duration_us is not None or (ages and held)
+        ages = self.within_us is not None and first.every_start is not None
+        persistent = first.counts or first.partner is not None or first.repeat_at is None
+        return self.sequence or first.duration_us is not None or (ages and persistent)
 
     @property
-    def horizon_us(self) -> int | None:
-        """How old an event that an attempt holds can be; None: there is no bound, if it can begin with nothing."""
+    def retention_us(self) -> int | None:
+        """The maximum age of an event in a run; None if it is unbounded because a run can start without an event."""
         first = self.stages[0]
         unborn = first.duration_us is not None or (first.counts and first.least == 0)
         return None if unborn else self.within_us
 
 
 @dataclass(frozen=True, slots=True)
-class Windowed:
-    """How a query makes rows: the events that pass the anchor's filter go through a window, two sides meet, or an
-    automaton finds them.
+class QueryPlan:
+    """The part of a plan that is specific to a query: how the query produces rows from its events.
+
+    The rows come from a window over the events of the anchor, from the join `joined`, or from the automaton `chained`.
     """
 
     window: Window | None
     after: tuple[Typed, ...]
-    """Tests of what comes out of the window."""
-    calls: tuple[Call, ...]
+    """The conditions on the events that the window operator outputs."""
+    calls: tuple[AggregateCall, ...]
     group_by: tuple[Field, ...]
     having: tuple[Typed, ...]
-    """Tests of a row, whose values are `Computed` behind the aggregates."""
+    """The conditions on a row. The values of the row are `Computed`, with indexes after those of the aggregates."""
     current: bool
+    """Whether the query emits rows for events that arrive."""
     expired: bool
-    """Whether rows come out for events that arrive, and for those that leave."""
-    joined: Joined | None = None
-    chained: Chained | None = None
+    """Whether the query emits rows for events that leave the window."""
+    joined: StreamJoin | None = None
+    chained: ChainAutomaton | None = None
 
     @property
     def windows(self) -> tuple[Window | None, ...]:
-        """The window, or those of both sides."""
+        """The window of the query, or the windows of both sides of its join. None stands for no window."""
         return (self.window,) if self.joined is None else tuple(side.window for side in self.joined.sides)
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        """What the sides of a join, or an automaton, let in."""
+        """The filters of the automaton or of both sides of the join; empty if the query has neither."""
         if self.chained is not None:
             return self.chained.filters
         return () if self.joined is None else tuple(side.filter for side in self.joined.sides)
 
     @property
     def grouped(self) -> bool:
-        """Whether something must be kept for each group."""
+        """Whether the query has state for each group."""
         return bool(self.calls) or (bool(self.group_by) and any(self.windows))
 
     @property
     def is_timed(self) -> bool:
-        """Whether events leave by time alone."""
+        """Whether the passage of time alone can cause rows."""
         if self.chained is not None:
             return any(stage.duration_us is not None for stage in self.chained.stages)
         return any(window is not None and window.extent.timed for window in self.windows)
 
     @property
     def looks_at_one(self) -> bool:
-        """Whether each event is answered by itself."""
+        """Whether each event produces its row independently of all other events."""
         return self.chained is None and not any(self.windows) and not self.grouped
 
 
 @dataclass(frozen=True, slots=True)
 class RulePlan:
-    """One rule, bound to the kinds of its events; or one way in which a request can be met, see `requests`.
+    """The plan of one rule, or of one variant of a request (see `bind.requests`).
 
-    `names` are the places' names: roles first, then patterns without one.
+    `names` are the names of roles by role index. Negated and aggregated patterns, which come last, have the name "".
     """
 
     rule: Statement
     anchor: Filter
-    guards: tuple[Guard, ...]
-    steps: tuple[Step, ...]
+    role_conditions: tuple[RoleCondition, ...]
+    steps: tuple[SelectionStep, ...]
     outputs: tuple[tuple[str, Kind, Typed], ...]
     names: tuple[str, ...]
     types: tuple[str, ...]
-    """The event type at each place."""
+    """The event types by role index."""
     unseen: bool
-    """Whether it uses attributes of which nothing is known yet."""
-    combining: Combining | None = None
-    """For requests."""
-    context: Context | None = None
-    """For requests in one of Snoop's contexts."""
-    windowed: Windowed | None = None
-    """For queries over one stream."""
-    clock: Clock | None = None
-    """The timer that is started by what is found, which then is no match."""
+    """Whether the rule uses attributes whose kind is not known yet."""
+    request_join: RequestJoin | None = None
+    """The relations between the events of a request; None for other statements."""
+    context: SnoopContext | None = None
+    """The operators of a request in one of Snoop's contexts; None for other statements."""
+    windowed: QueryPlan | None = None
+    """The windows and outputs of a query; None for other statements."""
+    timer: RequestTimer | None = None
+    """The timer that a match of this plan starts. If there is a timer, matches are not emitted."""
     early: int = 0
-    """How many levels before its rule it runs, since a timer waits for it."""
-    clocks: tuple[Clock, ...] = ()
-    """The moments and periods of its request."""
+    """The number of strata by which this plan runs before its request, because a timer depends on its matches."""
+    timers: tuple[RequestTimer, ...] = ()
+    """The timers of the request that fire at fixed times or periodically."""
     own: tuple[Filter, ...] = ()
-    """What passes the first of these starts the periods."""
+    """The filters of the request's own events. The first event that passes a filter starts the periodic timers."""
 
     @property
     def emits(self) -> EventType:
-        """The type of what is found."""
-        return self.rule.emits if self.clock is None else EventType(self.clock.type)
+        """The type of the composite event that a match produces."""
+        return self.rule.emits if self.timer is None else EventType(self.timer.type)
 
     @property
-    def user(self) -> str:
-        """What uses events up: the request, or one of its timers."""
-        return self.rule.name if self.clock is None else self.clock.type
+    def consumer(self) -> str:
+        """The name of the consumer of events: the rule itself, or the timer that its matches start."""
+        return self.rule.name if self.timer is None else self.timer.type
 
     @property
     def lookups(self) -> tuple[Lookup, ...]:
-        """Every search that the rule makes."""
-        guards = [*self.guards, *(guard for step in self.steps for guard in step.guards)]
-        return (*(step.lookup for step in self.steps), *(guard.lookup for guard in guards))
+        """All lookups of the rule."""
+        role_conditions = [
+            *self.role_conditions,
+            *(role_condition for step in self.steps for role_condition in step.role_conditions),
+        ]
+        return (*(step.lookup for step in self.steps), *(role_condition.lookup for role_condition in role_conditions))
 
     @property
     def buffers(self) -> dict[Buffer, int]:
-        """Every buffer that it needs, with how long events are kept there for it, in microseconds."""
-        orders = [order for part in self.combining.parts for order in part.orders] if self.combining else []
-        found: dict[Buffer, int] = {}
+        """The buffers that the rule reads, with the time (µs) for which each buffer must retain events."""
+        orders = (
+            [order for component in self.request_join.components for order in component.orders]
+            if self.request_join
+            else []
+        )
+        retentions_us: dict[Buffer, int] = {}
         for lookup in (*self.lookups, *(lookup for order in orders for lookup in order)):
-            found[lookup.buffer] = max(found.get(lookup.buffer, 0), lookup.horizon_us)
+            retentions_us[lookup.buffer] = max(retentions_us.get(lookup.buffer, 0), lookup.retention_us)
         if self.context is not None:
-            found |= {Buffer(filter): self.context.window_us + 1 for filter in self.context.filters}
-        return found
+            retentions_us |= {Buffer(filter): self.context.window_us + 1 for filter in self.context.filters}
+        return retentions_us
 
     @property
     def filters(self) -> dict[Filter, None]:
-        """What it lets in."""
+        """The filters of all events that the rule reads."""
         if self.windowed is not None:  # which has no buffers
             return dict.fromkeys((self.anchor, *self.windowed.filters))
         return dict.fromkeys((self.anchor, *(buffer.filter for buffer in self.buffers), *self.own))
 
     @property
-    def horizon_us(self) -> int:
-        """How far behind its anchor the rule looks."""
+    def retention_us(self) -> int:
+        """How much older than the anchor the events of a match can be, in microseconds."""
         return max(self.buffers.values(), default=0)

@@ -1,21 +1,24 @@
-"""What of a rule can be decided further down? A rule over a processing tree, split into partial rules (T-Rex, 3.4).
+"""Split a rule into partial rules for the children of a processor in a processing tree (T-Rex, Section 3.4).
 
-A processor knows which types each child advertises. If one child is the only one to have all types of a rule it gets
-the rule as it is. Otherwise each child gets *partial rules* over the types that only it has: events that fill all
-roles of a partial rule are sent up, others cannot be in a match. Types that come from several children are asked of
-each of them, as they are. Content filters always go down; a parameter, a negation or a scope only with all that it
-mentions; windows add up over roles that are elsewhere.
+A processor knows which event types each child advertises. If one child is the only one with the types of a rule, it
+receives the whole rule. Otherwise, each child receives *partial rules* over the types that no other child has. A child
+evaluates a partial rule, and sends its parent the events of each match, because other events cannot be in a match of
+the whole rule. The first role of a partial rule is its *head*. A type that several children have is requested from each
+of these children, without clauses.
 
-What is sent must be enough to give the same matches, no fewer and no more. `last` looks at one candidate and gives it
-no second try, so a candidate that cannot be in a match still *blocks* older ones that could. Hence three things that
-the paper does not say:
+Conditions on one event are always pushed down to the child. A parameter, a negation or a scope is pushed down only
+together with all patterns that it mentions. Windows add up over the roles of other children.
 
-- A role on which others hang is filtered only at the head of a partial rule, and the events of its type that come
-  within the role's window after a head that was sent (`blocks_us`) are sent too. `each` needs no such care, for
-  `first` all are sent.
-- What hangs on a single selection below the head hangs on the head instead, with `each`.
-- A negation that went down is decided again above, for events that were sent for other reasons. So where a negated
-  event did forbid something, one such event is sent (a partial rule of its own, that sends only this role).
+The sent events must give exactly the matches of the whole rule. `last` selects one candidate and does not try another
+candidate. So a candidate that cannot be in a match still *blocks* older candidates. This requires three additions to
+the paper:
+
+- A role with descendants is filtered only if it is the head of a partial rule. After a head is sent, all events of its
+  type within the window of the role (`blocks_us`) are sent, too. `each` does not need this. For `first`, all events of
+  the type are sent.
+- A descendant of a role that selects a single event below the head becomes a child of the head, with `each`.
+- The parent evaluates negations again, on events that were sent for other reasons. So if a negated event prevents a
+  match, one such event must be sent. For this, there is a separate partial rule that sends only the negated event.
 """
 
 from __future__ import annotations
@@ -27,20 +30,20 @@ from dataclasses import dataclass, replace
 from tocsin.events.types import EventType
 from tocsin.language.syntax.ast import Aggregate, Clause, Expression, Negation, Pattern, Policy, Rule, Selection, Within
 from tocsin.language.syntax.expressions import print_rule, print_window
-from tocsin.plans.bind.structure import Shape, parameters
+from tocsin.plans.bind.structure import PatternTree, parameters
 
 PARTIAL = EventType("Partial")
 FOREVER_US = 2**60
 HERE = ""
-"""Stands for the processor itself among its children: its own sources, and composite events that it makes."""
+"""The name of the processor itself among its children. It stands for the own sources and composite events."""
 
 
 @dataclass(frozen=True)
 class Partial:
-    """A part of a rule that somebody further down can decide.
+    """A partial rule, which a descendant of the processor in the tree evaluates.
 
-    `sends`: the roles whose events go up. `blocks_us`: events of the head's pattern go up too if they come less than
-    that after a head of a match.
+    `sends` are the roles whose events are sent to the parent. In addition, events of the head's pattern are sent if
+    they come less than `blocks_us` after the head of a match.
     """
 
     rule: Rule
@@ -49,7 +52,7 @@ class Partial:
 
     @property
     def bare(self) -> bool:
-        """Whether each event is decided by itself."""
+        """Whether the partial rule evaluates each event independently, because it has no clauses."""
         return not self.rule.clauses
 
     @property
@@ -57,7 +60,7 @@ class Partial:
         return frozenset(self.rule.uses)
 
     def __str__(self) -> str:
-        """The pattern as the paper prints it, with what is sent besides where that is not all."""
+        """Return the partial rule as the paper prints it, with comments on `sends` and `blocks_us`."""
         lines = print_rule(self.rule).removeprefix("define    Partial()\n").splitlines()
         roles = tuple(pattern.role for pattern in self.rule.roles)
         text = [line.removeprefix("from      ").removeprefix("          ") for line in lines]
@@ -72,9 +75,10 @@ class Partial:
 
 @dataclass(frozen=True)
 class Use:
-    """A partial rule asked of a child; `node` is the pattern of the whole rule that it begins with.
+    """The request of a partial rule from the child `child`.
 
-    `decides`: it brings the events of a role, not only those that conditions look at.
+    `node` is the node of the whole rule that is the head of the partial rule. `decides` is whether the partial rule
+    sends the events of roles, and not only the events of negations and aggregates.
     """
 
     child: str
@@ -85,16 +89,20 @@ class Use:
 
 @dataclass(frozen=True)
 class Split:
-    """What becomes of a rule: the child that gets it whole, or what is asked of which child."""
+    """The result of a split.
+
+    `whole` is the child that receives the whole rule. If it is None, children receive the partial rules in `uses`.
+    """
 
     whole: str | None
     uses: tuple[Use, ...]
 
 
 def split(rule: Rule, advertised: Mapping[str, AbstractSet[str]], blocks_us: int = 0, *, stays: bool = False) -> Split:
-    """Splits a rule, or the pattern of a partial rule with its `blocks_us`, by the types that each child has.
+    """Split `rule` into partial rules for children, by the types that each child has `advertised`.
 
-    `stays`: the rule is decided here even if one child could do it.
+    If `rule` belongs to a partial rule, `blocks_us` is taken from this partial rule. If `stays`, the whole rule is not
+    given to a single child.
 
     >>> from tocsin.language import parse
     >>> rule = parse("define CE() from A() and last B() within 5 min from A and last C() within 5 min from B").rules[0]
@@ -103,7 +111,7 @@ def split(rule: Rule, advertised: Mapping[str, AbstractSet[str]], blocks_us: int
     2 A() and each C() within 10 min from A
     3 B()
     """
-    shape = Shape(rule)
+    tree = PatternTree(rule)
     holders = {
         type: [child for child, types in advertised.items() if type in types] for type in dict.fromkeys(rule.uses)
     }
@@ -117,28 +125,28 @@ def split(rule: Rule, advertised: Mapping[str, AbstractSet[str]], blocks_us: int
     for child in advertised:
         if child == HERE:
             continue
-        mine = {node for node, pattern in shape.patterns.items() if only.get(pattern.type) == child}
-        for use in _Groups(shape, child, mine, blocks_us).uses():
+        mine = {node for node, pattern in tree.patterns.items() if only.get(pattern.type) == child}
+        for use in _Groups(tree, child, mine, blocks_us).uses():
             uses[use] = None
         grouped |= mine
-    for node, pattern in shape.patterns.items():
+    for node, pattern in tree.patterns.items():
         if node in grouped:
             continue
         for child in holders.get(pattern.type, ()):
             if child != HERE:
-                uses[Use(child, bare(shape, node), node, not node.startswith("#"))] = None
+                uses[Use(child, bare(tree, node), node, not node.startswith("#"))] = None
     return Split(None, tuple(uses))
 
 
-def bare(shape: Shape, node: str) -> Partial:
-    """The events of one pattern that meet what it asks of an event by itself."""
-    kept = _Kept(shape, {node})
-    pattern = kept.pattern(node, {node})
-    return partial(pattern if node == shape.anchor else replace(pattern, alias=None), ())
+def bare(tree: PatternTree, node: str) -> Partial:
+    """Return a partial rule for the events of the pattern `node`, with its constraints on this event alone."""
+    constraints = _RetainedConstraints(tree, {node})
+    pattern = constraints.pattern(node, {node})
+    return partial(pattern if node == tree.anchor else replace(pattern, alias=None), ())
 
 
 def partial(anchor: Pattern, clauses: Iterable[Clause], sends: Iterable[str] | None = None, blocks: int = 0) -> Partial:
-    """A partial rule; by default it sends all its roles."""
+    """Return a partial rule with the head `anchor` and the given clauses. By default, it sends all of its roles."""
     rule = Rule("Partial", PARTIAL, replace(anchor, span=None), tuple(clauses))
     roles = tuple(pattern.role for pattern in rule.roles)
     if not rule.clauses:
@@ -147,42 +155,42 @@ def partial(anchor: Pattern, clauses: Iterable[Clause], sends: Iterable[str] | N
     return Partial(rule, roles if sends is None else tuple(sends), blocks)
 
 
-class _Kept:
-    """Which constraints stay when only some nodes are there: those that speak of no other."""
+class _RetainedConstraints:
+    """The constraints that a partial rule keeps if it has only some nodes: constraints that mention no other node."""
 
-    def __init__(self, shape: Shape, nodes: AbstractSet[str]) -> None:
-        self.shape = shape
+    def __init__(self, tree: PatternTree, nodes: AbstractSet[str]) -> None:
+        self.tree = tree
         self.tests: dict[str, set[int]] = {}
         used: set[str] = set()
         for node in nodes:
             before: set[str] = set()
-            kept = self.tests.setdefault(node, set())
-            for number, constraint in enumerate(shape.patterns[node].constraints):
+            retained = self.tests.setdefault(node, set())
+            for number, constraint in enumerate(tree.patterns[node].constraints):
                 named = parameters(constraint)
-                if shape.binds(node, constraint, before):
+                if tree.binds(node, constraint, before):
                     before |= named
-                elif all(shape.binders[name] in nodes and shape.binders[name][0] != "#" for name in named):
-                    kept.add(number)
+                elif all(tree.binders[name] in nodes and tree.binders[name][0] != "#" for name in named):
+                    retained.add(number)
                     used |= named
         self.used = used
 
     def complete(self, node: str) -> bool:
-        """Whether all tests of a pattern stay."""
+        """Return whether the partial rule keeps all tests of the pattern `node`."""
         before: set[str] = set()
-        for number, constraint in enumerate(self.shape.patterns[node].constraints):
-            if self.shape.binds(node, constraint, before):
+        for number, constraint in enumerate(self.tree.patterns[node].constraints):
+            if self.tree.binds(node, constraint, before):
                 before |= parameters(constraint)
             elif number not in self.tests[node]:
                 return False
         return True
 
     def pattern(self, node: str, nodes: AbstractSet[str]) -> Pattern:
-        """The pattern with the constraints that stay, and those that give parameters to them."""
-        pattern = self.shape.patterns[node]
+        """Return the pattern `node` with the tests that are kept, and the constraints that bind their parameters."""
+        pattern = self.tree.patterns[node]
         constraints: list[Expression] = []
         before: set[str] = set()
         for number, constraint in enumerate(pattern.constraints):
-            if self.shape.binds(node, constraint, before):
+            if self.tree.binds(node, constraint, before):
                 named = parameters(constraint)
                 before |= named
                 if named & self.used:
@@ -193,127 +201,135 @@ class _Kept:
 
 
 class _Groups:
-    """The partial rules for one child: its nodes, each group of them under a head."""
+    """Builds the partial rules for one child, from the nodes `mine` whose types only this child has.
 
-    def __init__(self, shape: Shape, child: str, mine: AbstractSet[str], blocks_us: int) -> None:
-        self.shape, self.child, self.blocks_us = shape, child, blocks_us
+    The roles of the child are grouped: a group is a head with its descendants. Each group gives a partial rule.
+    """
+
+    def __init__(self, tree: PatternTree, child: str, mine: AbstractSet[str], blocks_us: int) -> None:
+        self.tree, self.child, self.blocks_us = tree, child, blocks_us
         self.mine = mine
         self.head: dict[str, str] = {}
-        self.hung: dict[str, tuple[str, int]] = {}
-        """What each role but a head hangs on, and how far behind it."""
-        for role in shape.roles:
+        self.parents: dict[str, tuple[str, int]] = {}
+        """The parent of each role that is not a head, and the maximum distance (µs) from the parent."""
+        for role in tree.roles:
             if role in mine:
-                self._hang(role)
+                self._attach(role)
 
-    def _hang(self, role: str) -> None:
-        for above in self.shape.above(role):
-            if above in self.mine and self._holds(above):
-                self.hung[role] = (above, self.shape.distance_us(role, above))
+    def _attach(self, role: str) -> None:
+        for above in self.tree.above(role):
+            if above in self.mine and self._can_have_children(above):
+                self.parents[role] = (above, self.tree.distance_us(role, above))
                 self.head[role] = self.head[above]
                 return
         self.head[role] = role
 
-    def _holds(self, role: str) -> bool:
-        """Whether others may hang on a role: on a head, or where all candidates are taken."""
-        clause = self.shape.clauses.get(role)
+    def _can_have_children(self, role: str) -> bool:
+        """Return whether a role may have descendants in its group: it is a head or selects `each` candidate."""
+        clause = self.tree.clauses.get(role)
         return self.head[role] == role or (isinstance(clause, Selection) and clause.policy is Policy.EACH)
 
     def uses(self) -> Iterable[Use]:
-        shape = self.shape
-        placed: set[str] = set()
-        for head in dict.fromkeys(self.head[role] for role in shape.roles if role in self.mine):
+        tree = self.tree
+        pushed: set[str] = set()
+        for head in dict.fromkeys(self.head[role] for role in tree.roles if role in self.mine):
             group = {role for role in self.head if self.head[role] == head}
             conditions = self._conditions(group)
-            placed |= conditions
+            pushed |= conditions
             yield Use(self.child, self._partial(head, group, conditions), head)
-            for node in sorted(conditions, key=[*shape.patterns].index):
+            for node in sorted(conditions, key=[*tree.patterns].index):
                 yield Use(self.child, self._witness(head, node), head, decides=False)
-        for node in shape.patterns:
-            if node in self.mine and node.startswith("#") and node not in placed:
-                yield Use(self.child, bare(shape, node), node, decides=False)
+        for node in tree.patterns:
+            if node in self.mine and node.startswith("#") and node not in pushed:
+                yield Use(self.child, bare(tree, node), node, decides=False)
 
     def _conditions(self, group: AbstractSet[str]) -> set[str]:
-        """The negations and aggregates that speak only of this group."""
+        """Return the nodes of the negations and aggregates that mention only roles of `group`."""
         return {
             node
             for node in self.mine
-            if node.startswith("#") and self.shape.mentioned(node) and self.shape.mentioned(node) <= group
+            if node.startswith("#") and self.tree.mentioned(node) and self.tree.mentioned(node) <= group
         }
 
     def _partial(self, head: str, group: AbstractSet[str], conditions: AbstractSet[str]) -> Partial:
-        shape = self.shape
-        negations = {node for node in conditions if isinstance(shape.clauses[node], Negation)}
+        tree = self.tree
+        negations = {node for node in conditions if isinstance(tree.clauses[node], Negation)}
         nodes = group | negations
-        kept = _Kept(shape, nodes)
+        constraints = _RetainedConstraints(tree, nodes)
         clauses: list[Clause] = []
-        for node, clause in shape.clauses.items():
+        for node, clause in tree.clauses.items():
             if node in negations:
-                clauses.append(replace(clause, pattern=kept.pattern(node, nodes)))
+                clauses.append(replace(clause, pattern=constraints.pattern(node, nodes)))
             elif node in group and node != head:
                 assert isinstance(clause, Selection)
-                exact = self._exact(node, kept, conditions)
-                clauses.append(self._selection(node, clause, kept.pattern(node, nodes), exact=exact))
+                exact = self._exact(node, constraints, conditions)
+                clauses.append(self._selection(node, clause, constraints.pattern(node, nodes), exact=exact))
         blocks = self.blocks_us
-        selection = shape.clauses.get(head)
+        selection = tree.clauses.get(head)
         if isinstance(selection, Selection):
             if selection.policy is Policy.EACH:
                 blocks = 0
             else:
-                blocks = shape.window_us(head) if selection.policy is Policy.LAST else FOREVER_US
-        return partial(kept.pattern(head, nodes), clauses, blocks=blocks)
+                blocks = tree.window_us(head) if selection.policy is Policy.LAST else FOREVER_US
+        return partial(constraints.pattern(head, nodes), clauses, blocks=blocks)
 
-    def _exact(self, role: str, kept: _Kept, conditions: AbstractSet[str]) -> bool:
-        """Whether the choice for a role can be made here: nothing is asked of its candidates that is not known."""
-        shape = self.shape
-        owned = {node for node in shape.clauses if node.startswith("#") and shape.owner(node) == role}
-        negations = {node for node in owned & conditions if isinstance(shape.clauses[node], Negation)}
-        return owned == negations and kept.complete(role) and role not in shape.rule.consuming
+    def _exact(self, role: str, constraints: _RetainedConstraints, conditions: AbstractSet[str]) -> bool:
+        """Return whether the child can select the events of `role`, because all their conditions are pushed down."""
+        tree = self.tree
+        owned = {node for node in tree.clauses if node.startswith("#") and tree.owner(node) == role}
+        negations = {node for node in owned & conditions if isinstance(tree.clauses[node], Negation)}
+        return owned == negations and constraints.complete(role) and role not in tree.rule.consuming
 
-    def _direct(self, role: str) -> bool:
-        """Whether a role's scope can go down as it is."""
-        scope = self.shape.clauses[role].scope
+    def _keeps_scope(self, role: str) -> bool:
+        """Return whether the scope of `role` can be pushed down without a change."""
+        scope = self.tree.clauses[role].scope
         ends = (scope.origin,) if isinstance(scope, Within) else (scope.start, scope.end)
-        return all(end in self.head and self.head[end] == self.head[role] and self._holds(end) for end in ends)
+        return all(
+            end in self.head and self.head[end] == self.head[role] and self._can_have_children(end) for end in ends
+        )
 
     def _selection(self, role: str, clause: Selection, pattern: Pattern, *, exact: bool) -> Selection:
-        if not self._direct(role):
-            above, window_us = self.hung[role]
+        if not self._keeps_scope(role):
+            above, window_us = self.parents[role]
             return Selection(Policy.EACH, pattern, Within(window_us, above), 0)
         if not exact:
             return replace(clause, policy=Policy.EACH, count=0, pattern=pattern)
         return replace(clause, pattern=pattern)
 
     def _witness(self, head: str, node: str) -> Partial:
-        """What a condition looks at: one event that forbids, or all that are aggregated."""
-        shape = self.shape
-        roles = set(shape.mentioned(node)) | {head}
+        """Return a partial rule that sends the events of the negation or aggregate `node`.
+
+        For a negation, it sends one event that prevents a match. For an aggregate, it sends all events.
+        """
+        tree = self.tree
+        roles = set(tree.mentioned(node)) | {head}
         waiting = list(roles)
         while waiting:
             role = waiting.pop()
             needed = set()
-            if role in self.hung:
-                needed.add(self.hung[role][0])
-                scope = shape.clauses[role].scope
-                if self._direct(role) and not isinstance(scope, Within):
+            if role in self.parents:
+                needed.add(self.parents[role][0])
+                scope = tree.clauses[role].scope
+                if self._keeps_scope(role) and not isinstance(scope, Within):
                     needed.add(scope.start)
             waiting += needed - roles
             roles |= needed
         nodes = roles | {node}
-        kept = _Kept(shape, nodes)
+        constraints = _RetainedConstraints(tree, nodes)
         clauses: list[Clause] = []
-        for role in shape.roles:
-            clause = shape.clauses.get(role)
+        for role in tree.roles:
+            clause = tree.clauses.get(role)
             if role in roles and role != head:
                 assert isinstance(clause, Selection)
-                clauses.append(self._selection(role, clause, kept.pattern(role, nodes), exact=False))
-        condition = shape.clauses[node]
-        pattern = kept.pattern(node, nodes)
-        taken = {name for role in roles for name in (role, shape.patterns[role].type)}
-        if pattern.type in taken:
+                clauses.append(self._selection(role, clause, constraints.pattern(role, nodes), exact=False))
+        condition = tree.clauses[node]
+        pattern = constraints.pattern(node, nodes)
+        names = {name for role in roles for name in (role, tree.patterns[role].type)}
+        if pattern.type in names:
             pattern = replace(
-                pattern, alias=next(f"{pattern.type}_{n}" for n in range(99) if f"{pattern.type}_{n}" not in taken)
+                pattern, alias=next(f"{pattern.type}_{n}" for n in range(99) if f"{pattern.type}_{n}" not in names)
             )
         every = isinstance(condition, Aggregate)
         policy, count = (Policy.EACH, 0) if every else (Policy.LAST, 1)
         clauses.append(Selection(policy, pattern, condition.scope, count))
-        return partial(kept.pattern(head, nodes), clauses, sends=(pattern.role,))
+        return partial(constraints.pattern(head, nodes), clauses, sends=(pattern.role,))

@@ -1,10 +1,11 @@
-"""Gives kinds to expressions: what may be compared, added and divided, and where an integer is made a double.
+"""Check the kinds of values in expressions, with a catalog of the known event types.
 
-What is known of event types when a rule is bound: declared, read off tables, or not yet seen.
+The operands of comparisons and of arithmetic must have matching kinds. Integers are converted to doubles where the
+other operand is a double. A kind that is not known yet is accepted everywhere.
 
-A type is *exact* when it was declared, came as a table of its own, or is defined by a rule. All other types share the
-columns of the tables with a type column that were seen. Before any data, nothing is known: rules are checked as far
-as that goes, and bound again later.
+An event type in the catalog is *exact* if it is declared, has a table of its own, or is defined by a rule. All other
+types share the columns of the tables that have a type column. These columns are unknown before the first events. So
+rules are first checked with the known columns, and bound again later.
 """
 
 from __future__ import annotations
@@ -30,36 +31,42 @@ from tocsin.language.syntax.ast import (
 from tocsin.plans.expressions import Apply, Constant, Typed, commuted, comparison
 
 READABLE = "strings, numbers, booleans or times"
-"""What rules can read. Columns that hold anything else are left out on every host."""
+"""The kinds of columns that rules can read, as text for messages. Other columns are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Kinds of attributes by event type. `closed`: there are no types but the exact ones."""
+    """The known event types and the kinds of their attributes.
+
+    `types` are the exact types. `shared` has the kinds of the columns that all other types share. If `closed`, there
+    are no other types.
+    """
 
     types: Mapping[str, EventType] = field(default_factory=dict)
     shared: Mapping[str, Kind] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
-    """What single events showed of their types, which may not be all."""
+    """The kinds of attributes of `Event` objects, by type. The types may have further attributes."""
     empty: frozenset[str] = frozenset()
-    """Columns without any value so far, so that their kinds are not known."""
+    """The names of columns without any value so far, whose kinds are unknown."""
     complete: bool = False
-    """Whether `shared` names every column, so that another name is a mistake and not merely unseen."""
+    """Whether `shared` has all shared columns, so that any other name is a mistake."""
     closed: bool = False
     by_kind: bool = False
-    """Whether columns of matches are called `name:kind`, so that rules may give one name different kinds."""
+    """Whether columns of matches are named `name:kind`, so that rules may give one name different kinds."""
 
     expects: bool = False
-    """Whether names of header fields mean attributes that events, of which none has been seen, are expected to have."""
+    """Whether a name of a header field means an attribute, for types that are not exact."""
 
     def check_type(self, name: str, span: Span | None) -> None:
-        """Fails if there can be no events of this type."""
+        """Raise if no event can have the type `name`."""
         if self.closed and name not in self.types:
             raise RuleError(f"there is no event type {name}", span=span, hint=nearest(name, self.types))
 
     def field(self, type: str, name: str, span: Span | None = None) -> tuple[str, Kind | None]:
-        """What a name means of events of this type, and its kind: an attribute if they have one, else a header field,
-        by its name in plans."""
+        """Return the field that `name` means for events of `type`, and its kind.
+
+        The field is an attribute if the type has an attribute of this name, else a header field by its name in plans.
+        """
         if name in HEADER and not self._has(type, name):
             if self.expects and type not in self.types:
                 return name, None
@@ -68,11 +75,11 @@ class Catalog:
 
     @property
     def blank(self) -> bool:
-        """Whether no event has shown anything yet."""
+        """Whether the catalog has no columns of events yet."""
         return not (self.shared or self.seen or self.empty or self.complete)
 
     def _has(self, type: str, attribute: str) -> bool:
-        """Whether events of this type have the attribute. Types that are not exact share what their events have."""
+        """Return whether events of `type` have `attribute`. All types that are not exact have the same attributes."""
         exact = self.types.get(type)
         if exact is not None:
             return exact.kind(attribute) is not None
@@ -80,7 +87,10 @@ class Catalog:
         return seen or attribute in self.shared or attribute in self.empty
 
     def kind(self, type: str, attribute: str, span: Span | None = None) -> Kind | None:
-        """The kind of an attribute; None if nothing is known of it yet; an error if there is none of that name."""
+        """Return the kind of `attribute` in events of `type`; None if the kind is not known yet.
+
+        Raise if the type has no such attribute.
+        """
         exact = self.types.get(type)
         if exact is not None:
             kind = exact.kind(attribute)
@@ -105,10 +115,10 @@ class Catalog:
         *,
         complete: bool,
     ) -> Catalog:
-        """This catalog with what a batch showed: columns that all types share, and columns by type. The same one, if
-        that is no news.
+        """Return this catalog with the columns of a batch, or the same object if nothing is new.
 
-        What was known before stays: later batches are converted to it.
+        `shared`, `by_type`, `empty` and `complete` describe the batch, as in `ReadResult`. Known kinds do not change,
+        because later batches are converted to these kinds.
         """
         new_shared = {name: kind for name, kind in shared.items() if name not in self.shared}
         types, seen = dict(self.types), dict(self.seen)
@@ -127,22 +137,25 @@ class Catalog:
         return replace(self, types=types, shared={**self.shared, **new_shared}, seen=seen, empty=empty, complete=whole)
 
     def declaring(self, types: Iterable[EventType]) -> Catalog:
-        """This catalog with types of which all attributes are said now; the same one, if they are no news."""
+        """Return this catalog with the declared `types`, or the same object if nothing is new.
+
+        Raise if a declaration contradicts another declaration or earlier events.
+        """
         new = {type.name: type for type in types if self.types.get(type.name) != type}
         for name, type in new.items():
             if name in self.types:
-                raise RuleError(f"{self.types[name]} is declared already, here it is {type}")
+                raise RuleError(f"{self.types[name]} is declared already, this declaration is {type}")
             for attribute, kind in self.seen.get(name, {}).items():
-                if (said := type.kind(attribute)) not in (kind, None):
-                    raise RuleError(f"{attribute} of {name} is {kind} in the events that came, here it is {said}")
+                if (declared := type.kind(attribute)) not in (kind, None):
+                    raise RuleError(f"{attribute} of {name} is {kind} in earlier events, the declaration is {declared}")
         return self.with_types(new) if new else self
 
     def with_types(self, types: Mapping[str, EventType]) -> Catalog:
-        """This catalog with more exact types."""
+        """Return this catalog with additional exact `types`."""
         return replace(self, types={**self.types, **types})
 
     def as_data(self) -> dict[str, Any]:
-        """This catalog as plain data."""
+        """Return this catalog as a dict that can be written as JSON."""
         return {
             "exact": {name: dict(type.attributes) for name, type in self.types.items()},
             "shared": dict(self.shared),
@@ -155,7 +168,7 @@ class Catalog:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Catalog:
-        """The catalog behind the data."""
+        """Return the catalog that `as_data` converted to `data`."""
 
         def kinds(of: Mapping[str, str]) -> dict[str, Kind]:
             return {name: Kind(kind) for name, kind in of.items()}
@@ -175,9 +188,10 @@ Resolve = Callable[[Attribute | Parameter], Typed]
 
 
 def typed(expression: Expression, resolve: Resolve) -> Typed:
-    """The expression with kinds; `resolve` says what an attribute or a parameter stands for.
+    """Convert `expression` to a typed expression, and check the kinds of its operands.
 
-    Kinds that are not known yet (None) fit everything.
+    `resolve` returns the typed expression of an attribute or a parameter. A kind that is not known yet (None) is
+    accepted everywhere.
     """
     match expression:
         case Literal():
@@ -203,18 +217,21 @@ def typed(expression: Expression, resolve: Resolve) -> Typed:
 
 
 def truth(expression: Expression, resolve: Resolve) -> Typed:
-    """An expression that must be true or false. A bare boolean is compared with true, so that null counts as false."""
+    """Convert `expression` to a typed condition, and raise if its kind is not boolean.
+
+    A boolean value that is not a comparison is compared with true, so that null counts as false.
+    """
     result = typed(expression, resolve)
     if isinstance(result, Apply) and result.kind == Kind.BOOL:
         return result
     if result.kind not in (Kind.BOOL, None):
-        message = f"a constraint must be true or false, this is {a(result.kind)}"
+        message = f"a constraint must be true or false, this is {with_article(result.kind)}"
         raise RuleError(message, span=expression.span, hint="Compare it with something: = != < <= > >=")
     return comparison("=", result, Constant(True, Kind.BOOL))
 
 
 def widened(expression: Typed, kind: Kind | None) -> Typed:
-    """The expression as a double, if that is what is asked for and it is an integer."""
+    """Convert `expression` to a double if it is an integer and `kind` is double; else return it unchanged."""
     if kind == Kind.DOUBLE and expression.kind is not None and expression.kind.integral:
         if isinstance(expression, Constant):
             return Constant(float(expression.value), Kind.DOUBLE)
@@ -228,7 +245,9 @@ def _comparison(node: Comparison, left: Typed, right: Typed) -> Typed:
         hint = None
         if Kind.TIMESTAMP in kinds:
             hint = 'Write a time as timestamp("2024-01-01T00:00:00Z").'
-        raise RuleError(f"{a(left.kind)} cannot be compared with {a(right.kind)}", span=node.span, hint=hint)
+        raise RuleError(
+            f"{with_article(left.kind)} cannot be compared with {with_article(right.kind)}", span=node.span, hint=hint
+        )
     if kinds == {Kind.BOOL} and node.operator not in ("=", "!="):
         raise RuleError(f"booleans cannot be compared with {node.operator}", span=node.span, hint="Use = or !=.")
     if Kind.DOUBLE in kinds:
@@ -258,11 +277,13 @@ def _time_arithmetic(node: Arithmetic, left: Typed, right: Typed) -> Typed:
     times = (left.kind == Kind.TIMESTAMP) + (right.kind == Kind.TIMESTAMP)
     other = right if left.kind == Kind.TIMESTAMP else left
     if times == 2 or (other.kind is not None and not other.kind.integral):
-        raise RuleError(f"{a(left.kind)} {node.operator} {a(right.kind)} has no meaning", span=node.span)
+        raise RuleError(
+            f"{with_article(left.kind)} {node.operator} {with_article(right.kind)} has no meaning", span=node.span
+        )
     if node.operator == "-" and other.kind is None:
         return Apply("-", (left, right), None if other is right else Kind.LONG)
     if node.operator == "-" and right.kind == Kind.TIMESTAMP:
-        raise RuleError("a timestamp cannot be taken from a number", span=node.span)
+        raise RuleError("a timestamp cannot be subtracted from a number", span=node.span)
     if node.operator == "+":
         return commuted("+", (left, right), Kind.TIMESTAMP)
     return Apply("-", (left, right), Kind.TIMESTAMP)
@@ -270,9 +291,9 @@ def _time_arithmetic(node: Arithmetic, left: Typed, right: Typed) -> Typed:
 
 def _need_number(operand: Typed, span: Span | None, operator: str) -> None:
     if operand.kind is not None and not operand.kind.numeric:
-        raise RuleError(f"'{operator}' needs numbers, this is {a(operand.kind)}", span=span)
+        raise RuleError(f"'{operator}' needs numbers, this is {with_article(operand.kind)}", span=span)
 
 
-def a(kind: Kind | None) -> str:
-    """A kind with its article."""
+def with_article(kind: Kind | None) -> str:
+    """Return the name of `kind` with its indefinite article."""
     return f"an {kind}" if kind == Kind.INT else f"a {kind}"

@@ -1,10 +1,11 @@
-"""What do the rules mean? The TESLA semantics as plain Python: short, slow, and open to checking sentence by sentence.
+"""The reference semantics of TESLA rules, as plain Python that is short, slow, and easy to check against the paper.
 
-Every other way of running rules must give the answers of `detect`. Rules are taken in an order in which a composite
-event is found before it is used. For each anchor event, in canonical order, the clauses are resolved from left to
-right, by searching all events anew each time. Nothing is shared with the engine but the classes of rules and the
-identities of events. Rules must be checked, and an event must hold values of its declared kinds: a double is a Python
-float.
+Every other way of running rules must give the answers of `detect`. Rules run in an order in which composite events are
+produced before they are used. The *anchor* is the event from which a rule looks back. For each anchor, in canonical
+order, the clauses are resolved from left to right, with a search through all events for each clause.
+
+The engine and the reference share only the classes of rules and the ids of events. Rules must be checked before, and
+events must have values of their declared kinds, so that a double is a Python float.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tocsin.events.types import (
     Event,
     Kind,
     Value,
-    Words,
+    Words128,
     content_words,
     hexadecimal,
     match_words,
@@ -57,7 +58,7 @@ from tocsin.language.syntax.ast import (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MatchPart:
     """An event that fills a role of a match."""
 
     role: str
@@ -65,13 +66,13 @@ class Part:
     ts: int
     seq: int
     id: str
-    words: Words = field(default=(0, 0), compare=False, repr=False)
-    """Its identity, which orders matches of events that share an id."""
+    words: Words128 = field(default=(0, 0), compare=False, repr=False)
+    """The identity of the event, which orders matches if events share an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A composite event and the events it is made of, in role order: the anchor first."""
+    """A composite event and the events that it consists of. These are in role order, with the anchor first."""
 
     rule: str
     type: str
@@ -79,9 +80,9 @@ class Match:
     seq: int
     id: str
     attributes: Mapping[str, Value]
-    parts: tuple[Part, ...]
+    parts: tuple[MatchPart, ...]
     expired: bool = False
-    """Whether it is a query's row of an event that left its window."""
+    """Whether this is the row of a query for an event that left its window."""
 
 
 def detect(
@@ -90,7 +91,7 @@ def detect(
     since: Mapping[str, int] | None = None,
     last_ts: int | None = None,
 ) -> list[Match]:
-    """All matches of the rules over the events, which may come in any order.
+    """Return all matches of the rules over the events, which may come in any order.
 
     A rule named in `since` sees only events with `ts` at or after that time, in microseconds. Timers run up to
     `last_ts`, or to the last event.
@@ -113,14 +114,14 @@ def detect(
         if isinstance(rule, Request):
             from tocsin.reference.requests import notifications
 
-            found = notifications(rule, visible, last_ts, start)
+            composites = notifications(rule, visible, last_ts, start)
         elif isinstance(rule, Query):
             from tocsin.reference.windows import composed
 
-            found = composed(rule, visible, last_ts)
+            composites = composed(rule, visible, last_ts)
         else:
-            found = matches_of(rule, visible)
-        for composite, match in found:
+            composites = matches_of(rule, visible)
+        for composite, match in composites:
             facts.append(composite)
             matches.append(match)
     return sorted(matches, key=_output_key)
@@ -137,23 +138,23 @@ def _output_key(match: Match) -> tuple[object, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Fact:
-    """An event, from outside or composite, with its identity. Two equal events are two facts."""
+    """An event, from outside or composite, with its identity. Two events with equal contents are two facts."""
 
     type: str
     ts: int
     seq: int
     id: str
-    words: Words
+    words: Words128
     attributes: Mapping[str, Value]
 
     @cached_property
-    def key(self) -> tuple[int, int, str, str, Words]:
-        """Its place in the canonical order; events that share an id are told apart by their content."""
+    def key(self) -> tuple[int, int, str, str, Words128]:
+        """The position in the canonical order. The content decides between events that share an id."""
         return self.ts, self.seq, self.type, self.id, content_words(self.type, self.ts, self.seq, self.attributes)
 
     @property
     def identity(self) -> str:
-        """What tells it from every other event, also from one that shares its source id."""
+        """The id of this event alone, even if other events have the same source id."""
         return hexadecimal(self.words)
 
     def precedes(self, other: Fact) -> bool:
@@ -165,14 +166,18 @@ class Fact:
 
 
 def identified(events: Iterable[Event]) -> list[Fact]:
-    """The events with their identities: the hash of the content, an id among it, plus the occurrence among equals."""
+    """Return the events with their identities.
+
+    An identity is the hash of an event's content, including its id, plus the event's number among events of equal
+    content.
+    """
     facts = []
-    occurrences: Counter[Words] = Counter()
+    occurrences: Counter[Words128] = Counter()
     events = list(events)
-    # If events have an attribute called ts, seq or id, that is what the name means; an event without has a null there.
+    # If some event has an attribute called ts, seq or id, the name means that attribute, which is null in other events.
     hidden = [name for name in HEADER if any(name in event.attributes for event in events)]
     for event in events:
-        attributes = {name: settled(value) for name, value in event.attributes.items()}
+        attributes = {name: normalized(value) for name, value in event.attributes.items()}
         attributes |= {name: None for name in hidden if name not in attributes}
         attributes |= {} if event.id is None else {LABEL: event.id}
         content = content_words(event.type, event.ts, event.seq, attributes)
@@ -184,7 +189,7 @@ def identified(events: Iterable[Event]) -> list[Fact]:
 
 
 def _in_order_of_use(rules: Sequence[Statement]) -> list[Statement]:
-    """The rules, each after those that define the types it uses."""
+    """Return the rules in an order in which each comes after the rules that define the types it uses."""
     uses = TopologicalSorter[str]()
     for rule in rules:
         uses.add(rule.emits.name, *rule.uses)
@@ -193,16 +198,16 @@ def _in_order_of_use(rules: Sequence[Statement]) -> list[Statement]:
 
 
 Condition = Negation | Aggregate
-Chosen = Mapping[str | None, Fact]
-"""The event of each role; under None the event that a constraint is about."""
+RoleFacts = Mapping[str | None, Fact]
+"""The event of each role. The event that a constraint is about has the role None."""
 Bound = Mapping[str, Value]
-"""The value of each parameter."""
+"""The value of each parameter that is bound."""
 
 
 def conditions_of(rule: Rule) -> dict[str, list[Condition]]:
-    """The negations and aggregates that belong to each role, in the order of the text.
+    """Return the negations and aggregates that belong to each role, in the order of the text.
 
-    That is the latest-named role among those of their scope and those that bind the parameters they mention.
+    A condition belongs to the last of the roles that its scope names or that bind the parameters it mentions.
     """
     roles = [pattern.role for pattern in rule.roles]
     belonging: dict[str, list[Condition]] = {role: [] for role in roles}
@@ -226,12 +231,12 @@ def conditions_of(rule: Rule) -> dict[str, list[Condition]]:
 
 
 def _equated(pattern: Pattern) -> list[str]:
-    """The parameters that the pattern binds, unless they are bound already."""
+    """Return the parameters that the pattern equates with an attribute, and so binds unless they are bound already."""
     return [equation[1] for constraint in pattern.constraints if (equation := equation_of(constraint))]
 
 
 def equation_of(constraint: Expression) -> tuple[str, str] | None:
-    """Attribute and parameter of `attribute = $parameter` or `$parameter = attribute`."""
+    """Return (attribute, parameter) if the constraint equates an attribute with a parameter, else None."""
     match constraint:
         case Comparison("=", Attribute(attribute), Parameter(parameter)):
             return attribute, parameter
@@ -256,7 +261,7 @@ def _parameters(*expressions: Expression) -> list[str]:
 
 
 def matches_of(rule: Rule, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Match]]:
-    """The composite events of one rule over the events it sees, which are in canonical order."""
+    """Yield the composite events of one rule. `facts` are the events that the rule sees, in canonical order."""
     search = Search(rule, facts, conditions_of(rule), set())
     for fact in facts:
         if fact.type != rule.anchor.type:
@@ -272,15 +277,15 @@ def matches_of(rule: Rule, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Match]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What one rule looks through, and what it has consumed so far: events by role."""
+    """The events among which one rule searches, and the (role, event) pairs that the rule has consumed so far."""
 
     rule: Rule
     facts: Sequence[Fact]
     conditions: Mapping[str, list[Condition]]
     consumed: set[tuple[str, Fact]]
 
-    def completed(self, position: int, chosen: Chosen, bound: Bound) -> Iterator[tuple[Chosen, Bound]]:
-        """Every way to choose events for the selections from that position on: the product over the clauses."""
+    def completed(self, position: int, chosen: RoleFacts, bound: Bound) -> Iterator[tuple[RoleFacts, Bound]]:
+        """Yield every way to select events for the selections from `position` to the last."""
         selections = [clause for clause in self.rule.clauses if isinstance(clause, Selection)]
         if position == len(selections):
             yield chosen, bound
@@ -299,8 +304,8 @@ class Search:
         for fact, after in candidates:
             yield from self.completed(position + 1, {**chosen, role: fact}, after)
 
-    def in_scope(self, type: str, scope: Scope, chosen: Chosen) -> list[Fact]:
-        """The events of a type that are in a scope, in canonical order."""
+    def in_scope(self, type: str, scope: Scope, chosen: RoleFacts) -> list[Fact]:
+        """Return the events of a type that are in a scope, in canonical order."""
         facts = [fact for fact in self.facts if fact.type == type]
         if isinstance(scope, Within):
             x = chosen[scope.origin]
@@ -308,8 +313,11 @@ class Search:
         x, y = chosen[scope.start], chosen[scope.end]
         return [fact for fact in facts if x.precedes(fact) and fact.precedes(y)]
 
-    def admitted(self, pattern: Pattern, fact: Fact, chosen: Chosen, bound: Bound) -> Bound | None:
-        """All parameters that are bound once the event fills the role; None if it fails a condition of the role."""
+    def admitted(self, pattern: Pattern, fact: Fact, chosen: RoleFacts, bound: Bound) -> Bound | None:
+        """Return the bound parameters after `fact` fills the role of `pattern`.
+
+        Returns None if `fact` fails a condition of the role.
+        """
         for constraint in pattern.constraints:
             equation = equation_of(constraint)
             if equation and equation[1] not in bound:
@@ -336,20 +344,23 @@ class Search:
         return bound
 
 
-def _composed(rule: Rule, chosen: Chosen, bound: Bound) -> tuple[Fact, Match]:
-    """The composite event of a complete match: at its anchor's time, with an id made of its rule and parts."""
+def _composed(rule: Rule, chosen: RoleFacts, bound: Bound) -> tuple[Fact, Match]:
+    """Return the composite event of a complete match.
+
+    It has the time of its anchor, and an id made from rule and events.
+    """
     anchor = chosen[rule.anchor.role]
     kinds = dict(rule.emits.attributes)
-    attributes = {name: fitted(value_of(value, chosen, bound), kinds[name]) for name, value in rule.where}
+    attributes = {name: converted(value_of(value, chosen, bound), kinds[name]) for name, value in rule.where}
     filled = [(pattern.role, chosen[pattern.role]) for pattern in rule.roles]
-    parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id, fact.words) for role, fact in filled)
+    parts = tuple(MatchPart(role, fact.type, fact.ts, fact.seq, fact.id, fact.words) for role, fact in filled)
     words = match_words(rule.name, (fact.words for _, fact in filled))
     match = Match(rule.name, rule.emits.name, anchor.ts, anchor.seq, hexadecimal(words), attributes, parts)
     return Fact(match.type, match.ts, match.seq, match.id, words, attributes), match
 
 
-def value_of(expression: Expression, events: Chosen, bound: Bound) -> Value:
-    """The value of an expression, given the events of its roles and the values of its parameters."""
+def value_of(expression: Expression, events: RoleFacts, bound: Bound) -> Value:
+    """Return the value of an expression, given the events of its roles and the values of its parameters."""
     match expression:
         case Literal(value):
             return value
@@ -371,8 +382,8 @@ def value_of(expression: Expression, events: Chosen, bound: Bound) -> Value:
             return any(holds(operand, events, bound) for operand in operands)
 
 
-def holds(constraint: Expression, events: Chosen, bound: Bound) -> bool:
-    """Whether a constraint is met: logic is two-valued, null counts as false."""
+def holds(constraint: Expression, events: RoleFacts, bound: Bound) -> bool:
+    """Return whether a constraint is met. Logic has two values, and null counts as false."""
     return value_of(constraint, events, bound) is True
 
 
@@ -387,7 +398,10 @@ _COMPARED = {
 
 
 def compared(sign: str, left: Value, right: Value) -> bool:
-    """Any comparison with null is false; an integer beside a double is first made a double."""
+    """Return whether a comparison of two values holds. A comparison with null is false.
+
+    An integer that is compared with a double is converted first.
+    """
     if left is None or right is None:
         return False
     if isinstance(left, float) or isinstance(right, float):
@@ -396,9 +410,10 @@ def compared(sign: str, left: Value, right: Value) -> bool:
 
 
 def _calculated(sign: str, left: Value, right: Value) -> Value:
-    """Arithmetic with null is null; `/` always divides as doubles, and by zero gives null.
+    """Return the result of an operation, which is null if an operand is null.
 
-    `//` of two integers is an integer, rounded towards zero, and `%` has the sign of what is divided.
+    `/` always divides doubles, and division by zero gives null. `//` of two integers is an integer, rounded towards
+    zero, and `%` has the sign of the dividend.
     """
     if left is None or right is None:
         return None
@@ -409,19 +424,19 @@ def _calculated(sign: str, left: Value, right: Value) -> Value:
     if sign in ("//", "%") and right == 0:
         return None
     if sign == "%":
-        return settled(
+        return normalized(
             math.fmod(left, right) if isinstance(left, float) else left - right * _quotient(left, int(right))
         )
     if sign == "//" and not isinstance(left, float):
-        return settled(_quotient(left, int(right)))
+        return normalized(_quotient(left, int(right)))
     match sign:
         case "+":
-            return settled(left + right)
+            return normalized(left + right)
         case "-":
-            return settled(left - right)
+            return normalized(left - right)
         case "*":
-            return settled(left * right)
-    return None if right == 0 else settled(left / right)
+            return normalized(left * right)
+    return None if right == 0 else normalized(left / right)
 
 
 def _quotient(left: int, right: int) -> int:
@@ -430,7 +445,10 @@ def _quotient(left: int, right: int) -> int:
 
 
 def aggregated(aggregate: Aggregate, facts: Sequence[Fact]) -> Value:
-    """Nulls are skipped; sums are exact and rounded once; Count of nothing is 0, of all others null."""
+    """Return the value of an aggregate over `facts`. Nulls are skipped, and sums are exact and rounded once.
+
+    If there are no values, Count is 0 and every other aggregate is null.
+    """
     if aggregate.attribute is None:
         return len(facts)
     values = [value for fact in facts if (value := fact.value(aggregate.attribute)) is not None]
@@ -445,16 +463,16 @@ def aggregated(aggregate: Aggregate, facts: Sequence[Fact]) -> Value:
         return max(numbers)
     exact = sum(map(Fraction, numbers))
     if aggregate.function == Function.SUM and all(isinstance(number, int) for number in numbers):
-        return settled(int(exact))
+        return normalized(int(exact))
     try:
         rounded = float(exact)
     except OverflowError:
         return None
-    return settled(rounded if aggregate.function == Function.SUM else rounded / len(numbers))
+    return normalized(rounded if aggregate.function == Function.SUM else rounded / len(numbers))
 
 
-def settled(value: Value) -> Value:
-    """The value as it is kept: null if it is outside 64 bits or not finite, and no negative zero."""
+def normalized(value: Value) -> Value:
+    """Return a value as it is stored. It is null if outside 64 bits or not finite, and negative zero becomes zero."""
     if isinstance(value, float):
         return value + 0.0 if math.isfinite(value) else None
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -462,8 +480,11 @@ def settled(value: Value) -> Value:
     return value
 
 
-def fitted(value: Value, kind: Kind) -> Value:
-    """The value as an attribute of that kind: a double is made of an integer, an `int` outside 32 bits is null."""
+def converted(value: Value, kind: Kind) -> Value:
+    """Return a value converted to `kind`.
+
+    An integer becomes a double if needed, and an `int` outside 32 bits is null.
+    """
     if kind == Kind.DOUBLE and value is not None:
         return float(value)
     if kind == Kind.INT and isinstance(value, int) and not -(2**31) <= value < 2**31:

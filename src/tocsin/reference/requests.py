@@ -1,10 +1,11 @@
-"""What do requests for notification mean? Event expressions as plain Python, to be held against the paper.
+"""The reference semantics of requests for notification, as plain Python, to check against the paper.
 
-Generic mode: for each arriving instance, all combinations of it and older unused instances are built; if some meet the
-condition, there is one notification, for the first of them, and its instances are used up. Snoop's contexts: each
-operator keeps what its operands brought and combines it as the context says, from the leaves up.
+In generic mode, all combinations of an arriving instance and older unused instances are built. If some of them meet the
+condition, there is one notification for the first of these, and its instances are used up. In Snoop's contexts, each
+operator retains what its operands produced, and combines it as the context says, from the leaves up.
 
-A *combination* is a tuple of (leaf, fact), in the order of the leaves. Timers are facts like any other.
+An *instance* is an event or a timer, and timers are facts like any other. A *combination* is a tuple of (leaf, fact)
+pairs, in the order of the leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tocsin.language.eps.ast import (
     timer_name,
 )
 from tocsin.language.syntax.ast import Pattern
-from tocsin.reference.patterns import Fact, Match, Part, holds, identified
+from tocsin.reference.patterns import Fact, Match, MatchPart, holds, identified
 
 Combination = tuple[tuple[int, Fact], ...]
 
@@ -40,22 +41,25 @@ Combination = tuple[tuple[int, Fact], ...]
 def notifications(
     request: Request, facts: Sequence[Fact], last_ts: int, since: float = -math.inf
 ) -> Iterator[tuple[Fact, Match]]:
-    """The notifications of one request over events in canonical order; timers run from `since` to `last_ts`."""
-    found = _generic if request.mode == Mode.GENERIC else _snoop
-    for combination in found(request, with_timers(request, facts, last_ts, since)):
+    """Yield the notifications of a request.
+
+    `facts` are in canonical order, and timers run from `since` to `last_ts`.
+    """
+    evaluate = _generic if request.mode == Mode.GENERIC else _in_context
+    for combination in evaluate(request, with_timers(request, facts, last_ts, since)):
         yield _composed(request, combination)
 
 
 def derived(request: Request, facts: Sequence[Fact], last_ts: int) -> list[Combination]:
-    """All combinations that the request's mode derives while no notification uses instances up."""
+    """Return all combinations that the request's mode derives if no notification uses instances up."""
     facts = with_timers(request, facts, last_ts)
     if request.mode != Mode.GENERIC:
         return list(_arrivals(request, facts))
     tree = _numbered(request.expression)
     return [
         combination
-        for place, fact in enumerate(facts)
-        for combination in _combinations(tree, _in_window(request, facts[: place + 1], fact))
+        for index, fact in enumerate(facts)
+        for combination in _combinations(tree, _in_window(request, facts[: index + 1], fact))
         if _contains(combination, fact)
     ]
 
@@ -66,8 +70,8 @@ def derived(request: Request, facts: Sequence[Fact], last_ts: int) -> list[Combi
 def _generic(request: Request, facts: Sequence[Fact]) -> Iterator[Combination]:
     tree = _numbered(request.expression)
     used: set[Fact] = set()
-    for place, fact in enumerate(facts):
-        unused = [other for other in facts[: place + 1] if other not in used]
+    for index, fact in enumerate(facts):
+        unused = [other for other in facts[: index + 1] if other not in used]
         fitting = [
             combination
             for combination in _combinations(tree, _in_window(request, unused, fact))
@@ -80,14 +84,14 @@ def _generic(request: Request, facts: Sequence[Fact]) -> Iterator[Combination]:
 
 
 def rank(combination: Combination) -> tuple[object, ...]:
-    """Which combination comes first: by its instances in order; if they are the same, by leaves."""
+    """Return the sort key of a combination: its instances in order, and then its leaves."""
     keys = [fact.key for _, fact in combination]
     return sorted(keys), keys, [leaf for leaf, _ in combination]
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node of the expression, with the number of its first leaf."""
+    """A node of the expression, with the index of its first leaf."""
 
     expression: EventExpression
     first: int
@@ -110,7 +114,7 @@ def _numbered(expression: EventExpression, first: int = 0) -> _Node:
 
 
 def _combinations(node: _Node, facts: Sequence[Fact]) -> Iterator[Combination]:
-    """Every combination of these instances that an expression allows."""
+    """Yield every combination of the instances `facts` that an expression allows."""
     match node.expression:
         case Occurs() | Moment() | Period() | After():
             for fact in facts:
@@ -126,12 +130,12 @@ def _combinations(node: _Node, facts: Sequence[Fact]) -> Iterator[Combination]:
                 yield from _combinations(operand, facts)
         case All() | Then():
             for parts in product(*(list(_combinations(operand, facts)) for operand in node.operands)):
-                if _apart(parts) and (isinstance(node.expression, All) or _precedes(parts[0], parts[1])):
+                if _disjoint(parts) and (isinstance(node.expression, All) or _precedes(parts[0], parts[1])):
                     yield sum(parts, ())
 
 
 def fits(leaf: Occurs | Times | Timer, fact: Fact) -> bool:
-    """Whether an instance can fill a leaf by itself."""
+    """Return whether an instance can fill a leaf, apart from its relation to other instances."""
     if isinstance(leaf, Moment | Period | After):
         return fact.type == timer_name(leaf)
     return _admitted(leaf.pattern, fact)
@@ -147,15 +151,21 @@ def _agree(values: Sequence[Value], *, same: bool) -> bool:
     return len(set(values)) == (1 if same else len(values))
 
 
-def _apart(parts: Iterable[Combination]) -> bool:
-    """Whether no two of these share an instance. One part may have an instance at several leaves (cumulative)."""
+def _disjoint(parts: Iterable[Combination]) -> bool:
+    """Return whether no two of the combinations share an instance.
+
+    One combination may have the same instance at several leaves, in the cumulative context.
+    """
     sets = [{fact for _, fact in part} for part in parts]
     return all(one.isdisjoint(other) for one, other in combinations(sets, 2))
 
 
-def _apart_from_each(others: Iterable[Combination], one: Combination) -> bool:
-    """Whether it shares no instance with any of the others, which may share some with each other."""
-    return all(_apart([other, one]) for other in others)
+def _disjoint_from_each(others: Iterable[Combination], one: Combination) -> bool:
+    """Return whether combination `one` shares no instance with any of `others`.
+
+    These may share instances with each other.
+    """
+    return all(_disjoint([other, one]) for other in others)
 
 
 def _precedes(left: Combination, right: Combination) -> bool:
@@ -163,7 +173,7 @@ def _precedes(left: Combination, right: Combination) -> bool:
 
 
 def latest(combination: Combination) -> tuple[int, int]:
-    """The time of a combination: that of its last instance."""
+    """Return the time (ts, seq) of a combination, which is the time of its last instance."""
     return max((fact.ts, fact.seq) for _, fact in combination)
 
 
@@ -176,7 +186,10 @@ def _in_window(request: Request, facts: Iterable[Fact], now: Fact) -> list[Fact]
 
 
 def meets(request: Request, combination: Combination) -> bool:
-    """Whether the condition holds: for some choice where a role has several instances, which Snoop's may."""
+    """Return whether a combination meets the condition of the request.
+
+    In Snoop's contexts a role can have several instances. The condition must then hold for some choice of one of them.
+    """
     roles = [leaf.role for leaf in leaves(request.expression)]
     filled: dict[str, list[Fact]] = {role: [] for role in roles}
     for leaf, fact in combination:
@@ -192,7 +205,7 @@ def meets(request: Request, combination: Combination) -> bool:
 
 
 class _Absent:
-    """What stands at a leaf that a combination does not have: every value of it is null."""
+    """The missing instance at a leaf that a combination does not fill. All its values are null."""
 
     def value(self, name: str) -> Value:
         return None
@@ -202,7 +215,9 @@ def _composed(request: Request, combination: Combination) -> tuple[Fact, Match]:
     roles = [leaf.role for leaf in leaves(request.expression)]
     ts, seq = latest(combination)
     attributes: Mapping[str, Value] = {"notification": request.notification} if request.emits.attributes else {}
-    parts = tuple(Part(roles[leaf], fact.type, fact.ts, fact.seq, fact.id, fact.words) for leaf, fact in combination)
+    parts = tuple(
+        MatchPart(roles[leaf], fact.type, fact.ts, fact.seq, fact.id, fact.words) for leaf, fact in combination
+    )
     words = match_words(request.name, (fact.words for _, fact in combination))
     match = Match(request.name, request.name, ts, seq, hexadecimal(words), attributes, parts)
     return Fact(match.type, ts, seq, match.id, words, attributes), match
@@ -214,9 +229,10 @@ def _composed(request: Request, combination: Combination) -> tuple[Fact, Match]:
 def with_timers(
     request: Request, facts: Sequence[Fact], last_ts: int, since: float = -math.inf, begin: float | None = None
 ) -> list[Fact]:
-    """The events with those of the request's timers, in canonical order.
+    """Return the events together with the events of the request's timers, in canonical order.
 
-    Periods tick from `begin` on: from the first event that can be part of the request, unless it has only timers.
+    Periods tick from the time `begin`. By default, this is the first event that can be part of the request, or `since`
+    if the request has only timers.
     """
     if begin is None:
         own = list(_occurrences(request.expression))
@@ -226,7 +242,7 @@ def with_timers(
     events = [
         Event(name, ts)
         for name, timer in timers.items()
-        for ts in _moments(request, timer, facts, last_ts, since, begin)
+        for ts in _timer_times(request, timer, facts, last_ts, since, begin)
         if since <= ts <= last_ts
     ]
     return sorted([*facts, *identified(events)], key=lambda fact: fact.key)
@@ -246,7 +262,7 @@ def _timers(expression: EventExpression) -> Iterator[Timer]:
             yield leaf.node
 
 
-def _moments(
+def _timer_times(
     request: Request, timer: Timer, facts: Sequence[Fact], last_ts: int, since: float, begin: float
 ) -> Iterator[int]:
     match timer:
@@ -260,15 +276,15 @@ def _moments(
                 yield from range(first, last_ts + 1, every_us)
         case After(event, delay_us):
             inner = Request("", event, window_us=request.window_us, mode=request.mode)
-            found = _generic if request.mode == Mode.GENERIC else _snoop
-            for combination in found(inner, with_timers(inner, facts, last_ts, since, begin)):
+            evaluate = _generic if request.mode == Mode.GENERIC else _in_context
+            for combination in evaluate(inner, with_timers(inner, facts, last_ts, since, begin)):
                 yield latest(combination)[0] + delay_us
 
 
 # ---- Snoop's contexts
 
 
-def _snoop(request: Request, facts: Sequence[Fact]) -> Iterator[Combination]:
+def _in_context(request: Request, facts: Sequence[Fact]) -> Iterator[Combination]:
     for combination in _arrivals(request, facts):
         if meets(request, combination):
             yield combination
@@ -277,133 +293,138 @@ def _snoop(request: Request, facts: Sequence[Fact]) -> Iterator[Combination]:
 def _arrivals(request: Request, facts: Sequence[Fact]) -> Iterator[Combination]:
     operator = _Operator(_numbered(request.expression), request.mode)
     for fact in facts:
-        operator.forget(fact.ts - request.window_us)
-        yield from operator.take(fact)
+        operator.expire(fact.ts - request.window_us)
+        yield from operator.push(fact)
 
 
 @dataclass(slots=True)
 class _Operator:
-    """A node at work: what its operands brought and it has not combined yet."""
+    """A node of the expression, and the combinations of its operands that it has not combined yet."""
 
     node: _Node
     mode: Mode
     operands: list[_Operator] = field(init=False)
-    kept: list[list[Combination]] = field(init=False)
+    retained: list[list[Combination]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.operands = [_Operator(operand, self.mode) for operand in self.node.operands]
-        self.kept = [[] for _ in range(max(1, len(self.operands)))]
+        self.retained = [[] for _ in range(max(1, len(self.operands)))]
 
-    def forget(self, before_ts: int) -> None:
+    def expire(self, before_ts: int) -> None:
         for operand in self.operands:
-            operand.forget(before_ts)
-        self.kept = [[one for one in kept if all(fact.ts >= before_ts for _, fact in one)] for kept in self.kept]
+            operand.expire(before_ts)
+        self.retained = [
+            [one for one in retained if all(fact.ts >= before_ts for _, fact in one)] for retained in self.retained
+        ]
 
-    def take(self, fact: Fact) -> list[Combination]:
-        """What this node makes of an instance."""
+    def push(self, fact: Fact) -> list[Combination]:
+        """Return the combinations that this node produces when an instance arrives."""
         expression, first = self.node.expression, self.node.first
         if isinstance(expression, Times):
             return self._repeated(expression, fact) if fits(expression, fact) else []
         if isinstance(expression, Occurs | Moment | Period | After):
             return [((first, fact),)] if fits(expression, fact) else []
-        brought = [operand.take(fact) for operand in self.operands]
+        inputs = [operand.push(fact) for operand in self.operands]
         if isinstance(expression, Either):
-            return [one for operand in brought for one in operand]
-        join = self._sequence if isinstance(expression, Then) else self._conjunction
-        return [made for place, ones in enumerate(brought) for one in ones for made in join(place, one)]
+            return [one for operand in inputs for one in operand]
+        combine = self._sequence if isinstance(expression, Then) else self._conjunction
+        return [produced for index, ones in enumerate(inputs) for one in ones for produced in combine(index, one)]
 
-    def _conjunction(self, place: int, new: Combination) -> list[Combination]:
-        others = [other for other in range(len(self.kept)) if other != place]
+    def _conjunction(self, index: int, new: Combination) -> list[Combination]:
+        others = [other for other in range(len(self.retained)) if other != index]
         if self.mode == Mode.RECENT:
-            self.kept[place].clear()
-        self.kept[place].append(new)
+            self.retained[index].clear()
+        self.retained[index].append(new)
         chosen: dict[int, list[Combination]] = {}
         if self.mode == Mode.CUMULATIVE:
-            seen = [new]
+            used = [new]
             for other in others:
-                chosen[other] = [one for one in self.kept[other] if _apart_from_each(seen, one)]
-                seen += chosen[other]
-            chosen[place] = [one for one in self.kept[place] if one is new or _apart_from_each(seen[1:], one)]
-            made = [_joined(one for ones in chosen.values() for one in ones)]
+                chosen[other] = [one for one in self.retained[other] if _disjoint_from_each(used, one)]
+                used += chosen[other]
+            chosen[index] = [one for one in self.retained[index] if one is new or _disjoint_from_each(used[1:], one)]
+            produced = [_joined(one for ones in chosen.values() for one in ones)]
         elif self.mode == Mode.CONTINUOUS:
-            chosen = {other: [one for one in self.kept[other] if _apart([new, one])] for other in others}
-            made = [_joined([new, *ones]) for ones in product(*chosen.values()) if _apart([new, *ones])]
+            chosen = {other: [one for one in self.retained[other] if _disjoint([new, one])] for other in others}
+            produced = [_joined([new, *ones]) for ones in product(*chosen.values()) if _disjoint([new, *ones])]
         else:
-            seen = [new] if self.mode == Mode.RECENT else []
-            for other in range(len(self.kept)):
-                if self.mode == Mode.RECENT and other == place:
+            used = [new] if self.mode == Mode.RECENT else []
+            for other in range(len(self.retained)):
+                if self.mode == Mode.RECENT and other == index:
                     chosen[other] = [new]
                     continue
-                free = [one for one in self.kept[other] if _apart([*seen, one])]
+                free = [one for one in self.retained[other] if _disjoint([*used, one])]
                 chosen[other] = free[:1]
-                seen += free[:1]
-            made = [_joined(seen)] if new in seen else []
-        if not all(chosen.values()) or not made:
+                used += free[:1]
+            produced = [_joined(used)] if new in used else []
+        if not all(chosen.values()) or not produced:
             return []
         for other, ones in chosen.items():
-            self.kept[other] = [one for one in self.kept[other] if one not in ones]
+            self.retained[other] = [one for one in self.retained[other] if one not in ones]
         if self.mode == Mode.CHRONOLOGICAL:
-            self.kept = [[one for one in kept if _apart([*made, one])] for kept in self.kept]
-        return made
+            self.retained = [[one for one in retained if _disjoint([*produced, one])] for retained in self.retained]
+        return produced
 
-    def _sequence(self, place: int, new: Combination) -> list[Combination]:
-        if place == 0:
+    def _sequence(self, index: int, new: Combination) -> list[Combination]:
+        if index == 0:
             if self.mode == Mode.RECENT:
-                self.kept[0].clear()
-            self.kept[0].append(new)
+                self.retained[0].clear()
+            self.retained[0].append(new)
             return []
-        before = [one for one in self.kept[0] if _precedes(one, new) and _apart([one, new])]
+        before = [one for one in self.retained[0] if _precedes(one, new) and _disjoint([one, new])]
         if not before:
             return []
         if self.mode == Mode.RECENT:
             before = before[-1:]
         elif self.mode == Mode.CHRONOLOGICAL:
             before = before[:1]
-        self.kept[0] = [one for one in self.kept[0] if one not in before]
+        self.retained[0] = [one for one in self.retained[0] if one not in before]
         return [_joined([*before, new])] if self.mode == Mode.CUMULATIVE else [_joined([one, new]) for one in before]
 
     def _repeated(self, times: Times, fact: Fact) -> list[Combination]:
         value = fact.value(times.attribute)
         if value is None:
             return []
-        held = [one[0][1] for one in self.kept[0]]
+        candidates = [one[0][1] for one in self.retained[0]]
         if self.mode == Mode.RECENT and not times.same:
-            held = [other for other in held if other.value(times.attribute) != value]
+            candidates = [other for other in candidates if other.value(times.attribute) != value]
         if times.same:
-            groups = [[other] for other in held if other.value(times.attribute) == value]
+            groups = [[other] for other in candidates if other.value(times.attribute) == value]
         else:
-            values = list(dict.fromkeys(other.value(times.attribute) for other in held))
+            values = list(dict.fromkeys(other.value(times.attribute) for other in candidates))
             groups = [
-                [other for other in held if other.value(times.attribute) == one] for one in values if one != value
+                [other for other in candidates if other.value(times.attribute) == one] for one in values if one != value
             ]
         needed = times.count - 1
-        made: list[list[Fact]] = []
+        produced: list[list[Fact]] = []
         if len(groups) >= needed:
             if self.mode == Mode.CONTINUOUS:
-                made = [list(ones) for chosen in combinations(groups, needed) for ones in product(*chosen)]
+                produced = [list(ones) for chosen in combinations(groups, needed) for ones in product(*chosen)]
             elif self.mode == Mode.CUMULATIVE:
-                made = [[other for group in groups for other in group]]
+                produced = [[other for group in groups for other in group]]
                 if not times.same:
-                    made = [list(held)]
+                    produced = [list(candidates)]
             elif self.mode == Mode.RECENT:
                 latest_ones = sorted((group[-1] for group in groups), key=lambda other: other.key)
-                made = [latest_ones[len(latest_ones) - needed :]]
+                produced = [latest_ones[len(latest_ones) - needed :]]
             else:
-                made = [sorted((group[0] for group in groups), key=lambda other: other.key)[:needed]]
-        used = {other for ones in made for other in ones}
-        held = [other for other in held if other not in used]
-        if not made or self.mode == Mode.CONTINUOUS:
-            held.append(fact)
-        self.kept[0] = [((self.node.first, other),) for other in held]
-        return [self._numbered_parts(sorted([*ones, fact], key=lambda other: other.key)) for ones in made]
+                produced = [sorted((group[0] for group in groups), key=lambda other: other.key)[:needed]]
+        used = {other for ones in produced for other in ones}
+        candidates = [other for other in candidates if other not in used]
+        if not produced or self.mode == Mode.CONTINUOUS:
+            candidates.append(fact)
+        self.retained[0] = [((self.node.first, other),) for other in candidates]
+        return [self._numbered_parts(sorted([*ones, fact], key=lambda other: other.key)) for ones in produced]
 
     def _numbered_parts(self, facts: Sequence[Fact]) -> Combination:
-        """The leaves of a `Times` in order; if there are more instances than leaves, the last leaf has several."""
+        """Assign instances to the leaves of a `Times`, in order.
+
+        If there are too many, the last leaf gets all that remain.
+        """
         assert isinstance(self.node.expression, Times)
         last = self.node.expression.count - 1
         return tuple((self.node.first + min(n, last), fact) for n, fact in enumerate(facts))
 
 
 def _joined(parts: Iterable[Combination]) -> Combination:
-    """All instances of some combinations, by leaf, those of one leaf in canonical order."""
+    """Return all instances of the combinations `parts`, by leaf and then in canonical order."""
     return tuple(sorted((pair for part in parts for pair in part), key=lambda pair: (pair[0], pair[1].key)))

@@ -1,12 +1,12 @@
-"""What do patterns and sequences of SiddhiQL mean? A row of nodes at which attempts wait for their next event.
+"""The reference semantics of SiddhiQL patterns and sequences, as nodes at which runs wait for their next event.
 
-Each step and each absence is a node. An *attempt* holds the events found so far and waits at one node, at the two of a
-pair, or at a counting node and the one after it, which then share it. An event is shown to the nodes of its stream,
-the later ones first, so that it does not take two steps of one attempt. Where an attempt goes on, it is *fresh*, and
-waits from the next event on. In a sequence, what waited and was not fresh is given up at every event of the query's
-streams.
+Each step and each absence of a pattern is a *node*. A *run* holds the events selected so far. It waits at one node, at
+the two nodes of a pair, or at a counting node and the node after it, which then share the run. An event is offered to
+the nodes of its stream. Later nodes come first, so that no run takes two steps on one event. A run that advances is
+*new*, and waits from the next event. In a sequence, every event of the query's streams ends the runs that waited and
+did not advance.
 
-The rules are Siddhi's own, found by asking it; docs/design says where we differ, and why.
+The semantics are Siddhi's own, determined by experiment. docs/design says where we differ, and why.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tocsin.language.siddhi.ast import Absence, Chain, Every, Pair, State, Step
+from tocsin.language.siddhi.ast import AbsentState, Chain, Every, Pair, State, Step
 from tocsin.reference.patterns import Fact
-from tocsin.reference.windows import Chosen, Chunk, Sign, meets
+from tocsin.reference.windows import Chunk, IndexedFacts, Sign, meets
 
 
 @dataclass(eq=False, slots=True)
-class _Attempt:
-    """The events found so far, by the number of their node, and when the last of them came."""
+class _Run:
+    """The events selected so far, by the number of their node, and the time of the last event."""
 
     events: dict[int, list[Fact]] = field(default_factory=dict)
     since_us: int | None = None
-    spoilt: bool = False
-    """Whether what should be absent, beside `and`, has come."""
+    violated: bool = False
+    """Whether an event came that should be absent, in a pair with `and`."""
 
-    def cut(self, number: int) -> _Attempt:
-        """A copy that has nothing from that node on."""
+    def copy_until(self, number: int) -> _Run:
+        """Return a copy of the run without the events of node `number` and later nodes."""
         events = {node: list(facts) for node, facts in self.events.items() if node < number}
-        return _Attempt(events, self.since_us)
+        return _Run(events, self.since_us)
 
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A step or an absence, and the attempts that wait there."""
+    """A step or an absence, and the runs that wait there."""
 
     number: int
-    leaf: Step | Absence
+    leaf: Step | AbsentState
     starts: bool
     pair: Pair | None = None
     partner: _Node | None = None
     next: _Node | None = None
-    again: _Node | None = None
-    """Where `every` begins anew when this node is complete."""
-    home: _Node | None = None
-    """The first node of the `every` that this node is in."""
-    waiting: list[_Attempt] = field(default_factory=list)
-    fresh: list[_Attempt] = field(default_factory=list)
+    restart: _Node | None = None
+    """The node at which an `every` begins again when this node is complete."""
+    every: _Node | None = None
+    """The first node of the `every` that contains this node."""
+    waiting: list[_Run] = field(default_factory=list)
+    new: list[_Run] = field(default_factory=list)
     over: bool = False
-    """An absence at the start that has been, once and for all."""
-    quiet_us: int | None = None
-    """Since when an absence at the start has lasted."""
+    """Whether this is an absence at the start of the pattern that has lasted long enough, and does not begin again."""
+    absent_since_us: int | None = None
+    """The time (µs) at which the absence began, for an absence at the start of the pattern."""
 
     @property
     def first(self) -> int:
-        """The number of the first node of its state."""
+        """The number of the first node of the state that this node belongs to."""
         return min(self.number, self.partner.number) if self.partner else self.number
 
     @property
@@ -66,122 +66,128 @@ class _Node:
         return isinstance(self.leaf, Step) and not self.leaf.single
 
 
-class Automaton:
-    """The machine of a pattern or a sequence."""
+class ReferenceAutomaton:
+    """The evaluator of a pattern or a sequence."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
         self._nodes = list(_linked(chain))
         self._begun = False
         self._restarts = False
-        """Whether a sequence that can begin with nothing has moved on, so that the next attempt begins."""
-        self._out: list[_Attempt] = []
+        """Whether a sequence that can begin with a count of 0 has advanced, so that the next run begins."""
+        self._completed: list[_Run] = []
         self._begin()
 
     def due(self) -> int | None:
-        moments = [moment for node in self._nodes for moment in self._moments(node)]
-        return min(moments, default=None)
+        times = [time for node in self._nodes for time in self._due_times(node)]
+        return min(times, default=None)
 
     def fire(self, ts: int) -> list[Chunk]:
-        self._out = []
+        self._completed = []
         for node in self._nodes:
-            if any(moment <= ts for moment in self._moments(node)):
-                self._lasted(node, ts)
+            if any(time <= ts for time in self._due_times(node)):
+                self._elapse(node, ts)
         return self._chunks()
 
     def arrive(self, fact: Fact) -> list[Chunk]:
-        self._out = []
+        self._completed = []
         for node in self._nodes:
-            if node.starts and isinstance(node.leaf, Absence) and node.quiet_us is None:
-                node.quiet_us = fact.ts
-                for attempt in (*node.waiting, *node.fresh):
-                    attempt.since_us = fact.ts
+            if node.starts and isinstance(node.leaf, AbsentState) and node.absent_since_us is None:
+                node.absent_since_us = fact.ts
+                for run in (*node.waiting, *node.new):
+                    run.since_us = fact.ts
         self._expire(fact.ts)
         if self._chain.sequence:
             self._give_up()
         for node in self._nodes:
-            if self._chain.sequence or self._shown(node, fact):
-                self._settle(node)
+            if self._chain.sequence or self._sees(node, fact):
+                self._promote(node)
         first = self._nodes[0]
         may_restart = self._chain.sequence and isinstance(first.leaf, Step) and first.leaf.least == 0
         for node in self._order():
             if node.leaf.pattern.type == fact.type:
                 self._restarts = self._restarts or (may_restart and node is first.next and bool(node.waiting))
-                self._show(node, fact)
+                self._offer(node, fact)
         return self._chunks()
 
     def _chunks(self) -> list[Chunk]:
-        return [[(Sign.CURRENT, self._chosen(attempt))] for attempt in self._out]
+        return [[(Sign.CURRENT, self._chosen(run))] for run in self._completed]
 
-    def _chosen(self, attempt: _Attempt, own: Fact | None = None) -> Chosen:
+    def _chosen(self, run: _Run, own: Fact | None = None) -> IndexedFacts:
         roles: dict[str | None, Fact] = {} if own is None else {None: own}
         several = {}
         for node in self._nodes:
-            events = attempt.events.get(node.number, [])
+            events = run.events.get(node.number, [])
             if node.counts:
                 several[node.leaf.pattern.role] = events
             elif events and isinstance(node.leaf, Step):
                 roles[node.leaf.pattern.role] = events[0]
-        return Chosen(roles, several)
+        return IndexedFacts(roles, several)
 
-    # ---- where attempts begin and wait
+    # ---- where runs begin and wait
 
     def _begin(self) -> None:
-        """A first attempt; later ones under `every`, and in a sequence whose second state has an absence."""
+        """Begin the first run, or a later run under `every` or in a sequence whose second state has an absence."""
         first = self._nodes[0]
         second = _sides(first.next) if first.next is not None else ()
-        waits = self._chain.sequence and any(isinstance(side.leaf, Absence) for side in second)
-        if self._begun and first.again is None and not waits:
+        waits = self._chain.sequence and any(isinstance(side.leaf, AbsentState) for side in second)
+        if self._begun and first.restart is None and not waits:
             return
         self._begun = True
-        self._add(first, _Attempt())
+        self._add(first, _Run())
 
-    def _add(self, node: _Node, attempt: _Attempt) -> None:
-        """Lets an attempt wait at a node, and at its partner, from the next event on."""
+    def _add(self, node: _Node, run: _Run) -> None:
+        """Let a run wait at a node and at its partner from the next event."""
         if node.over:
             return
         alone = self._chain.sequence
         if node.partner is not None:
             for side in _sides(node):
-                if not ((alone or node.starts) and side.fresh):
-                    side.fresh.append(attempt)
+                if not ((alone or node.starts) and side.new):
+                    side.new.append(run)
             return
-        if alone and isinstance(node.leaf, Absence):
-            node.fresh = [attempt]
-        elif not (alone and node.fresh):
-            node.fresh.append(attempt)
-        if isinstance(node.leaf, Step) and node.leaf.least == 0 and not attempt.events.get(node.number):
-            self._reached(node, attempt)
+        if alone and isinstance(node.leaf, AbsentState):
+            node.new = [run]
+        elif not (alone and node.new):
+            node.new.append(run)
+        if isinstance(node.leaf, Step) and node.leaf.least == 0 and not run.events.get(node.number):
+            self._reached(node, run)
 
-    def _add_again(self, node: _Node, attempt: _Attempt) -> None:
-        """Lets a copy begin anew at the first node of an `every`."""
-        copy = attempt.cut(node.first)
+    def _restart(self, node: _Node, run: _Run) -> None:
+        """Let a copy of a run begin again at `node`, the first node of an `every`."""
+        copy = run.copy_until(node.first)
         for side in _sides(node):
-            side.fresh.append(copy)
+            side.new.append(copy)
 
-    def _settle(self, node: _Node) -> None:
-        node.waiting += node.fresh
-        node.fresh = []
+    def _promote(self, node: _Node) -> None:
+        node.waiting += node.new
+        node.new = []
 
-    def _shown(self, node: _Node, fact: Fact) -> bool:
+    def _sees(self, node: _Node, fact: Fact) -> bool:
         return any(side.leaf.pattern.type == fact.type for side in _sides(node))
 
     def _order(self) -> list[_Node]:
-        """Later states first; of a pair, an absence first, then the left one."""
+        """Return the nodes in the order in which they see an event.
+
+        Nodes of later states come first. In a pair, an absence comes first, then the left node.
+        """
         return sorted(self._nodes, key=lambda node: (-node.first, isinstance(node.leaf, Step), node.number))
 
     def _give_up(self) -> None:
-        """In a sequence: only what is fresh goes on. A pair of which one has come goes on for one more event."""
+        """End the runs of a sequence that are not new.
+
+        A pair joined by `and` that has one event waits for one more event.
+        """
         first, begins = self._nodes[0], False
         for node in self._nodes:
             if node.partner is None:
                 node.waiting = []
-                begins = begins or (node is first and not node.fresh)
+                begins = begins or (node is first and not node.new)
             elif node.number == node.first:
                 both = node.pair is not None and node.pair.both
                 if not both or len(node.waiting) == len(node.partner.waiting):
                     node.waiting, node.partner.waiting = [], []
-                    begins = begins or (node is first and not node.partner.fresh)
+                    begins = begins or (node is first and not node.partner.new)
         if begins:
             self._begin()
         if self._restarts:
@@ -189,96 +195,97 @@ class Automaton:
             self._begin()
 
     def _expire(self, ts: int) -> None:
-        """Gives up attempts that `within` makes too old; inside an `every` at the start, one begins anew."""
+        """End the runs that are older than `within` allows.
+
+        Inside an `every` at the start, one of the ended runs restarts.
+        """
         within_us = self._chain.within_us
         if within_us is None:
             return
-        gone: list[_Attempt] = []
+        expired: list[_Run] = []
         for node in self._nodes:
             if node.number != node.first:
                 continue
             old = None
-            for attempts in (held for side in _sides(node) for held in (side.waiting, side.fresh)):
-                for attempt in list(attempts):
-                    if self._is_old(attempt, ts):
-                        attempts.remove(attempt)
-                        old = attempt if attempt not in gone else old
-                        gone.append(attempt)
-            if old is not None and node.home is not None and node.home.starts:
-                self._add_again(node.home, old)
-                for side in _sides(node.home):
-                    self._settle(side)
+            for runs in (waits for side in _sides(node) for waits in (side.waiting, side.new)):
+                for run in list(runs):
+                    if self._is_old(run, ts):
+                        runs.remove(run)
+                        old = run if run not in expired else old
+                        expired.append(run)
+            if old is not None and node.every is not None and node.every.starts:
+                self._restart(node.every, old)
+                for side in _sides(node.every):
+                    self._promote(side)
 
-    def _is_old(self, attempt: _Attempt, ts: int) -> bool:
+    def _is_old(self, run: _Run, ts: int) -> bool:
         within_us = self._chain.within_us
-        firsts = [
-            attempt.events[node.number][0] for node in self._nodes if node.starts and attempt.events.get(node.number)
-        ]
+        firsts = [run.events[node.number][0] for node in self._nodes if node.starts and run.events.get(node.number)]
         return within_us is not None and any(ts - fact.ts > within_us for fact in firsts)
 
-    # ---- an event is shown to a node
+    # ---- an event is offered to a node
 
-    def _show(self, node: _Node, fact: Fact) -> None:
-        for attempt in list(node.waiting):
-            if attempt not in node.waiting:
+    def _offer(self, node: _Node, fact: Fact) -> None:
+        for run in list(node.waiting):
+            if run not in node.waiting:
                 continue
-            if isinstance(node.leaf, Absence):
-                self._spoil(node, attempt, fact)
+            if isinstance(node.leaf, AbsentState):
+                self._violate(node, run, fact)
             elif node.counts:
-                self._count(node, attempt, fact)
+                self._count(node, run, fact)
             else:
-                self._step(node, attempt, fact)
+                self._step(node, run, fact)
 
-    def _fits(self, node: _Node, attempt: _Attempt, fact: Fact) -> bool:
-        return meets(node.leaf.pattern.constraints, self._chosen(attempt, fact))
+    def _fits(self, node: _Node, run: _Run, fact: Fact) -> bool:
+        return meets(node.leaf.pattern.constraints, self._chosen(run, fact))
 
-    def _step(self, node: _Node, attempt: _Attempt, fact: Fact) -> None:
+    def _step(self, node: _Node, run: _Run, fact: Fact) -> None:
         partner, pair = node.partner, node.pair
-        if not self._fits(node, attempt, fact):
+        if not self._fits(node, run, fact):
             if self._chain.sequence:
-                node.waiting.remove(attempt)
+                node.waiting.remove(run)
             return
-        node.waiting.remove(attempt)
-        attempt.events[node.number] = [fact]
-        if partner is None or pair is None or not pair.both or self._ready(partner, attempt):
-            self._advance(node, attempt, fact.ts)
-        elif isinstance(partner.leaf, Absence) and node.again is not None:
-            # The other one came, so this attempt is over; `every` begins the next one.
-            self._add_again(node.again, attempt)
+        node.waiting.remove(run)
+        run.events[node.number] = [fact]
+        if partner is None or pair is None or not pair.both or self._ready(partner, run):
+            self._advance(node, run, fact.ts)
+        elif isinstance(partner.leaf, AbsentState) and node.restart is not None:
+            # The event that should be absent came, so this run has ended; `every` begins the next one.
+            self._restart(node.restart, run)
 
-    def _ready(self, partner: _Node, attempt: _Attempt) -> bool:
-        """Whether the other one of `… and …` is complete."""
+    def _ready(self, partner: _Node, run: _Run) -> bool:
+        """Return whether `partner`, the other node of a pair with `and`, is complete."""
         if isinstance(partner.leaf, Step):
-            return bool(attempt.events.get(partner.number))
-        return not attempt.spoilt
+            return bool(run.events.get(partner.number))
+        return not run.violated
 
-    def _count(self, node: _Node, attempt: _Attempt, fact: Fact) -> None:
+    def _count(self, node: _Node, run: _Run, fact: Fact) -> None:
         assert isinstance(node.leaf, Step)
         following = self._following(node)
-        if any(attempt.events.get(number) for number in following):
-            node.waiting.remove(attempt)
+        if any(run.events.get(number) for number in following):
+            node.waiting.remove(run)
             return
-        if not self._fits(node, attempt, fact):
+        if not self._fits(node, run, fact):
             if self._chain.sequence:
-                node.waiting.remove(attempt)
+                node.waiting.remove(run)
             return
-        events = attempt.events.setdefault(node.number, [])
+        events = run.events.setdefault(node.number, [])
         events.append(fact)
-        attempt.since_us = fact.ts
+        run.since_us = fact.ts
         if len(events) == node.leaf.most:
-            node.waiting.remove(attempt)
+            node.waiting.remove(run)
         if self._chain.sequence:
             if len(events) >= node.leaf.least and node.next is not None:
-                self._add(node.next, attempt)
+                self._add(node.next, run)
             if len(events) != node.leaf.most:
-                self._add(node, attempt)
+                self._add(node, run)
             if node.next is None and len(events) == node.leaf.least:
-                self._reached(node, attempt)
+                self._reached(node, run)
         elif len(events) == node.leaf.least:
-            self._reached(node, attempt)
+            self._reached(node, run)
 
     def _following(self, node: _Node) -> list[int]:
-        """The nodes whose events show that an attempt has left a counting node."""
+        """Return the numbers of the nodes whose events show that a run has left a counting node."""
         if node.next is None:
             return []
         after = node.next
@@ -287,87 +294,87 @@ class Automaton:
             numbers.append(after.next.first)
         return numbers
 
-    def _reached(self, node: _Node, attempt: _Attempt) -> None:
-        """A counting node has as many as it needs."""
+    def _reached(self, node: _Node, run: _Run) -> None:
+        """Advance a run at a counting node that has as many events as the node needs."""
         if node.next is None:
-            for attempts in (node.waiting, node.fresh):
-                if attempt in attempts:
-                    attempts.remove(attempt)
-            self._out.append(attempt)
+            for runs in (node.waiting, node.new):
+                if run in runs:
+                    runs.remove(run)
+            self._completed.append(run)
         else:
-            self._add(node.next, attempt)
-        if node.again is not None:
-            self._add_again(node.again, attempt)
+            self._add(node.next, run)
+        if node.restart is not None:
+            self._restart(node.restart, run)
 
-    def _advance(self, node: _Node, attempt: _Attempt, ts: int) -> None:
-        """A state is complete."""
-        for attempts in (held for side in _sides(node) for held in (side.waiting, side.fresh)):
-            if attempt in attempts:
-                attempts.remove(attempt)
-        attempt.since_us = ts
+    def _advance(self, node: _Node, run: _Run, ts: int) -> None:
+        """Move a run that has completed a node to the next node."""
+        for runs in (waits for side in _sides(node) for waits in (side.waiting, side.new)):
+            if run in runs:
+                runs.remove(run)
+        run.since_us = ts
         if node.next is None:
-            self._out.append(attempt)
+            self._completed.append(run)
         else:
-            self._add(node.next, attempt)
-        if node.again is not None:
-            self._add_again(node.again, attempt)
+            self._add(node.next, run)
+        if node.restart is not None:
+            self._restart(node.restart, run)
 
     # ---- absences
 
-    def _spoil(self, node: _Node, attempt: _Attempt, fact: Fact) -> None:
-        """What should be absent has come."""
-        if not self._fits(node, attempt, fact):
+    def _violate(self, node: _Node, run: _Run, fact: Fact) -> None:
+        """End a run if the event that should be absent came."""
+        if not self._fits(node, run, fact):
             return
-        node.waiting.remove(attempt)
+        node.waiting.remove(run)
         if node.partner is not None:
-            attempt.spoilt = True
+            run.violated = True
             return
         if node.starts:
-            node.quiet_us = fact.ts
-            copy = attempt.cut(node.number)
+            node.absent_since_us = fact.ts
+            copy = run.copy_until(node.number)
             copy.since_us = fact.ts
-            node.fresh.append(copy)
+            node.new.append(copy)
 
-    def _moments(self, node: _Node) -> Iterator[int]:
-        """When an absence has lasted long enough for the attempts that wait."""
-        if not isinstance(node.leaf, Absence) or node.leaf.duration_us is None or node.over:
+    def _due_times(self, node: _Node) -> Iterator[int]:
+        """Yield for each waiting run the time at which the absence of the node will have lasted long enough."""
+        if not isinstance(node.leaf, AbsentState) or node.leaf.duration_us is None or node.over:
             return
-        for attempt in (*node.waiting, *node.fresh):
-            if attempt.since_us is not None:
-                yield attempt.since_us + node.leaf.duration_us
+        for run in (*node.waiting, *node.new):
+            if run.since_us is not None:
+                yield run.since_us + node.leaf.duration_us
 
-    def _lasted(self, node: _Node, ts: int) -> None:
-        assert isinstance(node.leaf, Absence)
+    def _elapse(self, node: _Node, ts: int) -> None:
+        assert isinstance(node.leaf, AbsentState)
         assert node.leaf.duration_us is not None
-        if self._chain.sequence and node.fresh:
+        if self._chain.sequence and node.new:
             node.waiting = []
-        self._settle(node)
-        for attempt in list(node.waiting):
-            if attempt.since_us is None or attempt.since_us + node.leaf.duration_us > ts:
+        self._promote(node)
+        for run in list(node.waiting):
+            if run.since_us is None or run.since_us + node.leaf.duration_us > ts:
                 continue
-            node.waiting.remove(attempt)
-            if self._is_old(attempt, ts):
+            node.waiting.remove(run)
+            if self._is_old(run, ts):
                 continue
-            self._advance(node, attempt, ts)
-            node.over = node.starts and node.again is None
+            self._advance(node, run, ts)
+            node.over = node.starts and node.restart is None
 
 
 def _sides(node: _Node) -> tuple[_Node, ...]:
-    """A node, and the other one of its pair."""
+    """Return a node, followed by its partner if it is in a pair."""
     return (node, node.partner) if node.partner is not None else (node,)
 
 
 def _linked(chain: Chain) -> list[_Node]:
-    """The nodes of a chain, each with those that come after it."""
+    """Return the nodes of a chain, each linked to the nodes that follow it."""
     nodes: list[_Node] = []
     states: list[tuple[_Node, ...]] = []
     groups: list[tuple[int, int]] = []
     for part in chain.parts:
         start = len(states)
         for state in part.states if isinstance(part, Every) else (part,):
-            made = _made(state, len(nodes), starts=not states)
-            nodes += made
-            states.append(made)
+            nodes_of_state = _nodes_of(state, len(nodes), starts=not states)
+            nodes += nodes_of_state
+            states.append(nodes_of_state)
         if isinstance(part, Every):
             groups.append((start, len(states) - 1))
     for before, after in pairwise(states):
@@ -375,14 +382,14 @@ def _linked(chain: Chain) -> list[_Node]:
             node.next = after[0]
     for start, end in groups:
         for node in states[end]:
-            node.again = states[start][0]
+            node.restart = states[start][0]
         for state_nodes in states[start : end + 1]:
             for node in state_nodes:
-                node.home = states[start][0]
+                node.every = states[start][0]
     return nodes
 
 
-def _made(state: State, number: int, *, starts: bool) -> tuple[_Node, ...]:
+def _nodes_of(state: State, number: int, *, starts: bool) -> tuple[_Node, ...]:
     if not isinstance(state, Pair):
         return (_Node(number, state, starts),)
     left = _Node(number, state.left, starts, state)

@@ -1,9 +1,9 @@
-"""Rules as a service: events in over HTTP, durable before the answer; matches out by paging, streams and webhooks.
+"""Serve rules over HTTP: clients publish events, deploy rules, and get matches as pages, streams and webhooks.
 
-    log ◄─ committer ◄─ publish, deploy          everything that detection depends on is a record of the log
-     └─► detection ─► matches ─► paging, server-sent events, webhooks
+    log ◄─ group commit ◄─ publish, deploy       the log holds all inputs of detection
+     └─► detection ─► matches ─► pages, server-sent events, webhooks
 
-One thread reads the log and detects. What it finds is numbered and written down before anyone is told, with the
-position in the log that it was found at; its state is saved now and then, with the position that it was saved at. So a
-crash at any point loses nothing that was answered and tells nothing twice.
+One thread reads the log and detects. It numbers the matches and writes them to disk before they are delivered. It also
+saves its state periodically. Matches and state are stored with the log position up to which they were computed. So a
+crash loses no acknowledged request, and no match is stored twice.
 """

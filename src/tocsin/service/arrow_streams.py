@@ -1,8 +1,9 @@
-"""How large is an Arrow stream once it is decoded? Read from the metadata of its messages, before anything is decoded.
+"""Limit the memory that decoding an Arrow stream needs.
 
-A compressed buffer starts with its decompressed size, and a column of nulls has rows but no data: a kilobyte can claim
-gigabytes. What is counted is what decoding would allocate: the buffers, decompressed; the cells; and for text that is
-stored once and referred to by many rows (dictionaries, views) the text of every row, because attributes are plain text.
+A compressed buffer starts with its decompressed size, and a column of nulls has rows but no data. So a stream of one
+kilobyte can claim gigabytes. `check_size` reads only the metadata of the messages, and adds up what decoding would
+allocate: the decompressed buffers and the cells. `check_texts` adds up text that rows share (in dictionaries and views)
+once for each row, because attributes are plain text and each row gets its own copy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tocsin.errors import EventError
 
 DECODED_BYTES_MAX = 64 << 20
 CELLS_MAX = 50_000_000
-"""Rows times columns, with the nested columns and the values of dictionaries."""
+"""The limit of rows times columns, which counts nested columns and the values of dictionaries, too."""
 MESSAGES_MAX = 10_000
 SCHEMA_BYTES_MAX = 4 << 20
 
@@ -28,11 +29,11 @@ _RANGE = np.dtype([("first", "<i8"), ("second", "<i8")])
 
 
 class TooLarge(EventError):
-    """A body that is small, and too large when it is decoded."""
+    """The decoded body would be too large."""
 
 
 def check_size(body: bytes) -> None:
-    """Fails with `TooLarge` if decoding a stream would need too much memory. An `ArrowInvalid` says that it is none."""
+    """Raise `TooLarge` if decoding `body` would need too much memory, or `ArrowInvalid` if it is not a stream."""
     size = _Size()
     for messages, message in enumerate(pa.ipc.MessageReader.open_stream(pa.py_buffer(body)), 1):
         if messages > MESSAGES_MAX:
@@ -40,13 +41,14 @@ def check_size(body: bytes) -> None:
         try:
             size.add(message)
         except (struct.error, IndexError, ValueError) as error:
-            raise pa.ArrowInvalid(f"metadata that cannot be read: {error}") from None
+            raise pa.ArrowInvalid(f"invalid metadata: {error}") from None
 
 
 def check_texts(batch: pa.RecordBatch, before: int = 0) -> int:
-    """Fails if the text of all rows, each with its own copy, is too large. Returns its bytes, with those before.
+    """Count the bytes of shared text, once for each row, and return them plus `before`, the count of earlier batches.
 
-    Only the sizes of the batch's buffers need to be valid, not what they hold.
+    Raise `TooLarge` if the sum exceeds the limit. Only the sizes of the batch's buffers need to be valid, not their
+    content.
     """
     for column in batch.columns:
         before += _text_bytes(column)
@@ -59,14 +61,14 @@ def check_texts(batch: pa.RecordBatch, before: int = 0) -> int:
 
 
 def _text_bytes(column: pa.Array) -> int:
-    """How much the texts of a column have, if rows share them."""
+    """Return the bytes of the text in `column` that rows share, counted once for each row."""
     type = column.type
     if pa.types.is_dictionary(type):
         lengths = _lengths(column.dictionary)
-        mine = 0
+        selected = 0
         if lengths is not None and len(column):
-            mine = int(lengths[pc.drop_null(column.indices).to_numpy(zero_copy_only=False)].sum())
-        return mine + _text_bytes(column.dictionary)
+            selected = int(lengths[pc.drop_null(column.indices).to_numpy(zero_copy_only=False)].sum())
+        return selected + _text_bytes(column.dictionary)
     if pa.types.is_string_view(type) or pa.types.is_binary_view(type):
         lengths = _lengths(column)
         return 0 if lengths is None else int(lengths.sum())
@@ -78,7 +80,7 @@ def _text_bytes(column: pa.Array) -> int:
 
 
 def _lengths(texts: pa.Array) -> np.ndarray[Any, Any] | None:
-    """The bytes of each text; None if these are no texts."""
+    """Return the length of each text in bytes, or None if `texts` is not an array of texts."""
     type = texts.type
     if pa.types.is_string_view(type) or pa.types.is_binary_view(type):
         views = np.frombuffer(texts.buffers()[1], "<i4")[::4][texts.offset : texts.offset + len(texts)]
@@ -91,12 +93,12 @@ def _lengths(texts: pa.Array) -> np.ndarray[Any, Any] | None:
 
 @dataclass
 class _Size:
-    """What the messages of a stream claim so far."""
+    """The decoded bytes and the cells that the messages of a stream have claimed so far."""
 
     decoded: int = 0
     cells: int = 0
     dictionaries: dict[int, int] = field(default_factory=dict)
-    """The bytes of each dictionary."""
+    """The decoded bytes of each dictionary, by its id."""
 
     def add(self, message: pa.Message) -> None:
         data = memoryview(message.metadata)
@@ -114,14 +116,14 @@ class _Size:
         if batch is None:
             return
         added = self._count(batch, body)
-        if header.byte(2):  # a delta: what was there is copied
+        if header.byte(2):  # a delta: decoding copies the old values
             added += self.dictionaries.get(id, 0)
             self.decoded += self.dictionaries.get(id, 0)
         self.dictionaries[id] = added
         self._check()
 
     def _count(self, batch: _Table, body: memoryview) -> int:
-        """Counts a batch. Returns its bytes."""
+        """Add the bytes and cells of `batch` to the sums, and return its decoded bytes."""
         nodes, buffers = batch.ranges(1), batch.ranges(2)
         cells = max(batch.long(0), 0) + sum(max(one, 0) for one in nodes["first"].tolist())
         compressed = batch.table(3) is not None
@@ -147,7 +149,7 @@ class _Size:
 
 
 def _claimed(body: memoryview, start: int, length: int) -> int:
-    """The size of a compressed buffer when it is decompressed, as it says itself; -1: it is not compressed."""
+    """Return the decompressed size that a buffer claims. A claim of -1 means that the buffer is not compressed."""
     if not length:
         return 0
     (claimed,) = struct.unpack_from("<q", body, start)
@@ -157,7 +159,7 @@ def _claimed(body: memoryview, start: int, length: int) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer. Every read is checked: the metadata is not trusted."""
+    """A flatbuffer table. Every read is checked, because the metadata is untrusted."""
 
     def __init__(self, data: memoryview, position: int) -> None:
         self._data, self._position = data, position
@@ -165,7 +167,7 @@ class _Table:
         self._size = struct.unpack_from("<H", data, _at(self._fields))[0]
 
     def _field(self, number: int) -> int | None:
-        """Where a field is; None if it has its default."""
+        """Return the position of field `number` in the data, or None if the field has its default."""
         entry = 4 + 2 * number
         if entry + 2 > self._size:
             return None
@@ -185,7 +187,7 @@ class _Table:
         return None if at is None else _Table(self._data, at + _u32(self._data, at))
 
     def ranges(self, number: int) -> np.ndarray[Any, Any]:
-        """A vector of pairs of 64-bit numbers."""
+        """Return field `number`, which is a vector of pairs of 64-bit integers."""
         at = self._field(number)
         if at is None:
             return np.empty(0, _RANGE)

@@ -1,7 +1,7 @@
-"""A service with something to see: fires in made-up readings, live, and a car that queries what is near it.
+"""Publish generated sensor readings to a service, and deploy rules that find fires in the readings.
 
-The readings are those of `events.scenarios`, sped up, with the times of now; fires are frequent, so that the first is
-there within seconds. The car goes round a block, and what burns within 150 m of it is told.
+The readings resemble those of `tocsin.datasets`, with current timestamps. Fires are frequent, so that the first match
+appears within seconds. A car drives around a block, and a moving query reports heat within 150 m of the car.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from tocsin.datasets import TYPES
 from tocsin.errors import TocsinError
-from tocsin.service.event_intake import Taken
+from tocsin.service.event_intake import ParsedEvents
 from tocsin.service.service import Service
 
-journal = logging.getLogger("tocsin.service")
+logger = logging.getLogger("tocsin.service")
 
 RULES = """
 # Smoke, and hot air in the same area at most five minutes before: one fire for each smoke.
@@ -56,13 +56,13 @@ update    every 2 s
 AREAS = 25
 SIDE_M = 100.0
 RATE = 60
-"""Events a second."""
+"""The number of sensor readings per second."""
 STEP_S = 0.25
 BURNING_S = 25.0
 
 
 class Demo:
-    """Publishes from a thread of its own until it is stopped."""
+    """Publish the demo's events from a separate thread until `stop` is called."""
 
     def __init__(self, service: Service, seed: int = 1) -> None:
         self._service = service
@@ -72,7 +72,7 @@ class Demo:
         self._thread = threading.Thread(target=self._run, name="tocsin-demo", daemon=True)
 
     def start(self) -> None:
-        """Deploys the rules, where they are not there yet, and begins."""
+        """Deploy the rules and start to publish."""
         for text in (RULES, MOVING):
             self._service.deploy(text, replace=True, by="demo").result(300)
         self._thread.start()
@@ -89,8 +89,8 @@ class Demo:
             with suppress(TocsinError):
                 self._service.accept(self._step(now_s, now_s - begun_s)).result(60)
 
-    def _step(self, now_s: float, age_s: float) -> Taken:
-        """What the sensors say in a step, and where the car is."""
+    def _step(self, now_s: float, age_s: float) -> ParsedEvents:
+        """Return the sensor readings of one step of `STEP_S`, and the position of the car."""
         random, count = self._random, round(RATE * STEP_S)
         if age_s > 2 and len(self._burning) < 2 and random.random() < 0.1:
             self._burning[int(random.integers(AREAS))] = now_s

@@ -1,4 +1,8 @@
-"""What is deployed? Each rule, request, query or interest of a text by itself, with a text of its own."""
+"""Parse the text of rules and split it into the parts that a service deploys.
+
+A part is a rule (TESLA), a request (EPS), a query (SiddhiQL) or an interest (MCEP), which is a query whose range moves
+with an object. Each deployed part has its own text, so that it can be stored, replaced and removed alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,11 @@ TEXT_CHARACTERS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """One thing that detects. `text` gives it back when it is parsed, `source` is what its author wrote."""
+    """A deployed rule, request, query or interest.
+
+    Parsing `text` restores the deployed part. If the author's text has no other part, `source` is the author's text;
+    otherwise it equals `text`. `emits` has the types of its matches, and `by` names the token that deployed it.
+    """
 
     id: str
     language: str
@@ -30,23 +38,23 @@ class Deployed:
     at_us: int = 0
 
     @property
-    def moves(self) -> bool:
+    def is_moving(self) -> bool:
         return self.language == "mcep"
 
     def statement(self) -> Statement:
-        """The rule, request or query."""
+        """Parse `text` and return its rule, request or query."""
         (rule,) = parse(self.text, self.language).rules
         return rule
 
     def interest(self) -> tuple[Interest, tuple[EventType, ...]]:
-        """The query that moves, and the types that its text declares."""
+        """Parse `text` and return its interest, which is a moving query, and the types that the text declares."""
         program = parse(self.text, self.language)
         return program.interests[0], program.types
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A text that was read: its language, and what it holds."""
+class ParsedText:
+    """A parsed text with its language."""
 
     source: str
     language: str
@@ -54,12 +62,12 @@ class Text:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The ids that it deploys."""
+        """The names of the interests in the text, or of its rules, requests and queries."""
         some: Sequence[Statement | Interest] = self.program.interests or self.program.rules
         return tuple(one.name for one in some)
 
     def deployed(self, by: str = "", at_us: int = 0) -> tuple[Deployed, ...]:
-        """What it deploys, one by one."""
+        """Return the parts of the text, each with its own text."""
         program, alone = self.program, len(self.names) == 1
         if program.interests:
             return tuple(
@@ -88,17 +96,17 @@ class Text:
         )
 
 
-def read(source: str, language: str | None = None) -> Text:
-    """A text of rules, in the named language or the one that it looks like."""
+def parse_rules(source: str, language: str | None = None) -> ParsedText:
+    """Parse the text of rules in `language`, or guess the language if none is given."""
     if len(source) > TEXT_CHARACTERS_MAX:
-        raise RuleError(f"a text of rules has at most {TEXT_CHARACTERS_MAX:,} characters")
+        raise RuleError(f"a text of rules must have at most {TEXT_CHARACTERS_MAX:,} characters")
     language = language or guess(source)
     program = parse(source, language)
     if not program.rules:
-        raise RuleError("there is no rule here", hint="A rule starts with: define Name(…) from …")
+        raise RuleError("the text contains no rule", hint="A rule starts with: define Name(…) from …")
     check_used(program)
     program = replace(program, rules=tuple(replace(rule, source=source) for rule in program.rules))
-    text = Text(source, language, program)
+    text = ParsedText(source, language, program)
     twice = {name for name in text.names if text.names.count(name) > 1}
     if twice:
         raise RuleError(f"two rules are called {min(twice)}", hint="Name one: rule OtherName")

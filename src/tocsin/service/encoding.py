@@ -1,7 +1,7 @@
-"""JSON as the service writes it: answers, feeds, streams and webhooks.
+"""Encode values as JSON in UTF-8, for responses, feeds, streams and webhooks.
 
-JSON has no NaN and no infinity, and UTF-8 no lone surrogate. Numbers that are not finite are written as null, lone
-surrogates as the six characters of their escapes.
+JSON has neither NaN nor infinity, so numbers that are not finite become null. UTF-8 cannot encode lone surrogates, so
+each of them becomes an escape of six characters.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 
 
 def to_json(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
-    r"""A value as JSON in UTF-8. `default`: what to write for a value that JSON cannot hold.
+    r"""Encode `value` as JSON in UTF-8. `default` converts values that JSON cannot represent.
 
     >>> to_json({"v": [1.5, float("inf")], "t": "\ud800"})
     b'{"v":[1.5,null],"t":"\\\\ud800"}'
     """
     try:
         return _written(value, default)
-    except (ValueError, RecursionError):  # which is rare: values are not looked at before
+    except (ValueError, RecursionError):  # rare, so values are cleaned only after a failure
         return _written(_clean(value), default)
 
 
 def utf8(text: str) -> str:
-    """A text without lone surrogates: they are written as their escapes."""
+    """Return `text` with each lone surrogate replaced by its escape."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can hold a text: it cannot hold lone surrogates."""
+    """Return whether UTF-8 can encode `text`, which means that it has no lone surrogates."""
     if text.isascii():
         return True
     try:

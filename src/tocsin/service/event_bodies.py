@@ -1,7 +1,8 @@
-"""What does a request's body hold? Columns, where Arrow can read them, else objects with their places.
+"""Parse the bodies of publish requests to an Arrow table or to JSON objects.
 
-NDJSON goes through Arrow's reader, which wants one kind in a column; what it refuses is read object by object, which
-finds the bad ones and why they are bad.
+An Arrow stream gives a table. NDJSON gives a table, too, if Arrow can read it, which needs one kind per column.
+Otherwise NDJSON is read object by object, like a JSON array. Each object keeps its index in the body, so that each bad
+object is reported with its reason.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from tocsin.service.encoding import is_utf8, utf8
 
 EVENTS_MAX = 1_000_000
 CONTAINERS_MAX = 2 * EVENTS_MAX
-"""How many lists and objects a body of JSON may have: one of three bytes needs twenty times as much memory."""
+"""The limit of lists and objects in a JSON body. A list or object of three bytes needs twenty times as much memory."""
 VALUES_MAX = 10 * EVENTS_MAX
 LINE_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 200
 
 Arrays = np.ndarray[Any, Any]
 Object = tuple[int, dict[str, Any]]
-"""A JSON object and its place in the body."""
+"""The index of a JSON object in the body, and the object."""
 
 DIGITS_MAX = 1_000
-"""Of longer whole numbers only so many digits are read. They are rejected anyway."""
+"""The number of digits to which longer integers are truncated while they are parsed. They are rejected later."""
 
 HEADER = ("type", "ts", "seq")
 DEFAULT = Columns()
@@ -45,9 +46,9 @@ _NDJSON = Ndjson()
 
 
 def arrow_table(body: bytes) -> pa.Table:
-    """An Arrow stream as a table. How large that is, is checked before."""
+    """Read an Arrow stream as a table, after checking that the decoded stream is not too large."""
     if not body:
-        raise EventError("the body is empty: there are no events in it")
+        raise EventError("the body is empty")
     try:
         check_size(body)
         with pa.ipc.open_stream(body) as stream:
@@ -58,17 +59,20 @@ def arrow_table(body: bytes) -> pa.Table:
                     raise EventError(f"one request has at most {EVENTS_MAX:,} events")
                 batch.validate()
                 texts = check_texts(batch, texts)
-                batch.validate(full=True)  # which reads the text of every row
+                batch.validate(full=True)  # reads the text of every row
                 batches.append(batch)
             return pa.Table.from_batches(batches, stream.schema)
     except EventError:
         raise
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
-        raise EventError(f"the body is no Arrow stream that can be read: {str(error)[:200]}") from None
+        raise EventError(f"the body is not a valid Arrow stream: {str(error)[:200]}") from None
 
 
 def fast_lines(body: bytes) -> pa.Table | None:
-    """NDJSON as Arrow reads it; None if it finds fault or leaves out a line, or could find something nested."""
+    """Read NDJSON with Arrow, or return None if the body must be read line by line.
+
+    For example, Arrow may fail or skip a line, or a line may have nested values.
+    """
     data = body.strip(b"\r\n")
     lines = data.count(b"\n") + 1
     flat = data.count(b"{") == data.count(b"}") == lines and b"[" not in data
@@ -92,57 +96,60 @@ def fast_lines(body: bytes) -> pa.Table | None:
 
 
 def _check_names(data: bytes, lines: int) -> None:
-    """Fails if a table of these lines, with a column for each name in them, would have too many values."""
+    """Raise `TooLarge` if a table with a row for each line and a column for each name would have too many values."""
     pairs = data.count(b":")
     if pairs * lines <= CELLS_MAX:
         return
-    if b"\\" not in data:  # mostly each line has the names of the first: that is found faster
+    if b"\\" not in data:  # fast path: all lines have the names of the first
         first = set(_NAME.findall(data[: data.find(b"\n")]))
         if len(first) <= 20 and sum(data.count(b'"%s":' % name) for name in first) == pairs:
             return
     names: set[bytes] = set()
-    for found in _NAME.finditer(data):
-        names.add(found[1])
+    for match in _NAME.finditer(data):
+        names.add(match[1])
         check_cells(len(names), lines)
 
 
 def check_cells(columns: int, rows: int) -> None:
-    """Fails if a table of that size would have too many values: each event has a value, or null, in each column."""
+    """Raise `TooLarge` if a table of `columns` and `rows` would have too many values, including nulls."""
     if columns * rows > CELLS_MAX:
         raise TooLarge(
-            f"the events of a body have at most {CELLS_MAX:,} values, with a null for each attribute that another has"
+            f"the events of a body have at most {CELLS_MAX:,} values, including a null for each missing attribute"
         )
 
 
 def lines(body: bytes) -> tuple[list[Object], dict[int, str]]:
-    """The objects of NDJSON with their places, and the lines that are none."""
+    """Parse NDJSON line by line. Return the objects with their indices, and the reason for each rejected line."""
     rows: list[Object] = []
     rejected: dict[int, str] = {}
-    place = -1
+    index = -1
     _check_values(body)
     for line in body.split(b"\n"):
         if not line.strip():
             continue
-        place += 1
-        if place >= EVENTS_MAX:
+        index += 1
+        if index >= EVENTS_MAX:
             raise EventError(f"one request has at most {EVENTS_MAX:,} events")
         if len(line) > LINE_BYTES_MAX:
-            rejected[place] = f"the line is longer than {LINE_BYTES_MAX >> 20} MB"
+            rejected[index] = f"the line is longer than {LINE_BYTES_MAX >> 20} MB"
             continue
         try:
             ((cells),) = _NDJSON.rows(line.decode().rstrip("\r"))
-            rows.append((place, dict(cells)))
+            rows.append((index, dict(cells)))
         except UnicodeDecodeError:
-            rejected[place] = "not UTF-8"
+            rejected[index] = "not UTF-8"
         except ValueError as error:
-            rejected[place] = str(error)
-    if place < 0:
-        raise EventError("the body is empty: there are no events in it")
+            rejected[index] = str(error)
+    if index < 0:
+        raise EventError("the body is empty")
     return rows, rejected
 
 
 def _check_values(body: bytes) -> None:
-    """Fails if a body of JSON would need far more memory than it has bytes. Those in texts are counted too."""
+    """Raise `TooLarge` if a JSON body has so many brackets or commas that parsing it would need far too much memory.
+
+    Brackets and commas in strings count, too.
+    """
     if (count := body.count(b"{") + body.count(b"[")) > CONTAINERS_MAX:
         raise TooLarge(f"a body has at most {CONTAINERS_MAX:,} brackets and braces, this has {count:,}")
     if (count := body.count(b",")) > VALUES_MAX:
@@ -154,65 +161,66 @@ def _loaded(body: bytes) -> Any:
         return json.loads(body)
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
-    except ValueError:  # Python reads no whole number of thousands of digits; it is rejected where it stands
+    except ValueError:  # Python does not parse integers with thousands of digits; they are rejected later
         return json.loads(body, parse_int=lambda digits: int(digits[:DIGITS_MAX]))
 
 
 def objects(body: bytes) -> list[Any]:
-    """What a JSON array holds, or the one object."""
+    """Parse a JSON body. Return the elements of its array, or a list with its single object."""
     try:
         _check_values(body)
-        found = _loaded(body)
+        items = _loaded(body)
     except UnicodeDecodeError:
         raise EventError("the body is not UTF-8") from None
     except ValueError as error:
         raise EventError(f"the body is not JSON: {error}"[:200]) from None
     except RecursionError:
-        raise EventError("the body is not JSON that can be read: it is nested too deeply") from None
-    if isinstance(found, dict):
-        found = [found]
-    if not isinstance(found, list):
+        raise EventError("the body is not valid JSON: it is nested too deeply") from None
+    if isinstance(items, dict):
+        items = [items]
+    if not isinstance(items, list):
         raise EventError("the body must be an event (a JSON object) or an array of events")
-    if len(found) > EVENTS_MAX:
-        raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {len(found):,}")
-    return found
+    if len(items) > EVENTS_MAX:
+        raise EventError(f"one request has at most {EVENTS_MAX:,} events, this has {len(items):,}")
+    return items
 
 
-def line_texts(body: bytes, places: Sequence[int]) -> list[str]:
-    """The lines at some places, which ascend."""
+def line_texts(body: bytes, indices: Sequence[int]) -> list[str]:
+    """Return the lines of `body` at `indices`, which are ascending. Empty lines are not counted."""
     lines = (line for line in body.split(b"\n") if line.strip())
-    wanted = set(places)
-    chosen = (line for place, line in enumerate(islice(lines, places[-1] + 1)) if place in wanted)
+    wanted = set(indices)
+    chosen = (line for index, line in enumerate(islice(lines, indices[-1] + 1)) if index in wanted)
     return [line[:LINE_BYTES_MAX].decode(errors="replace").rstrip("\r") for line in chosen]
 
 
 def plain(text: str, characters: int) -> str:
-    """The start of a text, as UTF-8 can hold it: a lone surrogate is written as its escape."""
+    """Return the first `characters` characters of `text`, with lone surrogates escaped."""
     return utf8(text[:characters])
 
 
 def columns_of(
     rows: Sequence[Object], kinds: Mapping[str, Kind], rejected: dict[int, str], columns: Columns = DEFAULT
 ) -> tuple[pa.Table, Arrays]:
-    """Objects of one type as a table, and their places; those with a cell that does not fit are rejected.
+    """Convert objects of one type to a table. Return the table, and the index of each row in the body.
 
-    An attribute that is nothing but lists and objects is left out.
+    Objects with an invalid cell are left out, and the reason is added to `rejected`. An attribute whose values are all
+    lists or objects is left out, too.
     """
     wanted: dict[str, Kind | None] = {}
     good: list[Object] = []
     usable = {*HEADER, *kinds, columns.id}
     usable |= {name for _, cells in rows for name, value in cells.items() if not isinstance(value, list | dict)}
-    for place, given in rows:
+    for index, given in rows:
         cells = {name: value for name, value in given.items() if value is None or name in usable}
         for name, value in cells.items():
             reason = _misnamed(name)
             if reason is None and value is not None and name != "type":
                 reason = _misfit(name, value, kinds, wanted, columns)
             if reason is not None:
-                rejected[place] = reason
+                rejected[index] = reason
                 break
         else:
-            good.append((place, cells))
+            good.append((index, cells))
     if columns.ts_unit is None:
         good = _counted(good, rejected)
     names = dict.fromkeys(["type", *(name for _, cells in good for name in cells)])
@@ -229,44 +237,50 @@ def columns_of(
         else:
             number = kind is Kind.DOUBLE
             arrays[name] = pa.array([None if v is None else float(v) if number else v for v in values])
-    return pa.table(arrays), np.array([place for place, _ in good], np.int64)
+    return pa.table(arrays), np.array([index for index, _ in good], np.int64)
 
 
 def _counted(rows: list[Object], rejected: dict[int, str]) -> list[Object]:
-    """The rows; with microseconds for times that are text if others are numbers, as no column can hold both."""
+    """Convert times given as text to microseconds if other objects have integers, because a column has one kind.
+
+    Objects whose text is not a time are left out, and the reason is added to `rejected`.
+    """
     if not {str, int} <= {type(cells.get("ts")) for _, cells in rows}:
         return rows
-    texts = [(place, cells["ts"]) for place, cells in rows if isinstance(cells.get("ts"), str)]
-    words, failed = micros(pa.array([text for _, text in texts], pa.string()))
-    rejected |= {place: f"ts is not a time: {text!r}" for place, text in (texts[row] for row in failed)}
-    counts = dict(zip((place for place, _ in texts), words.to_pylist(), strict=True))
-    kept = [(place, cells) for place, cells in rows if place not in rejected]
-    return [(place, {**cells, "ts": counts[place]} if place in counts else cells) for place, cells in kept]
+    texts = [(index, cells["ts"]) for index, cells in rows if isinstance(cells.get("ts"), str)]
+    converted, failed = micros(pa.array([text for _, text in texts], pa.string()))
+    rejected |= {index: f"ts is not a time: {text!r}" for index, text in (texts[row] for row in failed)}
+    counts = dict(zip((index for index, _ in texts), converted.to_pylist(), strict=True))
+    accepted = [(index, cells) for index, cells in rows if index not in rejected]
+    return [(index, {**cells, "ts": counts[index]} if index in counts else cells) for index, cells in accepted]
 
 
 def _misnamed(name: str) -> str | None:
-    """Why an attribute cannot be called so."""
+    """Return why the attribute name `name` is invalid, or None if it is valid."""
     if not name or len(name) > NAME_CHARACTERS_MAX:
-        return f"a name of an attribute has 1 to {NAME_CHARACTERS_MAX} characters"
-    return None if is_utf8(name) else f"the name '{plain(name, 50)}' has a lone surrogate, which is no character"
+        return f"an attribute name must have 1 to {NAME_CHARACTERS_MAX} characters"
+    return None if is_utf8(name) else f"the name '{plain(name, 50)}' has a lone surrogate, which is not a character"
 
 
 def _misfit(
     name: str, value: object, kinds: Mapping[str, Kind], wanted: dict[str, Kind | None], columns: Columns
 ) -> str | None:
-    """Why a cell cannot stand in its column."""
+    """Return why `value` does not fit the column `name`, or None if it fits.
+
+    `wanted` has the kind of each column so far. The value may set or widen the kind of its column.
+    """
     kind = _NDJSON.kind(value)
     if isinstance(value, str) and len(value) > LINE_BYTES_MAX:
         return f"{name} is longer than {LINE_BYTES_MAX >> 20} MB"
     if isinstance(value, str) and not is_utf8(value):
-        return f"{name} has a lone surrogate, which is no character: '{plain(value, 50)}'"
+        return f"{name} has a lone surrogate, which is not a character: '{plain(value, 50)}'"
     if kind is None:
-        held = "a list" if isinstance(value, list) else "an object"
-        return f"{name} holds {held}; it can be a string, a number or a boolean"
+        actual = "a list" if isinstance(value, list) else "an object"
+        return f"{name} must be a string, a number or a boolean, it is {actual}"
     if isinstance(value, float) and value != value:
         return f"{name} is not a number"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return f"{name} holds a whole number of more than 64 bits"
+        return f"{name} has an integer of more than 64 bits"
     if name == "ts":
         if kind is Kind.BOOL or (kind is Kind.STRING and columns.ts_unit is None):
             return f"ts is not a time: {str(value)[:50]!r}"
@@ -274,19 +288,19 @@ def _misfit(
             return unit_needed(value).message
         return None
     if name == "seq":
-        return None if kind is Kind.LONG else f"seq should be a whole number, it is {str(value)[:50]!r}"
+        return None if kind is Kind.LONG else f"seq should be an integer, it is {str(value)[:50]!r}"
     if name == columns.id:
         return None if kind in (Kind.STRING, Kind.LONG, Kind.TIMESTAMP) else f"{name} should be text, it is {value!r}"
-    known = kinds.get(name)
-    if kind is Kind.LONG and (known is None or known is Kind.DOUBLE):
-        kind = Kind.DOUBLE if wanted.get(name) is Kind.DOUBLE or known is Kind.DOUBLE else Kind.LONG
-    if kind is Kind.DOUBLE and known is None and wanted.get(name) is Kind.LONG:
+    declared = kinds.get(name)
+    if kind is Kind.LONG and (declared is None or declared is Kind.DOUBLE):
+        kind = Kind.DOUBLE if wanted.get(name) is Kind.DOUBLE or declared is Kind.DOUBLE else Kind.LONG
+    if kind is Kind.DOUBLE and declared is None and wanted.get(name) is Kind.LONG:
         wanted[name] = Kind.DOUBLE
-    if kind is Kind.TIMESTAMP and (known or wanted.get(name)) is Kind.STRING:
+    if kind is Kind.TIMESTAMP and (declared or wanted.get(name)) is Kind.STRING:
         kind = Kind.STRING
-    if kind is Kind.STRING and known is None and wanted.get(name) is Kind.TIMESTAMP:
+    if kind is Kind.STRING and declared is None and wanted.get(name) is Kind.TIMESTAMP:
         wanted[name] = Kind.STRING
-    target = wanted.setdefault(name, known or kind)
+    target = wanted.setdefault(name, declared or kind)
     if target in (Kind.INT, Kind.LONG) and kind is Kind.LONG:
         return None
     if kind is Kind.DOUBLE and target is Kind.LONG and isinstance(value, float) and value.is_integer():

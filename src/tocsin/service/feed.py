@@ -1,10 +1,11 @@
-"""How is something told exactly once? Numbered lines of JSON, written down before anyone hears of them.
+"""Store matches and dead letters as numbered lines of JSON, and keep the most recent events in memory.
 
-A feed is a log whose records are groups of lines. Each says up to which position of the ingest log it was found: a
-group is there wholly or not at all, so that after a crash what was found further on is found again, and nothing else.
-Readers keep a number and ask for what comes after it; the last lines are at hand in memory, older ones on the disk.
+A feed is a log on disk. Each of its records is a group of lines, which is written atomically. A group also has the
+position in the ingest log (the service's log of inputs) up to which its lines were produced. After a crash, only
+records after that position produce lines again. A reader remembers a number and asks for the lines after this number.
+The last lines are cached in memory.
 
-The last events at hand, for dry runs and for questions.
+`RecentEvents` has the events for dry runs and explanations.
 """
 
 from __future__ import annotations
@@ -20,50 +21,50 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tocsin.service.encoding import to_json
-from tocsin.service.records import Events
+from tocsin.service.records import EventsRecord
 from tocsin.storage import Log
 
-AT_HAND = 20_000
+CACHED_LINES = 20_000
 KEEP_BYTES = 1 << 30
 _HEAD = struct.Struct("<QQI")
 _RULES = re.compile(rb'"(?:rule|query)":"(\w+)"')
 
 
 class Line(NamedTuple):
-    """A number from 1, and the JSON object that it is of."""
+    """A line of a feed: its number, which counts from 1, and its JSON object as text."""
 
     number: int
     text: bytes
 
 
 class Feed:
-    """Written by one thread, read by any."""
+    """A durable sequence of numbered lines. One thread writes lines, and any thread reads them."""
 
-    def __init__(self, folder: str | Path, *, keep_bytes: int = KEEP_BYTES, at_hand: int = AT_HAND) -> None:
+    def __init__(self, folder: str | Path, *, keep_bytes: int = KEEP_BYTES, cached: int = CACHED_LINES) -> None:
         self._log = Log(folder, segment_bytes=max(1 << 16, min(64 << 20, keep_bytes // 4)))
         self._keep_bytes = keep_bytes
-        self._at_hand: deque[Line] = deque(maxlen=at_hand)
+        self._cached: deque[Line] = deque(maxlen=cached)
         self._groups: list[tuple[int, int]] = []
-        """Of each group on the disk, the number of its first line and its position."""
+        """For each group, the number of its first line and its position on disk."""
         self._rules: list[frozenset[bytes]] = []
-        """The names of the rules that occur in each group."""
+        """For each group, the names of the rules whose matches it has."""
         self._lock = threading.Lock()
         self.listeners: list[Callable[[], None]] = []
-        """Called after each group, by the thread that writes."""
+        """Functions that the writing thread calls after each group."""
         self.last = 0
         """The number of the last line."""
         self.upto = 0
-        """The position of the ingest log up to which everything found is in here."""
+        """The position of the ingest log up to which all output is in this feed."""
         for record in self._log.read(self._log.begin):
             first, upto, count = _HEAD.unpack_from(record.payload)
             self._groups.append((first, record.position))
             self._rules.append(self._names(bytes(record.payload[_HEAD.size :])))
             self.last, self.upto = first + count - 1, upto
-            self._at_hand.extend(_lines(record.payload))
+            self._cached.extend(_lines(record.payload))
 
     @property
     def first(self) -> int:
-        """The number of the first line that is still there."""
+        """The number of the first line that is still stored."""
         return self._groups[0][0] if self._groups else self.last + 1
 
     @property
@@ -71,7 +72,10 @@ class Feed:
         return self._log.size_bytes
 
     def write(self, objects: Sequence[Mapping[str, Any]], upto: int = 0) -> None:
-        """Numbers some objects and puts them on the disk, then tells the listeners. None of them: nothing happens."""
+        """Number `objects`, write them to disk as one group and notify the listeners.
+
+        `upto` is the position in the ingest log up to which the objects were produced. Do nothing without objects.
+        """
         if not objects:
             return
         first = self.last + 1
@@ -82,39 +86,40 @@ class Feed:
         with self._lock:
             self._groups.append((first, position))
             self._rules.append(names)
-            self._at_hand.extend(lines)
+            self._cached.extend(lines)
             self.last, self.upto = lines[-1].number, upto
-        self._trim()
+        self._delete_old()
         for listener in self.listeners:
             listener()
 
     def after(self, number: int, limit: int) -> list[Line]:
-        """The next lines after a number, at most so many."""
+        """Return at most `limit` lines, starting after the line with number `number`."""
         with self._lock:
-            at_hand = self._at_hand
+            cached = self._cached
             if number >= self.last:
                 return []
-            if at_hand and number + 1 >= at_hand[0].number:
-                start = number + 1 - at_hand[0].number
-                return [at_hand[k] for k in range(start, min(len(at_hand), start + limit))]
-        found: list[Line] = []
+            if cached and number + 1 >= cached[0].number:
+                start = number + 1 - cached[0].number
+                return [cached[k] for k in range(start, min(len(cached), start + limit))]
+        lines: list[Line] = []
         for line in self._on_disk(number):
-            found.append(line)
-            if len(found) >= limit:
+            lines.append(line)
+            if len(lines) >= limit:
                 break
-        return found
+        return lines
 
     def latest(self, limit: int) -> list[Line]:
-        """The last lines, oldest first."""
+        """Return the last `limit` lines, oldest first."""
         return self.after(max(0, self.last - limit), limit)
 
     def backwards(self, rule: str | None = None) -> Iterator[Line]:
-        """The lines that are kept, newest first; of a rule, all of its lines and perhaps others.
+        """Yield the stored lines, newest first.
 
-        On the disk only the groups with lines of the rule are read.
+        If `rule` is given, yield all lines of the rule, and possibly lines of other rules. On disk, only groups with
+        lines of the rule are read.
         """
         with self._lock:
-            at_hand, groups, rules = list(self._at_hand), list(self._groups), list(self._rules)
+            cached, groups, rules = list(self._cached), list(self._groups), list(self._rules)
         name = None if rule is None else rule.encode()
         needles = () if name is None else (b'"rule":"%s"' % name, b'"query":"%s"' % name)
 
@@ -123,8 +128,8 @@ class Feed:
                 if line.number < before and (not needles or any(needle in line.text for needle in needles)):
                     yield line
 
-        yield from wanted(at_hand, 1 << 62)
-        oldest = at_hand[0].number if at_hand else 1 << 62
+        yield from wanted(cached, 1 << 62)
+        oldest = cached[0].number if cached else 1 << 62
         for (first, position), names in zip(reversed(groups), reversed(rules), strict=True):
             if first < oldest and (name is None or name in names):
                 if position < self._log.begin:  # deleted in the meantime
@@ -132,9 +137,9 @@ class Feed:
                 yield from wanted(list(_lines(self._log.at(position).payload)), oldest)
 
     def get(self, number: int) -> Line | None:
-        """The line of a number, if it is still there."""
-        found = self.after(number - 1, 1) if number >= 1 else []
-        return found[0] if found and found[0].number == number else None
+        """Return the line with number `number`, or None if it is not stored."""
+        lines = self.after(number - 1, 1) if number >= 1 else []
+        return lines[0] if lines and lines[0].number == number else None
 
     def close(self) -> None:
         self._log.close()
@@ -150,19 +155,19 @@ class Feed:
                 if line.number > number:
                     yield line
 
-    def _trim(self) -> None:
+    def _delete_old(self) -> None:
         if self._log.size_bytes <= self._keep_bytes:
             return
-        self._log.trim(self._log.end - self._keep_bytes)
+        self._log.delete_before(self._log.end - self._keep_bytes)
         with self._lock:
-            gone = bisect_right(self._groups, self._log.begin - 1, key=lambda group: group[1])
-            del self._groups[:gone], self._rules[:gone]
+            deleted = bisect_right(self._groups, self._log.begin - 1, key=lambda group: group[1])
+            del self._groups[:deleted], self._rules[:deleted]
 
     def _names(self, body: bytes) -> frozenset[bytes]:
-        """The names of the rules in a group."""
+        """Return the names of the rules whose matches are in a group with the text `body`."""
         names = frozenset(_RULES.findall(body))
         same = self._rules and self._rules[-1] == names
-        return self._rules[-1] if same else names  # groups that follow each other mostly share one set
+        return self._rules[-1] if same else names  # adjacent groups mostly share one set
 
 
 def _lines(payload: memoryview) -> Iterator[Line]:
@@ -175,16 +180,16 @@ EVENTS = 100_000
 BYTES = 128 << 20
 
 
-class Recent:
-    """Noted by one thread, looked at by any."""
+class RecentEvents:
+    """The most recent events, as records. One thread adds records, and any thread reads them."""
 
     def __init__(self) -> None:
-        self._records: deque[Events] = deque()
+        self._records: deque[EventsRecord] = deque()
         self._rows = self._bytes = 0
 
-    def note(self, record: Events) -> None:
-        """Adds a record, and lets go of the oldest where there is too much."""
-        self._records.append(replace(record, letters=()))
+    def note(self, record: EventsRecord) -> None:
+        """Add a record, and remove the oldest records if there are too many events or bytes."""
+        self._records.append(replace(record, dead_letters=()))
         self._rows += record.batch.num_rows
         self._bytes += record.batch.nbytes
         while True:
@@ -195,7 +200,7 @@ class Recent:
             self._rows -= first.num_rows
             self._bytes -= first.nbytes
 
-    def records(self, types: Iterable[str] | None = None) -> list[Events]:
-        """Oldest first; records without any of these types may be left out."""
+    def records(self, types: Iterable[str] | None = None) -> list[EventsRecord]:
+        """Return the records, oldest first. If `types` is given, leave out records with none of these types."""
         wanted = None if types is None else set(types)
         return [one for one in list(self._records) if wanted is None or not wanted.isdisjoint(one.types)]

@@ -1,8 +1,7 @@
-"""Looking at what runs: a dry run over recent events, what a match is made of, the graph, where ranges are.
+"""Inspect a running service: dry runs, explanations of matches, the operator graph, and ranges of moving queries.
 
-How much flows through a filter? The share of the last events of its type that pass it, of what comes of that type.
-
-What passes is tried when somebody looks, on events that are at hand: detection counts nothing for it, on any engine.
+The operator graph shows how many events pass each filter per second. This rate is the rate of the filter's type, times
+the share of recent events of this type that pass. It is computed on request, so that detection needs no counters.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin import kernels
-from tocsin.engine.compile import Tables
+from tocsin.engine.compile import RuleTables
 from tocsin.engine.moving.detector import MovingDetector
-from tocsin.engine.predicates import Sieve
-from tocsin.engine.strings import Texts
+from tocsin.engine.predicates import PredicateEvaluator
+from tocsin.engine.strings import StringDictionary
 from tocsin.errors import EventError, RuleError, TocsinError
 from tocsin.events.files import records as rows_of
 from tocsin.events.reader import LABEL_COLUMN, Columns
@@ -34,39 +33,42 @@ from tocsin.plans.expressions import Field, leaves
 from tocsin.plans.plan import Plan, plan
 from tocsin.plans.rules import Buffer, Filter
 from tocsin.plans.typing import Catalog
-from tocsin.service.deployments import Deployed, Text
-from tocsin.service.embedded_backend import Detection, Row, by_type, joined
-from tocsin.service.feed import Recent
-from tocsin.service.records import Change, Deploy, Events
+from tocsin.service.deployments import Deployed, ParsedText
+from tocsin.service.embedded_backend import EmbeddedBackend, Row, concat_records, tables_by_type
+from tocsin.service.feed import RecentEvents
+from tocsin.service.records import Deploy, EventsRecord, RulesRecord
 from tocsin.service.service import NotFound, Service
-from tocsin.why.evidence import Evidence, check_explicable, identified_by, identity_texts, reach_us
-from tocsin.why.reasons import Reason, written
+from tocsin.why.evidence import Evidence, check_explicable, identity_strings, lookback_us, matches_identity
+from tocsin.why.reasons import Reason, event_text
 
 EVENTS = 20_000
-"""On how many of the last events filters are tried."""
+"""The number of recent events on which filters are evaluated."""
 
 
-def passing(
-    plan: Plan, filters: Iterable[Filter], recent: Recent, per_s: Mapping[str, float]
+def pass_rates(
+    plan: Plan, filters: Iterable[Filter], recent: RecentEvents, per_s: Mapping[str, float]
 ) -> dict[Filter, float | None]:
-    """Events a second that pass each filter, given those of each type; None where that cannot be told."""
-    found: dict[Filter, float | None] = {}
+    """Return how many events per second pass each filter, or None if this is unknown.
+
+    `per_s` has the events per second of each type.
+    """
+    rates: dict[Filter, float | None] = {}
     tried: list[Filter] = []
     for filter in filters:
         if filter.type not in per_s:
-            found[filter] = None
+            rates[filter] = None
         elif not filter.conditions:
-            found[filter] = per_s[filter.type]
+            rates[filter] = per_s[filter.type]
         elif filter.type in plan.defined or any(_reads_id(filter)):
-            found[filter] = None
+            rates[filter] = None
         else:
             tried.append(filter)
     shares = _shares(plan, tried, recent) if tried else {}
-    return found | {filter: per_s[filter.type] * share for filter, share in shares.items()}
+    return rates | {filter: per_s[filter.type] * share for filter, share in shares.items()}
 
 
-def _shares(plan: Plan, filters: list[Filter], recent: Recent) -> dict[Filter, float]:
-    """Which share of the last events of its type passes each filter."""
+def _shares(plan: Plan, filters: list[Filter], recent: RecentEvents) -> dict[Filter, float]:
+    """Return, for each filter, the share of the recent events of its type that pass the filter."""
     records, count = [], 0
     for record in reversed(recent.records({filter.type for filter in filters})):
         records.append(record)
@@ -75,16 +77,16 @@ def _shares(plan: Plan, filters: list[Filter], recent: Recent) -> dict[Filter, f
             break
     if not count:
         return dict.fromkeys(filters, 0.0)
-    texts = Texts()
-    tables = Tables(texts)
+    strings = StringDictionary()
+    tables = RuleTables(strings)
     numbers = {}
     for filter in filters:
-        tables.enter(filter.type, plan.columns[filter.type])
+        tables.add_type(filter.type, plan.columns[filter.type])
         numbers[filter] = tables.filter(filter)
-    batch, types = joined(records)
+    batch, types = concat_records(records)
     codes = np.array([tables.types.get(type, kernels.NONE) for type in types], np.int32)[batch["type"].to_numpy()]
-    sieve = Sieve(tables, texts)
-    passed, _ = sieve.classify(sieve.view_of(batch.set_column(0, "type", pa.array(codes))))
+    evaluator = PredicateEvaluator(tables, strings)
+    passed, _ = evaluator.evaluate(evaluator.view_batch(batch.set_column(0, "type", pa.array(codes))))
     by_filter = np.bincount(passed.filters, minlength=len(filters))
     by_type = np.bincount(codes[codes >= 0], minlength=len(tables.types))
     return {
@@ -105,26 +107,26 @@ FOREVER_US = 2**60
 
 
 def dry_run(service: Service, source: str, language: str | None = None) -> dict[str, Any]:
-    """What a text would have found in the last events, without deploying it."""
+    """Return the matches of the rules in `source` among the recent events, without deploying the rules."""
     text = service.check(source, language)
     records = service.recent.records()
-    detection = Detection(FOREVER_US)
+    backend = EmbeddedBackend(FOREVER_US)
     for record in records:
-        for type, named in record.news.items():
-            detection.kinds.setdefault(type, dict(named))
-    detection.detector.learn(
-        {type: named for type, named in service.registry.kinds.items() if type not in service.detection.plan.defined}
+        for type, named in record.new_kinds.items():
+            backend.kinds.setdefault(type, dict(named))
+    backend.detector.learn(
+        {type: named for type, named in service.registry.kinds.items() if type not in service.backend.plan.defined}
     )
-    detection.detector.declare(service.detection.plan.given.types.values())
+    backend.detector.declare(service.backend.plan.catalog.types.values())
     for needed in _needed(service, text):
-        detection.detector.add([needed])
-    detection.change(Change(deploy=Deploy(source, text.language)))
-    plain = [Events(record.batch, record.types) for record in records]
-    found = detection.take(plain) if plain else []
+        backend.detector.add([needed])
+    backend.change(RulesRecord(deploy=Deploy(source, text.language)))
+    plain = [EventsRecord(record.batch, record.types) for record in records]
+    rows = backend.take(plain) if plain else []
     if plain:
-        found += detection.tick(detection.largest + 1)
+        rows += backend.advance(backend.largest + 1)
     names = set(text.names)
-    mine = [row for row in found if row["rule"] in names or row.get("query") in names]
+    mine = [row for row in rows if row["rule"] in names or row.get("query") in names]
     span = [int(edge) for record in records if record.batch.num_rows for edge in _edges(record)]
     return {
         "events": sum(record.batch.num_rows for record in records),
@@ -136,21 +138,24 @@ def dry_run(service: Service, source: str, language: str | None = None) -> dict[
     }
 
 
-def _edges(record: Events) -> tuple[int, int]:
+def _edges(record: EventsRecord) -> tuple[int, int]:
     ts = record.batch["ts"].to_numpy()
     return ts.min(), ts.max()
 
 
-def _needed(service: Service, text: Text) -> list[Statement]:
-    """The deployed rules that define what a text uses."""
+def _needed(service: Service, text: ParsedText) -> list[Statement]:
+    """Return the deployed rules that `text` needs because they define the types that its rules use."""
     if text.program.interests:
         return []
     return _uses(service, [type for rule in text.program.rules for type in rule.uses], text.names)
 
 
 def _uses(service: Service, types: Iterable[str], but: Collection[str]) -> list[Statement]:
-    """The deployed rules that define some types, and what those use, first things first."""
-    plan = service.detection.plan
+    """Return the deployed rules that define `types`, and the rules that these rules use in turn.
+
+    Leave out the rules named in `but`. Order the rules by stratum, so that a rule comes after the rules that it uses.
+    """
+    plan = service.backend.plan
     known = {rule.name: rule for rule in plan.sources if rule.name not in but}
     wanted: dict[str, Statement] = {}
     waiting = list(types)
@@ -160,11 +165,11 @@ def _uses(service: Service, types: Iterable[str], but: Collection[str]) -> list[
             if rule.emits.name == type and rule.name not in wanted:
                 wanted[rule.name] = rule
                 waiting += rule.uses
-    return sorted(wanted.values(), key=lambda rule: plan.levels[rule.name])
+    return sorted(wanted.values(), key=lambda rule: plan.strata[rule.name])
 
 
-def match_of(service: Service, id: str) -> Row:
-    """A match by its number or its id."""
+def find_match(service: Service, id: str) -> Row:
+    """Return the stored match whose number or id is `id`."""
     line = service.matches.get(int(id)) if id.isdecimal() and len(id) < 19 else None
     if line is not None:
         return dict(json.loads(line.text))
@@ -172,12 +177,15 @@ def match_of(service: Service, id: str) -> Row:
     for candidate in reversed(service.matches.latest(20_000)):
         if wanted in candidate.text:
             return dict(json.loads(candidate.text))
-    raise NotFound(f"there is no match {id}, or it is not kept any more")
+    raise NotFound(f"there is no match {id}, or it is no longer stored")
 
 
 def why(service: Service, id: str) -> dict[str, Any]:
-    """What a match is made of: its rule, the events at its parts with what they held, and what each clause asked."""
-    match = match_of(service, id)
+    """Explain the match whose number or id is `id`.
+
+    Return its rule, its events with their attributes, and the check of each clause.
+    """
+    match = find_match(service, id)
     rule = service.rules.get(match.get("query") or match["rule"])
     checks: list[dict[str, Any]] = []
     note = None
@@ -186,39 +194,40 @@ def why(service: Service, id: str) -> dict[str, Any]:
         try:
             evidence = _evidence(service, rule, _micros(match["ts"]))
             if len(identities := evidence.parts(match["id"])) == len(ids):
-                ids = identities  # a source may give two events one id; an identity belongs to one event
-            checks = _told_checks(evidence.why(match["id"]))
+                ids = identities  # a source may repeat ids; identities are unique
+            checks = _check_fields(evidence.why(match["id"]))
         except TocsinError as error:
             note = str(error)
     parts = [
         {**part, "attributes": _attributes(service, part, id)} for part, id in zip(match["parts"], ids, strict=True)
     ]
-    told_rule = None if rule is None else {"id": rule.id, "language": rule.language, "text": rule.source}
-    return {"match": match, "rule": told_rule, "parts": parts, "checks": checks, "note": note}
+    rule_fields = None if rule is None else {"id": rule.id, "language": rule.language, "text": rule.source}
+    return {"match": match, "rule": rule_fields, "parts": parts, "checks": checks, "note": note}
 
 
 def why_not(service: Service, rule: str, ts_us: int | None, id: str | None) -> list[dict[str, Any]]:
-    """For an event that could have been the anchor of a rule, that of an id or those of a time: what was met of what
-    the rule asks, and the first thing that was not, with the candidate that came nearest.
+    """Explain why `rule` did not match at an event, which is given by its time `ts_us`, its `id`, or both.
+
+    Return the conditions that held, and the first condition that did not hold, with the nearest candidate.
     """
     deployed = service.rules.get(rule)
     if deployed is None:
         raise NotFound(f"there is no rule {rule}")
     if ts_us is None and id is None:
-        raise EventError("say which event is meant: by its id, by its time (ts_us), or by both")
+        raise EventError("give the event's id, its time (ts_us), or both")
     reasons = _evidence(service, deployed, ts_us).why_not(id, ts_us, rule)
     return [
         {
             "rule": reason.rule,
             "matched": reason.matched,
-            "anchor": written(reason.anchor),
-            "checks": _told_checks(reason),
+            "anchor": event_text(reason.anchor),
+            "checks": _check_fields(reason),
         }
         for reason in reasons
     ]
 
 
-def _told_checks(reason: Reason) -> list[dict[str, Any]]:
+def _check_fields(reason: Reason) -> list[dict[str, Any]]:
     return [
         {"clause": check.clause, "asked": check.asked, "found": check.found, "holds": check.holds}
         for check in reason.checks
@@ -226,35 +235,38 @@ def _told_checks(reason: Reason) -> list[dict[str, Any]]:
 
 
 def _evidence(service: Service, rule: Deployed, ts_us: int | None) -> Evidence:
-    """The last events that a rule looks at, and what it and the rules that it uses find in them."""
-    statement = next((one for one in service.detection.plan.sources if one.name == rule.id), None)
-    if rule.moves:
+    """Prepare the recent events with which matches of `rule` can be explained, including the rules that it uses.
+
+    If `ts_us` is given, take only the events that the rules can look back to from this time.
+    """
+    statement = next((one for one in service.backend.plan.sources if one.name == rule.id), None)
+    if rule.is_moving:
         check_explicable([rule.interest()[0]], Rule)
     elif statement is not None:
         check_explicable([statement], Rule)
     if not isinstance(statement, Rule):
-        raise RuleError(f"rule {rule.id} does not run yet")
+        raise RuleError(f"rule {rule.id} is not running yet")
     needed = [*_uses(service, statement.uses, {rule.id}), statement]
     types = {type for one in needed for type in one.uses}
     kinds = service.registry.kinds
     declared = {type: EventType(type, tuple(kinds[type].items())) for type in types if type in kinds}
-    reach = sum(reach_us(one) for one in needed if isinstance(one, Rule))
-    span = None if ts_us is None else (ts_us - reach, ts_us)
+    lookback = sum(lookback_us(one) for one in needed if isinstance(one, Rule))
+    span = None if ts_us is None else (ts_us - lookback, ts_us)
     events = [
         Event(event["type"], event["ts_us"], event["values"], event["seq"], event["id"])
         for event in _events(service.recent.records(types), types, span)
     ]
     if not events:
-        raise EventError("the events are not kept any more")
+        raise EventError("the events are no longer stored")
     return Evidence(plan(needed, Catalog(types=declared, by_kind=True)), declared, events, Columns())
 
 
 def _attributes(service: Service, part: Row, id: str) -> dict[str, Any]:
-    """What the event at a part of a match held, if it is among the last ones: the event that has this id."""
+    """Return the attributes of the event `id` in `part` of a match, or nothing if the event is no longer stored."""
     type, moment = part["type"], _micros(part["ts"])
-    if type in service.detection.plan.defined:
+    if type in service.backend.plan.defined:
         with suppress(NotFound):
-            return dict(match_of(service, id)["attributes"])
+            return dict(find_match(service, id)["attributes"])
         return {}
     for record in reversed(service.recent.records({type})):
         batch = record.batch
@@ -262,7 +274,7 @@ def _attributes(service: Service, part: Row, id: str) -> dict[str, Any]:
         batch = batch.filter(pa.array(wanted))
         if not batch.num_rows:
             continue
-        same = identified_by(batch, record.types, id)
+        same = matches_identity(batch, record.types, id)
         if LABEL_COLUMN in batch.column_names:
             same |= np.asarray(pc.fill_null(pc.equal(batch[LABEL_COLUMN], id), False))
         for event in _events([replace(record, batch=batch.filter(pa.array(same)))], {type}, None):
@@ -271,16 +283,16 @@ def _attributes(service: Service, part: Row, id: str) -> dict[str, Any]:
 
 
 def latest_events(service: Service, type: str | None, limit: int) -> list[Row]:
-    """The last events, or those of one type, newest first."""
+    """Return the last `limit` events, newest first. If `type` is given, return only events of this type."""
     types = set(service.registry.kinds) if type is None else {type}
-    found: list[Row] = []
+    rows: list[Row] = []
     for record in reversed(service.recent.records(types)):
-        found += sorted(_events([record], types, None), key=lambda event: int(event["ts_us"]), reverse=True)
-        if len(found) >= limit:
+        rows += sorted(_events([record], types, None), key=lambda event: int(event["ts_us"]), reverse=True)
+        if len(rows) >= limit:
             break
     return [
         {name: event[name] for name in ("type", "ts", "ts_us", "attributes")} | {"id": event["id"] or event["identity"]}
-        for event in found[:limit]
+        for event in rows[:limit]
     ]
 
 
@@ -288,10 +300,13 @@ def _micros(ts: str) -> int:
     return int(np.datetime64(ts.rstrip("Z"), "us").astype(np.int64))
 
 
-def _events(records: Iterable[Events], types: Iterable[str], span: tuple[int, int] | None) -> list[Row]:
-    """The events of some types, or those between two times, in the order in which they came."""
+def _events(records: Iterable[EventsRecord], types: Iterable[str], span: tuple[int, int] | None) -> list[Row]:
+    """Return the events of `types` as rows, in order of arrival.
+
+    If `span` is given, return only events between its two times (µs).
+    """
     wanted = set(types)
-    found: list[Row] = []
+    rows: list[Row] = []
     for record in records:
         if span is not None:
             ts = record.batch["ts"].to_numpy()
@@ -299,24 +314,24 @@ def _events(records: Iterable[Events], types: Iterable[str], span: tuple[int, in
             if not near.any():
                 continue
             record = replace(record, batch=record.batch.filter(pa.array(near)))
-        texts = identity_texts(record.batch, record.types)
-        for type, table in by_type(record).items():
+        strings = identity_strings(record.batch, record.types)
+        for type, table in tables_by_type(record).items():
             if type not in wanted:
                 continue
             micros = table["ts"].cast(pa.int64()).to_pylist()
-            mine = texts.filter(pa.array(record.batch["type"].to_numpy() == record.types.index(type))).to_pylist()
+            mine = strings.filter(pa.array(record.batch["type"].to_numpy() == record.types.index(type))).to_pylist()
             for row, plain, ts_us, identity in zip(rows_of(table), _plain(table), micros, mine, strict=True):
                 attributes = {name: value for name, value in row.items() if name not in HEADER and value is not None}
                 values = {name: value for name, value in plain.items() if name not in HEADER and value is not None}
-                found.append(
+                rows.append(
                     {"type": type, "ts": row["ts"], "ts_us": ts_us, "seq": row["seq"], "id": row.get(LABEL)}
                     | {"attributes": attributes, "values": values, "identity": identity}
                 )
-    return found
+    return rows
 
 
 def _plain(table: pa.Table) -> list[Row]:
-    """The rows with times as whole numbers."""
+    """Return the rows of `table`, with times as integers."""
     for number, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             table = table.set_column(number, column.name, table[column.name].cast(pa.int64()))
@@ -325,48 +340,49 @@ def _plain(table: pa.Table) -> list[Row]:
 
 
 def graph(service: Service) -> dict[str, Any]:
-    """The shared operator graph with what flows through it, in events a second: what enters a buffer is what passes its
-    filter.
+    """Return the operator graph that all rules share, with rates in events per second.
+
+    The rate of a buffer is the rate of its filter.
     """
-    plan = service.detection.plan
-    drawn = outline(plan)
+    plan = service.backend.plan
+    shape = outline(plan)
     events, matches = service.event_rates.per_s(), service.match_rates.per_s()
     by_emitted: dict[str, float] = {}
     for rule in plan.rules:
         by_emitted[rule.emits.name] = by_emitted.get(rule.emits.name, 0.0) + matches.get(rule.rule.name, 0.0)
-    filters = [node for node in drawn.labels[1] if isinstance(node, Filter)]
-    through = passing(plan, filters, service.recent, {**events, **by_emitted})
+    filters = [node for node in shape.labels[1] if isinstance(node, Filter)]
+    through = pass_rates(plan, filters, service.recent, {**events, **by_emitted})
     ids: dict[tuple[int, object], str] = {}
     nodes = []
-    for column, labels in enumerate(drawn.labels):
+    for column, labels in enumerate(shape.labels):
         for row, (node, (title, detail)) in enumerate(list(labels.items())[:NODES_SHOWN]):
             ids[column, node] = f"{column}-{row}"
             rate = {0: events.get(title), 3: matches.get(title), 4: by_emitted.get(title)}.get(column)
             if isinstance(node, Filter | Buffer):
                 rate = through.get(node if isinstance(node, Filter) else node.filter)
-            shared = column in (1, 2) and node in drawn.shared
+            shared = column in (1, 2) and node in shape.shared
             nodes.append(
                 {"id": ids[column, node], "column": column, "title": title, "detail": detail, "shared": shared}
                 | {"per_s": None if rate is None else round(rate, 2)}
             )
     links = [
         [ids[source, a], ids[target, b]]
-        for source, a, target, b in drawn.links
+        for source, a, target, b in shape.links
         if (source, a) in ids and (target, b) in ids
     ]
-    more = [max(0, len(labels) - NODES_SHOWN) for labels in drawn.labels]
+    more = [max(0, len(labels) - NODES_SHOWN) for labels in shape.labels]
     return {"columns": list(COLUMNS), "nodes": nodes, "links": links, "more": more}
 
 
 def ranges(service: Service) -> list[dict[str, Any]]:
-    """Where the range of each query that moves is now, and what shape it has."""
-    found = []
-    for id, detector in list(service.detection.moving.items()):
-        follower = _follower(detector)
+    """Return the current position and shape of the range of each moving query."""
+    rows = []
+    for id, detector in list(service.backend.moving.items()):
+        follower = _tracker(detector)
         interest, _ = service.rules[id].interest() if id in service.rules else (None, ())
         if interest is None or not follower.number[0]:
             continue
-        found.append(
+        rows.append(
             {
                 "query": id,
                 "range": int(follower.number[0]),
@@ -377,28 +393,28 @@ def ranges(service: Service) -> list[dict[str, Any]]:
                 "shape": _shape(interest),
             }
         )
-    return found
+    return rows
 
 
-def places(service: Service, limit: int = 500) -> list[dict[str, Any]]:
-    """The last events that have places, oldest first."""
-    found = []
+def located_events(service: Service, limit: int = 500) -> list[dict[str, Any]]:
+    """Return the last `limit` events that have coordinates, oldest first."""
+    rows = []
     for record in reversed(service.recent.records()):
-        for type, table in by_type(record).items():
+        for type, table in tables_by_type(record).items():
             names = next((pair for pair in (("x", "y"), ("lon", "lat")) if set(pair) <= set(table.column_names)), None)
             if names is None:
                 continue
             east, north = (table[name].to_pylist() for name in names)
             for ts, one, other in zip(table["ts"].cast("int64").to_pylist(), east, north, strict=True):
                 if one is not None and other is not None:
-                    found.append({"type": type, "ts_us": ts, "east": one, "north": other})
-        if len(found) >= limit:
+                    rows.append({"type": type, "ts_us": ts, "east": one, "north": other})
+        if len(rows) >= limit:
             break
-    return sorted(found, key=lambda place: place["ts_us"])[-limit:]
+    return sorted(rows, key=lambda event: event["ts_us"])[-limit:]
 
 
-def _follower(detector: MovingDetector) -> Any:
-    return detector._follower
+def _tracker(detector: MovingDetector) -> Any:
+    return detector._tracker
 
 
 def _shape(interest: Interest) -> dict[str, Any]:
@@ -411,8 +427,8 @@ def _shape(interest: Interest) -> dict[str, Any]:
             return {"polygon_m": [list(corner) for corner in corners_m]}
 
 
-def told(error: TocsinError) -> dict[str, Any]:
-    """An error as a client gets it."""
+def error_fields(error: TocsinError) -> dict[str, Any]:
+    """Return the fields of the JSON object that describes `error`."""
     if isinstance(error, RuleError):
         span = error.span
         return {

@@ -1,14 +1,13 @@
-"""What stands in the ingest log? Everything that detection depends on, in the order in which it happened.
+"""Define the records of the ingest log, write them in groups, and remember the acknowledgements of requests.
 
-A record is one byte for what it is, seven to keep Arrow's buffers aligned, and the rest: `Events`, an Arrow stream with
-the names of types, new kinds and the request's key in its schema; a `Change` of rules and a `Tick` of time as JSON.
+The ingest log has all inputs of detection in order. A record has one byte for its kind, seven bytes that keep Arrow
+buffers aligned, and a body. The body of an `EventsRecord` is an Arrow stream, and its schema has the type names, the
+new kinds and the request's key. The bodies of `RulesRecord` and `TimeRecord` are JSON.
 
-Was this request answered before? What became of requests, by the keys that their publishers gave them.
+Requests submit records to `GroupCommit`. One thread writes all waiting records with one fsync, and then resolves their
+futures. While the disk is busy, further records wait for the next group, so groups grow with the load.
 
-How do many requests share one fsync? Each hands in its record; one thread writes all that have come, then answers.
-
-While the disk is busy with one group the next one gathers, so that groups are as large as the load needs and a single
-request waits for no one.
+`Acks` has the last acknowledgements by idempotency key, so that a request counts once even if it is sent again.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ HEAD_BYTES = 8
 _META = b"tocsin"
 
 
-class Letter(NamedTuple):
-    """An event that was rejected: why, its type and time (µs), if they are known, and the start of its text."""
+class RejectedEvent(NamedTuple):
+    """A rejected event: the reason, its type and time (µs) if known, and the start of its text."""
 
     reason: str
     type: str | None
@@ -42,30 +41,33 @@ class Letter(NamedTuple):
 
 
 @dataclass(slots=True)
-class Events:
-    """Events of one request: a batch, the names of its types by number, and what it showed of kinds."""
+class EventsRecord:
+    """The events of one request.
+
+    The type codes in `batch` index `types`. `new_kinds` has the kinds of attributes that appear for the first time.
+    """
 
     batch: pa.Table
     types: tuple[str, ...]
-    news: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    new_kinds: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     key: str | None = None
-    """What the publisher calls the request, so that it counts once if it is sent again."""
+    """The idempotency key of the request, which counts once even if it is sent again."""
     rejected: int = 0
-    letters: Sequence[Letter] = ()
-    """The first of those that were rejected."""
+    dead_letters: Sequence[RejectedEvent] = ()
+    """The first rejected events of the request."""
     at_us: int = 0
-    """When it came, by the clock on the wall."""
-    place: tuple[int, int] = (0, 0)
-    """Where the record starts and ends, if it stands in the log."""
+    """The arrival time of the request by the wall clock (µs)."""
+    span: tuple[int, int] = (0, 0)
+    """The start and end position of the record in the log."""
 
     def encode(self) -> bytes:
-        news = {type: dict(named) for type, named in self.news.items()}
+        new_kinds = {type: dict(named) for type, named in self.new_kinds.items()}
         meta = {
             "types": self.types,
-            "news": news,
+            "news": new_kinds,
             "key": self.key,
             "rejected": self.rejected,
-            "letters": self.letters,
+            "letters": self.dead_letters,
             "at": self.at_us,
         }
         table = self.batch.replace_schema_metadata({_META: json.dumps(meta).encode()})
@@ -79,20 +81,23 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """The text of rules, in a language."""
+    """The text of rules to deploy, and its language."""
 
     text: str
     language: str
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Rules that go, then a text of rules that come. `by`: the name of the token that asked for it."""
+class RulesRecord:
+    """A change of the deployed rules: remove the rules `remove`, then add the rules of `deploy`.
+
+    `by` is the name of the token that requested the change.
+    """
 
     remove: tuple[str, ...] = ()
     deploy: Deploy | None = None
     ticket: str = ""
-    """Who waits for the outcome."""
+    """The correlation id of the request that waits for the result."""
     by: str = ""
     at_us: int = 0
 
@@ -101,8 +106,8 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has reached this moment (µs): no event before it will come any more."""
+class TimeRecord:
+    """A record that advances time to `ts` (µs), so that earlier events are late."""
 
     ts: int
 
@@ -110,67 +115,75 @@ class Tick:
         return b"T".ljust(HEAD_BYTES, b"\0") + json.dumps({"ts": self.ts}).encode()
 
 
-def decode(payload: memoryview) -> Events | Change | Tick:
-    """The record that a payload of the log holds."""
+def decode(payload: memoryview) -> EventsRecord | RulesRecord | TimeRecord:
+    """Decode the payload of a log record."""
     kind, body = bytes(payload[:1]), payload[HEAD_BYTES:]
     if kind == b"E":
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
             table = stream.read_all()
         meta = json.loads(table.schema.metadata[_META])
-        news = {type: {name: Kind(kind) for name, kind in named.items()} for type, named in meta["news"].items()}
+        new_kinds = {type: {name: Kind(kind) for name, kind in named.items()} for type, named in meta["news"].items()}
         plain = table.replace_schema_metadata(None)
-        letters = [Letter(*letter) for letter in meta.get("letters", ())]
-        return Events(plain, tuple(meta["types"]), news, meta["key"], meta["rejected"], letters, meta["at"])
+        dead_letters = [RejectedEvent(*dead_letter) for dead_letter in meta.get("letters", ())]
+        return EventsRecord(
+            plain, tuple(meta["types"]), new_kinds, meta["key"], meta["rejected"], dead_letters, meta["at"]
+        )
     if kind == b"T":
-        return Tick(json.loads(bytes(body))["ts"])
+        return TimeRecord(json.loads(bytes(body))["ts"])
     if kind == b"C":
-        given = json.loads(bytes(body))
-        deploy = given.pop("deploy")
-        return Change(tuple(given.pop("remove")), None if deploy is None else Deploy(**deploy), **given)
-    raise StateError(f"a record of the log is of an unknown kind {kind!r}: it was written by a newer version")
+        fields = json.loads(bytes(body))
+        deploy = fields.pop("deploy")
+        return RulesRecord(tuple(fields.pop("remove")), None if deploy is None else Deploy(**deploy), **fields)
+    raise StateError(f"unknown record kind {kind!r} in the log: it was written by a newer version")
 
 
-KEPT = 10_000
+KEYS_MAX = 10_000
 REASONS_CHARACTERS = 16 << 20
-"""How many characters of reasons are kept for all keys together; those of the oldest go first."""
+"""The limit of the characters of all stored reasons together. The oldest reasons are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What became of a request's events."""
+class EventsAck:
+    """The result of a publish request."""
 
     accepted: int
     rejected: int
     reasons: tuple[tuple[int, str], ...] = ()
-    """Of rejected events, the place in the request and why; not known any more after a restart or a long time."""
+    """The index and the reason of rejected events. Reasons are forgotten after a restart or a long time."""
     repeated: bool = False
-    """Whether the request had been answered before, under the same key."""
+    """Whether a request with the same key was answered before."""
 
 
-class Receipts:
-    """The last receipts by key, also those that are still to come. Used from any thread."""
+class Acks:
+    """The last acknowledgements by idempotency key, also for requests that are not answered yet.
+
+    Any thread may use this object.
+    """
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[str, Future[Receipt]] = OrderedDict()
+        self._by_key: OrderedDict[str, Future[EventsAck]] = OrderedDict()
         self._with_reasons: deque[tuple[str, int]] = deque()
-        """The keys of receipts that have reasons, with their characters."""
+        """The keys of acknowledgements with reasons, and the number of characters of each one's reasons."""
         self._characters = 0
         self._lock = threading.Lock()
 
-    def claim(self, key: str, receipt: Future[Receipt]) -> Future[Receipt] | None:
-        """Takes a key for a request that has just come; if it is taken, the first one's receipt."""
+    def claim(self, key: str, ack: Future[EventsAck]) -> Future[EventsAck] | None:
+        """Claim `key` for a new request, which will be answered by `ack`.
+
+        If `key` is claimed already, return the acknowledgement of the first request.
+        """
         with self._lock:
-            if (known := self._by_key.get(key)) is not None:
-                return _repeated(known)
-            self._by_key[key] = receipt
-            while len(self._by_key) > KEPT:
+            if (first := self._by_key.get(key)) is not None:
+                return _repeated(first)
+            self._by_key[key] = ack
+            while len(self._by_key) > KEYS_MAX:
                 self._by_key.popitem(last=False)
-        receipt.add_done_callback(partial(self._weigh, key))
+        ack.add_done_callback(partial(self._weigh, key))
         return None
 
-    def _weigh(self, key: str, receipt: Future[Receipt]) -> None:
-        """Counts the reasons of a receipt, and forgets those of the oldest where there are too many."""
-        if receipt.exception() is not None or not (reasons := receipt.result().reasons):
+    def _weigh(self, key: str, ack: Future[EventsAck]) -> None:
+        """Count the characters of the reasons in `ack`, and forget the oldest reasons above the limit."""
+        if ack.exception() is not None or not (reasons := ack.result().reasons):
             return
         with self._lock:
             size = sum(len(reason) for _, reason in reasons)
@@ -179,54 +192,54 @@ class Receipts:
             while self._characters > REASONS_CHARACTERS:
                 oldest, size = self._with_reasons.popleft()
                 self._characters -= size
-                if (known := self._by_key.get(oldest)) is not None and known.done() and not known.exception():
-                    short: Future[Receipt] = Future()
-                    short.set_result(replace(known.result(), reasons=()))
+                if (old := self._by_key.get(oldest)) is not None and old.done() and not old.exception():
+                    short: Future[EventsAck] = Future()
+                    short.set_result(replace(old.result(), reasons=()))
                     self._by_key[oldest] = short
 
-    def find(self, key: str) -> Future[Receipt] | None:
-        """What a key's request got, if there was one."""
+    def find(self, key: str) -> Future[EventsAck] | None:
+        """Return the acknowledgement of the request with `key`, or None if the key is unknown."""
         with self._lock:
-            known = self._by_key.get(key)
-        return None if known is None else _repeated(known)
+            first = self._by_key.get(key)
+        return None if first is None else _repeated(first)
 
     def drop(self, key: str) -> None:
-        """Lets go of a key whose request failed: it may be sent again."""
+        """Release `key`, because its request failed and may be sent again."""
         with self._lock:
             self._by_key.pop(key, None)
 
     def note(self, key: str, accepted: int, rejected: int) -> None:
-        """Notes what became of a request before a restart."""
-        receipt: Future[Receipt] = Future()
-        receipt.set_result(Receipt(accepted, rejected))
-        self.claim(key, receipt)
+        """Restore the acknowledgement of a request from before a restart."""
+        ack: Future[EventsAck] = Future()
+        ack.set_result(EventsAck(accepted, rejected))
+        self.claim(key, ack)
 
     def all(self) -> list[tuple[str, int, int]]:
-        """Key, accepted and rejected of every request that was answered."""
+        """Return the key, the accepted count and the rejected count of each answered request."""
         with self._lock:
             done = [(key, one.result()) for key, one in self._by_key.items() if one.done() and not one.exception()]
-        return [(key, receipt.accepted, receipt.rejected) for key, receipt in done]
+        return [(key, ack.accepted, ack.rejected) for key, ack in done]
 
 
-def _repeated(first: Future[Receipt]) -> Future[Receipt]:
-    again: Future[Receipt] = Future()
+def _repeated(first: Future[EventsAck]) -> Future[EventsAck]:
+    again: Future[EventsAck] = Future()
 
-    def tell(first: Future[Receipt]) -> None:
+    def resolve(first: Future[EventsAck]) -> None:
         if (error := first.exception()) is not None:
             again.set_exception(error)
         else:
             again.set_result(replace(first.result(), repeated=True))
 
-    first.add_done_callback(tell)
+    first.add_done_callback(resolve)
     return again
 
 
 GROUP_BYTES = 32 << 20
-"""How much is written at a time at most."""
+"""The size in bytes at which a group takes no further record."""
 
 
-class Committer:
-    """Appends to a log in groups. `committed` is called after each group."""
+class GroupCommit:
+    """Append records to `log` in groups, from a separate thread. `committed` is called after each group."""
 
     def __init__(self, log: Log, committed: Callable[[], None]) -> None:
         self._log, self._committed = log, committed
@@ -234,12 +247,12 @@ class Committer:
         self._changed = threading.Condition()
         self._closing = False
         self.groups = 0
-        """How many times the disk was waited for."""
+        """The number of written groups."""
         self._thread = threading.Thread(target=self._run, name="tocsin-committer", daemon=True)
         self._thread.start()
 
     def submit(self, payload: bytes) -> Future[int]:
-        """Hands in a record. The result is where it ends in the log, once it is on the disk."""
+        """Submit the payload of a record. The future resolves to its end position in the log once it is on disk."""
         future: Future[int] = Future()
         with self._changed:
             if self._closing:
@@ -249,7 +262,7 @@ class Committer:
         return future
 
     def close(self) -> None:
-        """Writes what has come, and ends."""
+        """Write the waiting records and stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -1,8 +1,8 @@
-"""The service without HTTP: publish, deploy and look, from any thread, while one thread detects.
+"""Run a service without HTTP: any thread publishes events, deploys rules and reads results, and one thread detects.
 
-What is published or deployed is a record of the log first (`committer`); the detecting thread reads the log, as far as
-it is on the disk, and writes what it finds into feeds. It saves its state now and then, so that after a crash it reads
-only from there on. Records up to the position that a feed has are read again for the state alone.
+Every input is first appended to the log. In each step, the detection thread reads the next committed records and writes
+matches and dead letters to feeds. It saves its state periodically. After a crash, it restores the state and replays the
+log from there. Records whose output is already in a feed are replayed only for their effect on the state.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from tocsin.events.reader import Columns
 from tocsin.events.reorder import BEGINNING
 from tocsin.events.times import AHEAD_US
 from tocsin.events.types import SECOND_US
-from tocsin.service.deployments import Deployed, Text, read
-from tocsin.service.embedded_backend import Detection, Row, check_loadable
-from tocsin.service.event_intake import REASONS_MAX, Bounds, Intake, Registry, Taken
-from tocsin.service.feed import Feed, Recent
-from tocsin.service.rates import Rates
-from tocsin.service.records import Change, Committer, Deploy, Events, Receipt, Receipts, Tick, decode
-from tocsin.storage import Log, States
+from tocsin.service.deployments import Deployed, ParsedText, parse_rules
+from tocsin.service.embedded_backend import EmbeddedBackend, Row, check_loadable
+from tocsin.service.event_intake import REASONS_MAX, Bounds, EventIntake, ParsedEvents, Registry
+from tocsin.service.feed import Feed, RecentEvents
+from tocsin.service.rates import RateCounter
+from tocsin.service.records import Acks, Deploy, EventsAck, EventsRecord, GroupCommit, RulesRecord, TimeRecord, decode
+from tocsin.storage import Log, SnapshotFolder
 
-journal = logging.getLogger("tocsin.service")
+logger = logging.getLogger("tocsin.service")
 
 STEP_BYTES = 4 << 20
-"""How much of the log is detected in at a time, at most."""
-STEP_BYTES_FAR = 32 << 20
-"""The same where a step is dear, as on Spark."""
+"""The maximal size in bytes of a step through the log."""
+REMOTE_STEP_BYTES = 32 << 20
+"""The maximal size in bytes of a step, for an engine whose steps are expensive, such as Spark."""
 ENGINE = "engine"
-"""The file that says which engine's state a folder has."""
+"""The name of a file in the service's folder, which names the engine whose state the folder has."""
 SNAPSHOT_BYTES = 32 << 20
 SNAPSHOT_S = 60.0
 IDLE_S = 0.05
-TICK_S = 0.1
+TIME_CHECK_S = 0.1
 RULES_MAX = 10_000
 
 
 def engine_of(folder: Path) -> str | None:
-    """The engine that detects in a service's folder; None if there is no service yet."""
+    """Return the name of the engine whose state is in `folder`, or None for a new folder."""
     path = folder / ENGINE
     if path.exists():
         return path.read_text().strip()
@@ -55,181 +55,183 @@ def engine_of(folder: Path) -> str | None:
 
 
 class Busy(TocsinError):
-    """Nothing can be taken now, but later."""
+    """The service is overloaded; try again later."""
 
 
 class Conflict(RuleError):
-    """There is a rule of that name already."""
+    """A rule of the same name exists already."""
 
 
 class NotFound(TocsinError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a service behaves. `clock`: `events` or `wall`, what time is; see `Service`."""
+    """Options of a service. `clock` is `events` or `wall`, see `Service`."""
 
     delay_us: int = SECOND_US
     ahead_us: int = AHEAD_US
-    """How far ahead of this machine's clock an event may be."""
+    """How far the time of an event may be ahead of this machine's clock (µs)."""
     clock: str = "events"
     keep_bytes: int = 256 << 20
-    """How much of the log is kept for looking back, beyond what a restart needs."""
+    """The size of the end of the log that is kept for inspection, even if a restart does not need it."""
     backlog_bytes: int = 512 << 20
-    """How far detection may be behind before nothing more is accepted."""
+    """The number of unprocessed bytes above which events are refused."""
     matches_bytes: int = 1 << 30
     segment_bytes: int = 64 << 20
     snapshot_bytes: int = SNAPSHOT_BYTES
     engine: str = "embedded"
-    """`embedded`: in this process; `spark`: by a Structured Streaming query that reads the log."""
+    """Where to detect: `embedded` for this process, `spark` for a Structured Streaming query that reads the log."""
     master: str | None = None
-    """Where Spark runs, if not on this machine."""
+    """The Spark master, or None for this machine."""
 
 
 class Service:
-    """Everything in one folder. By the `events` clock time is what events say, and when none came for as long as events
-    may be late, the newest is taken as the last of its time; by the `wall` clock time passes by itself.
+    """A service whose data is in one folder. With the clock `wall`, time passes by itself. With the clock `events`,
+    time comes from events; if no event arrives for the allowed delay, time advances past the newest event.
     """
 
     def __init__(self, folder: str | Path, options: Options | None = None) -> None:
         options = options or Options()
         self.folder, self.options = Path(folder), options
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if (kept := engine_of(self.folder)) is not None and kept != options.engine:
-            raise StateError(f"{self.folder} has the state of the engine '{kept}': go on with --engine {kept}")
+        if (stored := engine_of(self.folder)) is not None and stored != options.engine:
+            raise StateError(f"{self.folder} has the state of the engine '{stored}': use --engine {stored}")
         self.log = Log(self.folder / "events", segment_bytes=options.segment_bytes)
         self.matches = Feed(self.folder / "matches", keep_bytes=options.matches_bytes)
-        self.letters = Feed(self.folder / "letters", keep_bytes=options.matches_bytes // 8)
-        self.detection: Detection
+        self.dead_letters = Feed(self.folder / "letters", keep_bytes=options.matches_bytes // 8)
+        self.backend: EmbeddedBackend
         self.position = self.log.begin
-        """Up to where the log has been detected in."""
+        """The position up to which detection has processed the log."""
         self.registry = Registry()
-        self.intake = Intake(
-            self.registry, lambda: self.detection.plan.defined, lambda new: self.detection.check_kinds(new)
+        self.intake = EventIntake(
+            self.registry, lambda: self.backend.plan.defined, lambda new: self.backend.check_kinds(new)
         )
-        self.event_rates, self.match_rates = Rates(), Rates()
+        self.event_rates, self.match_rates = RateCounter(), RateCounter()
         self.failure: str | None = None
         self.started_s = time.time()
         self.events = self.rejected = self.requests = 0
         self.lag_s = 0.0
-        """How long ago the last detected events were accepted, when they were."""
-        self.recent = Recent()
-        self._states = States(self.folder / "state")
-        self._receipts = Receipts()
-        self._tickets: dict[str, Future[tuple[Deployed, ...]]] = {}
+        """The seconds between the acceptance and the detection of the last events."""
+        self.recent = RecentEvents()
+        self._states = SnapshotFolder(self.folder / "state")
+        self._acks = Acks()
+        self._pending_changes: dict[str, Future[tuple[Deployed, ...]]] = {}
         self._changed = threading.Condition()
         self._closing = False
-        self._ticking: Future[int] | None = None
-        self._heard_s = time.monotonic()
+        self._advancing: Future[int] | None = None
+        self._last_event_s = time.monotonic()
         self._snapshot_position = self.position
         self._snapshot_s = time.monotonic()
         self._recover()
         (self.folder / ENGINE).write_text(options.engine)
-        self.committer = Committer(self.log, self._wake)
+        self.committer = GroupCommit(self.log, self._wake)
         self._thread = threading.Thread(target=self._run, name="tocsin-detection", daemon=True)
         self._thread.start()
 
     # ---- events
 
-    def read(self, body: bytes, format: str, ts_unit: str | None = None, id: str | None = None) -> Taken:
-        """The events of a body, and why others are none. `id`: what holds the source's own id of an event."""
+    def read(self, body: bytes, format: str, ts_unit: str | None = None, id: str | None = None) -> ParsedEvents:
+        """Parse the events in `body`. `id` names the attribute that has the source's own id of an event."""
         now_us = time.time_ns() // 1_000
         return self.intake.read(
             body, format, now_us=now_us, bounds=self._bounds(now_us), columns=Columns(ts_unit=ts_unit, id=id)
         )
 
-    def take(self, table: pa.Table) -> Taken:
-        """The events of a table, and why others are none."""
+    def take(self, table: pa.Table) -> ParsedEvents:
+        """Parse the events in an Arrow table."""
         now_us = time.time_ns() // 1_000
         return self.intake.table(table, now_us=now_us, bounds=self._bounds(now_us))
 
     def _bounds(self, now_us: int) -> Bounds:
-        return Bounds(self.detection.watermark, now_us + self.options.ahead_us)
+        return Bounds(self.backend.watermark, now_us + self.options.ahead_us)
 
-    def accept(self, taken: Taken, key: str | None = None) -> Future[Receipt]:
-        """Puts events into the log. The receipt comes when they are on the disk.
+    def accept(self, parsed: ParsedEvents, key: str | None = None) -> Future[EventsAck]:
+        """Append the accepted events of `parsed` to the log. The future resolves when the events are on disk.
 
-        `key`: what the publisher calls this request; the same one again gets the first one's receipt.
+        `key` is the idempotency key. If an earlier request had the same key, return its acknowledgement.
         """
         self._check_alive()
         if self.log.end - self.position > self.options.backlog_bytes:
-            raise Busy("detection is behind: try again in a moment")
-        count = len(taken.rejected)
-        reasons = tuple((place, taken.reason(place)) for place in sorted(taken.rejected)[:REASONS_MAX])
-        receipt: Future[Receipt] = Future()
-        if key is not None and (known := self._receipts.claim(key, receipt)) is not None:
-            return known
+            raise Busy("detection is behind: try again later")
+        count = len(parsed.rejected)
+        reasons = tuple((span, parsed.reason(span)) for span in sorted(parsed.rejected)[:REASONS_MAX])
+        ack: Future[EventsAck] = Future()
+        if key is not None and (first := self._acks.claim(key, ack)) is not None:
+            return first
         self.requests += 1
         self.rejected += count
-        if not taken.accepted and not count:
-            receipt.set_result(Receipt(0, 0))
-            return receipt
-        record = Events(taken.batch, taken.types, taken.news, key, count, taken.letters, time.time_ns() // 1_000)
+        if not parsed.accepted and not count:
+            ack.set_result(EventsAck(0, 0))
+            return ack
+        record = EventsRecord(
+            parsed.batch, parsed.types, parsed.new_kinds, key, count, parsed.dead_letters, time.time_ns() // 1_000
+        )
 
         def committed(end: Future[int]) -> None:
             if (error := end.exception()) is not None:
                 if key is not None:
-                    self._receipts.drop(key)
-                receipt.set_exception(error)
+                    self._acks.drop(key)
+                ack.set_exception(error)
             else:
-                receipt.set_result(Receipt(taken.accepted, count, reasons))
+                ack.set_result(EventsAck(parsed.accepted, count, reasons))
 
         self.committer.submit(record.encode()).add_done_callback(committed)
-        return receipt
+        return ack
 
-    def publish(self, body: bytes, format: str, key: str | None = None, ts_unit: str | None = None) -> Receipt:
-        """Reads and accepts a body, and waits for the receipt."""
-        if key is not None and (known := self.receipt(key)) is not None:
-            return known.result()
+    def publish(self, body: bytes, format: str, key: str | None = None, ts_unit: str | None = None) -> EventsAck:
+        """Parse and accept the events in `body`, and wait for the acknowledgement."""
+        if key is not None and (first := self.ack(key)) is not None:
+            return first.result()
         return self.accept(self.read(body, format, ts_unit), key).result()
 
-    def receipt(self, key: str) -> Future[Receipt] | None:
-        """What a key's request got, if there was one."""
-        return self._receipts.find(key)
+    def ack(self, key: str) -> Future[EventsAck] | None:
+        """Return the acknowledgement of the request with `key`, or None if the key is unknown."""
+        return self._acks.find(key)
 
     # ---- rules
 
     @property
     def rules(self) -> dict[str, Deployed]:
-        return dict(self.detection.deployed)
+        return dict(self.backend.deployed)
 
-    def check(self, source: str, language: str | None = None) -> Text:
-        """Reads a text of rules and says what is wrong with it here; rules of the same names would be replaced."""
-        text = read(source, language)
-        there = [name for name in text.names if name in self.detection.deployed]
-        check_loadable(self.detection.check(text, there), text)
+    def check(self, source: str, language: str | None = None) -> ParsedText:
+        """Parse `source` and check that its rules can be deployed, if they replace rules of the same names."""
+        text = parse_rules(source, language)
+        replaced = [name for name in text.names if name in self.backend.deployed]
+        check_loadable(self.backend.check(text, replaced), text)
         return text
 
     def deploy(
         self, source: str, language: str | None = None, *, replace: bool = False, by: str = ""
     ) -> Future[tuple[Deployed, ...]]:
-        """Adds the rules of a text. The result comes when they are at work."""
-        text = read(source, language)
-        there = tuple(name for name in text.names if name in self.detection.deployed)
-        if there and not replace:
-            message = f"there is a rule {there[0]} already"
-            raise Conflict(message, hint="Replace it, or give this one another name.")
-        if len(self.detection.deployed) + len(text.names) > RULES_MAX:
+        """Deploy the rules in `source`. The future resolves when the rules run."""
+        text = parse_rules(source, language)
+        replaced = tuple(name for name in text.names if name in self.backend.deployed)
+        if replaced and not replace:
+            message = f"rule {replaced[0]} already exists"
+            raise Conflict(message, hint="Replace it, or rename the new one.")
+        if len(self.backend.deployed) + len(text.names) > RULES_MAX:
             raise RuleError(f"there are at most {RULES_MAX:,} rules")
-        check_loadable(self.detection.check(text, there), text)
-        return self._change(Change(there, Deploy(source, text.language), by=by))
+        check_loadable(self.backend.check(text, replaced), text)
+        return self._change(RulesRecord(replaced, Deploy(source, text.language), by=by))
 
     def remove(self, id: str, by: str = "") -> Future[tuple[Deployed, ...]]:
-        """Removes a rule. The result comes when it is gone."""
-        if id not in self.detection.deployed:
-            raise NotFound(f"there is no rule {id}. {nearest(id, self.detection.deployed) or ''}".rstrip())
-        return self._change(Change((id,), by=by))
+        """Remove the rule `id`. The future resolves when the rule no longer runs."""
+        if id not in self.backend.deployed:
+            raise NotFound(f"there is no rule {id}. {nearest(id, self.backend.deployed) or ''}".rstrip())
+        return self._change(RulesRecord((id,), by=by))
 
-    def _change(self, change: Change) -> Future[tuple[Deployed, ...]]:
+    def _change(self, change: RulesRecord) -> Future[tuple[Deployed, ...]]:
         self._check_alive()
-        ticket = uuid.uuid4().hex
+        correlation_id = uuid.uuid4().hex
         future: Future[tuple[Deployed, ...]] = Future()
-        self._tickets[ticket] = future
-        record = Change(change.remove, change.deploy, ticket, change.by, time.time_ns() // 1_000)
+        self._pending_changes[correlation_id] = future
+        record = RulesRecord(change.remove, change.deploy, correlation_id, change.by, time.time_ns() // 1_000)
 
         def failed(end: Future[int]) -> None:
-            if (error := end.exception()) is not None and self._tickets.pop(ticket, None) is not None:
+            if (error := end.exception()) is not None and self._pending_changes.pop(correlation_id, None) is not None:
                 future.set_exception(error)
 
         self.committer.submit(record.encode()).add_done_callback(failed)
@@ -237,13 +239,13 @@ class Service:
 
     @property
     def backlog_bytes(self) -> int:
-        """What was accepted and not detected in yet."""
+        """The number of bytes in the log that were accepted but not yet processed."""
         return self.log.end - self.position
 
-    # ---- life
+    # ---- lifecycle
 
     def close(self) -> None:
-        """Detects in what was accepted, saves the state and ends."""
+        """Process the accepted records, save the state and stop."""
         self.committer.close()
         with self._changed:
             self._closing = True
@@ -252,12 +254,12 @@ class Service:
         if self.failure is None:
             self._save()
         with suppress(TocsinError):
-            self.detection.close()
-        for part in (self.log, self.matches, self.letters):
+            self.backend.close()
+        for part in (self.log, self.matches, self.dead_letters):
             part.close()
 
     def wait(self, timeout_s: float = 300.0) -> None:
-        """Waits until everything that was accepted by now has been detected in."""
+        """Wait until all records accepted so far are processed."""
         end, until = self.log.end, time.monotonic() + timeout_s
         while self.position < end:
             self._check_alive()
@@ -278,7 +280,7 @@ class Service:
             while True:
                 with self._changed:
                     if self.log.end <= self.position and not self._closing:
-                        self._changed.wait(TICK_S if self.detection.deployed else 1.0)
+                        self._changed.wait(TIME_CHECK_S if self.backend.deployed else 1.0)
                 if self.log.end > self.position:
                     self._step(self.log.end)
                 elif self._closing:
@@ -289,71 +291,73 @@ class Service:
                 self._save_sometimes()
         except BaseException as error:
             self.failure = f"{type(error).__name__}: {error}"
-            journal.exception("detection has stopped")
-            for ticket in list(self._tickets):
-                self._tickets.pop(ticket).set_exception(StateError(f"detection has stopped: {self.failure}"))
+            logger.exception("detection has stopped")
+            for correlation_id in list(self._pending_changes):
+                self._pending_changes.pop(correlation_id).set_exception(
+                    StateError(f"detection has stopped: {self.failure}")
+                )
 
-    def _step(self, stop: int, *, matches: bool = True, letters: bool = True) -> None:
-        """Detects in some records, at most up to a position, and writes down what is found, where that is wanted."""
-        found: list[Row] = []
-        waiting: list[Events] = []
+    def _step(self, stop: int, *, matches: bool = True, dead_letters: bool = True) -> None:
+        """Process the next records, at most up to position `stop`, and write their output to feeds that lack it."""
+        rows: list[Row] = []
+        batch_records: list[EventsRecord] = []
         dead: list[Row] = []
         done: list[tuple[str, tuple[Deployed, ...] | Exception]] = []
         at_us = 0
         position = self.position
-        stepwise = self.detection.stepwise
-        step_bytes = STEP_BYTES_FAR if stepwise else STEP_BYTES
+        stepwise = self.backend.stepwise
+        step_bytes = REMOTE_STEP_BYTES if stepwise else STEP_BYTES
         for record in self.log.read(position, min(step_bytes, stop - position)):
-            place = (record.position, record.end)
+            span = (record.position, record.end)
             one = decode(record.payload)
-            if stepwise and waiting and not isinstance(one, Events):
+            if stepwise and batch_records and not isinstance(one, EventsRecord):
                 break
             position = record.end
             match one:
-                case Events() as events:
-                    events.place = place
-                    waiting.append(events)
-                    dead += [letter._asdict() for letter in events.letters]
+                case EventsRecord() as events:
+                    events.span = span
+                    batch_records.append(events)
+                    dead += [dead_letter._asdict() for dead_letter in events.dead_letters]
                     at_us = events.at_us
-                case Tick(ts):
-                    found += self._take(waiting)
-                    found += self.detection.tick(ts, place)
+                case TimeRecord(ts):
+                    rows += self._take(batch_records)
+                    rows += self.backend.advance(ts, span)
                     if stepwise:
                         break
-                case Change() as change:
-                    found += self._take(waiting)
+                case RulesRecord() as change:
+                    rows += self._take(batch_records)
                     try:
-                        done.append((change.ticket, self.detection.change(change)))
-                        self.registry.learn(self.detection.kinds)
+                        done.append((change.ticket, self.backend.change(change)))
+                        self.registry.learn(self.backend.kinds)
                     except RuleError as error:
                         done.append((change.ticket, error))
-        found += self._take(waiting)
-        dead += self.detection.letters()
+        rows += self._take(batch_records)
+        dead += self.backend.dead_letters()
         if matches:
-            self.matches.write(found, position)
-        if letters:
-            self.letters.write(dead, position)
-        self.detection.written()
+            self.matches.write(rows, position)
+        if dead_letters:
+            self.dead_letters.write(dead, position)
+        self.backend.committed()
         self.position = position
         if at_us:
             self.lag_s = max(0.0, time.time() - at_us / SECOND_US)
-        for ticket, outcome in done:
-            self._answer(ticket, outcome)
+        for correlation_id, outcome in done:
+            self._answer(correlation_id, outcome)
 
-    def _take(self, waiting: list[Events]) -> list[Row]:
-        if not waiting:
+    def _take(self, batch_records: list[EventsRecord]) -> list[Row]:
+        if not batch_records:
             return []
-        found = self.detection.take(waiting)
-        for record in waiting:
+        rows = self.backend.take(batch_records)
+        for record in batch_records:
             if record.batch.num_rows:
-                self._heard_s = time.monotonic()
+                self._last_event_s = time.monotonic()
                 self.recent.note(record)
                 self.events += record.batch.num_rows
-        waiting.clear()
-        return found
+        batch_records.clear()
+        return rows
 
-    def _answer(self, ticket: str, outcome: tuple[Deployed, ...] | Exception) -> None:
-        future = self._tickets.pop(ticket, None)
+    def _answer(self, correlation_id: str, outcome: tuple[Deployed, ...] | Exception) -> None:
+        future = self._pending_changes.pop(correlation_id, None)
         if future is None:
             return
         if isinstance(outcome, Exception):
@@ -362,73 +366,73 @@ class Service:
             future.set_result(outcome)
 
     def _pass_time(self) -> None:
-        """Lets time pass where something may wait for that."""
-        detection, options = self.detection, self.options
-        if not detection.deployed or (self._ticking is not None and not self._ticking.done()):
+        """Append a `TimeRecord` if time has passed without events and matches may depend on it."""
+        backend, options = self.backend, self.options
+        if not backend.deployed or (self._advancing is not None and not self._advancing.done()):
             return
         if options.clock == "wall":
             ts = time.time_ns() // 1_000 - options.delay_us
-            if not detection.waits or ts <= detection.watermark:
+            if not backend.waits or ts <= backend.watermark:
                 return
         else:
-            ts = detection.largest + 1
-            if detection.largest == BEGINNING:
+            ts = backend.largest + 1
+            if backend.largest == BEGINNING:
                 return
-            quiet_s = time.monotonic() - self._heard_s
-            if ts <= detection.ticked or quiet_s < IDLE_S + options.delay_us / SECOND_US:
+            idle_s = time.monotonic() - self._last_event_s
+            if ts <= backend.advanced_to or idle_s < IDLE_S + options.delay_us / SECOND_US:
                 return
         with suppress(TocsinError):  # the service may be stopping
-            self._ticking = self.committer.submit(Tick(ts).encode())
+            self._advancing = self.committer.submit(TimeRecord(ts).encode())
 
     def _note_rates(self) -> None:
         now_s = time.monotonic()
-        self.event_rates.sample(now_s, self.detection.events_by_type)
-        self.match_rates.sample(now_s, self.detection.matches_by_rule)
+        self.event_rates.sample(now_s, self.backend.events_by_type)
+        self.match_rates.sample(now_s, self.backend.matches_by_rule)
 
     # ---- state
 
-    def _made(self, delay_us: int) -> Detection:
-        """Rules at work, none so far."""
+    def _new_backend(self, delay_us: int) -> EmbeddedBackend:
+        """Create a backend without rules."""
         if self.options.engine == "embedded":
-            return Detection(delay_us)
-        from tocsin.service.spark_backend import SparkDetection
+            return EmbeddedBackend(delay_us)
+        from tocsin.service.spark_backend import SparkBackend
 
-        return SparkDetection(delay_us, self.folder / "spark", self.folder / "events", self.options.master)
+        return SparkBackend(delay_us, self.folder / "spark", self.folder / "events", self.options.master)
 
     def _recover(self) -> None:
-        """Goes on where the last snapshot was taken: reads the rest of the log again, telling nothing twice."""
+        """Restore the newest valid snapshot and replay the log after it, without writing output again."""
         position = self.log.begin
         for at, path in self._states.newest_first():
             try:
-                self.detection, more = Detection.restore(path.read_bytes(), self._made)
+                self.backend, more = EmbeddedBackend.restore(path.read_bytes(), self._new_backend)
             except StateError as error:
-                journal.warning("%s is left out: %s", path, error)
+                logger.warning("skipped snapshot %s: %s", path, error)
                 continue
             position = at
-            self.registry.learn(self.detection.kinds)
+            self.registry.learn(self.backend.kinds)
             self.events, self.rejected = more["events"], more["rejected"]
             for key, accepted, rejected in more["keys"]:
-                self._receipts.note(key, accepted, rejected)
+                self._acks.note(key, accepted, rejected)
             break
         else:
             if self.log.begin:
-                raise StateError(f"{self.folder} has no state that fits its log: it was trimmed behind a snapshot")
-            self.detection = self._made(self.options.delay_us)
+                raise StateError(f"{self.folder} has no snapshot that fits its log: the log starts after the last one")
+            self.backend = self._new_backend(self.options.delay_us)
         for record in self.log.read(self.log.begin):
             events = decode(record.payload)
-            if isinstance(events, Events):
+            if isinstance(events, EventsRecord):
                 if record.position < position:
                     if events.batch.num_rows:
                         self.recent.note(events)
                 else:
-                    self.registry.learn(events.news)
+                    self.registry.learn(events.new_kinds)
                     self.rejected += events.rejected
                 if events.key is not None:
-                    self._receipts.note(events.key, events.batch.num_rows, events.rejected)
+                    self._acks.note(events.key, events.batch.num_rows, events.rejected)
         self.position = self._snapshot_position = position
-        for end in sorted({self.matches.upto, self.letters.upto, self.log.end, *self.detection.marks()}):
+        for end in sorted({self.matches.upto, self.dead_letters.upto, self.log.end, *self.backend.boundaries()}):
             while self.position < end:
-                self._step(end, matches=end > self.matches.upto, letters=end > self.letters.upto)
+                self._step(end, matches=end > self.matches.upto, dead_letters=end > self.dead_letters.upto)
 
     def _save_sometimes(self) -> None:
         behind = self.position - self._snapshot_position
@@ -437,9 +441,9 @@ class Service:
             self._save()
 
     def _save(self) -> None:
-        """Writes the state down, and lets go of the log that nobody needs any more."""
-        self.detection.settle()
-        more = {"events": self.events, "rejected": self.rejected, "keys": self._receipts.all()}
-        oldest = self._states.save(self.position, self.detection.snapshot(more))
+        """Write a snapshot and delete the part of the log that is no longer needed."""
+        self.backend.flush()
+        more = {"events": self.events, "rejected": self.rejected, "keys": self._acks.all()}
+        oldest = self._states.save(self.position, self.backend.snapshot(more))
         self._snapshot_position, self._snapshot_s = self.position, time.monotonic()
-        self.log.trim(min(oldest, self.log.end - self.options.keep_bytes))
+        self.log.delete_before(min(oldest, self.log.end - self.options.keep_bytes))

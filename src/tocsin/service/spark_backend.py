@@ -1,10 +1,13 @@
-"""Detection by a Structured Streaming query that reads the log itself; queries that move stay in this process.
+"""Detect with a Structured Streaming query that reads the log, while moving queries stay in this process.
 
-A step is one micro-batch: this thread says up to where the query may read, waits for what it finds, and lets it commit
-when that is in the feeds. The detector here has no events; it holds the plan. The query starts when there is something
-to detect, and starts again from its checkpoint when rules came or went or kinds became known: rules that stay keep
-their state, others see what comes. Where they must run in other slots than before, the state moves into a checkpoint
-of a new *generation*, a folder with a note of where it began and how it is laid out.
+A step through the log is one micro-batch of the query. The detection thread sets the log position up to which the query
+may read, waits for its matches, and lets it commit when the matches are in the feeds. The `Detector` in this process
+only holds the plan.
+
+The query starts with the first rule. If rules or kinds change, it restarts from its checkpoint: rules that stay keep
+their state, and new rules see later events. The rules run in *slots*, which are the units of parallelism of the query.
+If rules must move to other slots, their state moves to the checkpoint of a new *generation*. A generation is a folder
+with a checkpoint and a note, which has the generation's start and its layout (which rule runs in which slot).
 """
 
 from __future__ import annotations
@@ -23,36 +26,36 @@ import pyarrow.compute as pc
 from tocsin.errors import StateError, TocsinError
 from tocsin.events.reader import Columns
 from tocsin.events.reorder import BEGINNING
-from tocsin.plans.assignment import Layout, lay_out
+from tocsin.plans.assignment import Layout, assign_rules
 from tocsin.plans.plan import Plan
-from tocsin.service.embedded_backend import Detection, Row, joined
-from tocsin.service.records import Events, Tick, decode
+from tocsin.service.embedded_backend import EmbeddedBackend, Row, concat_records
+from tocsin.service.records import EventsRecord, TimeRecord, decode
 from tocsin.storage import records_between, replace_file
 
 if TYPE_CHECKING:
     from tocsin.spark.job import Job
 
-journal = logging.getLogger("tocsin.service")
+logger = logging.getLogger("tocsin.service")
 
 NOTE = "note.json"
-PIECE_BYTES_MIN = 1 << 20
-"""A smaller range of the log is not cut for several tasks."""
+SPLIT_BYTES_MIN = 1 << 20
+"""The size in bytes below which a range of the log is not split between tasks."""
 
 
 @dataclass(frozen=True)
 class LogReading:
-    """How Spark's workers read the service's log."""
+    """Read ranges of the service's log in Spark workers."""
 
     log: str
     limit: str
-    """A file that says up to where, and which records are left out."""
+    """The path of the file that has the end position and the positions of excluded records."""
     pieces: int
 
     def latest(self) -> int:
         return int(json.loads(Path(self.limit).read_text())["upto"])
 
     def cut(self, start: int, end: int) -> list[int]:
-        size = max(PIECE_BYTES_MIN, (end - start) // self.pieces)
+        size = max(SPLIT_BYTES_MIN, (end - start) // self.pieces)
         cuts = [start]
         for record in records_between(Path(self.log), start, end):
             if record.end - cuts[-1] >= size:
@@ -61,21 +64,21 @@ class LogReading:
 
     def read(self, start: int, end: int) -> tuple[list[tuple[pa.Table, Sequence[str]]], list[int]]:
         unused = set(json.loads(Path(self.limit).read_text())["unused"])
-        events: list[Events] = []
+        events: list[EventsRecord] = []
         reached: list[int] = []
         for record in records_between(Path(self.log), start, end):
             if record.position in unused:
                 continue
             match decode(record.payload):
-                case Events() as one if one.batch.num_rows:
+                case EventsRecord() as one if one.batch.num_rows:
                     events.append(one)
-                case Tick(ts):
+                case TimeRecord(ts):
                     reached.append(ts)
-        return [joined(events)] if events else [], reached
+        return [concat_records(events)] if events else [], reached
 
 
-class SparkDetection(Detection):
-    """Rules at work on Spark. `folder` is for its checkpoints, `log` that of the events."""
+class SparkBackend(EmbeddedBackend):
+    """The deployed rules on Spark. `folder` has the generations, and `log` is the folder of the ingest log."""
 
     stepwise = True
 
@@ -84,54 +87,57 @@ class SparkDetection(Detection):
         self._folder = folder
         self._limit = folder / "limit"
         self._unused: list[int] = []
-        """The positions of records that the query is not to use, from its own position on."""
+        """The log positions of excluded records that the query has not passed yet."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         session = _session(master)
-        from tocsin.spark.log_stream import Following, positions
+        from tocsin.spark.log_stream import LogQuery, checkpoint_positions
         from tocsin.spark.source import default_slots
 
         self._generation, self._note = _newest(folder)
-        committed, begun = positions(self._checkpoint)
+        committed, begun = checkpoint_positions(self._checkpoint)
         self._position = max(self._note.get("start", 0), self._note.get("ended") or 0, committed or 0)
-        """Up to where the query has read the log."""
-        self._marks = {self._position, begun or 0}
+        """The log position that the query has reached."""
+        self._boundaries = {self._position, begun or 0}
         self._before = BEGINNING, BEGINNING
-        """The watermark and the largest ts before this step."""
+        """The watermark and the largest time (µs) before the current step."""
         self._slots = default_slots(session)
-        self._query = Following(session, LogReading(str(log), str(self._limit), self._slots))
+        self._query = LogQuery(session, LogReading(str(log), str(self._limit), self._slots))
         self._plan: Plan | None = None
-        """What the query was started with."""
+        """The plan of the running query."""
         self._job: Job | None = None
 
-    # ---- what records do
+    # ---- records
 
-    def take(self, records: Sequence[Events]) -> list[Row]:
-        self._before = self.watermark, max(self.largest, self.ticked)
+    def take(self, records: Sequence[EventsRecord]) -> list[Row]:
+        self._before = self.watermark, max(self.largest, self.advanced_to)
         return super().take(records)
 
-    def tick(self, ts: int, place: tuple[int, int] = (0, 0)) -> list[Row]:
-        self._before = self.watermark, max(self.largest, self.ticked)
-        return super().tick(ts, place)
+    def advance(self, ts: int, span: tuple[int, int] = (0, 0)) -> list[Row]:
+        self._before = self.watermark, max(self.largest, self.advanced_to)
+        return super().advance(ts, span)
 
     @property
     def watermark(self) -> int:
-        return max(self.ticked, self.largest - self.delay_us if self.largest > BEGINNING else BEGINNING)
+        return max(self.advanced_to, self.largest - self.delay_us if self.largest > BEGINNING else BEGINNING)
 
     @property
     def waits(self) -> bool:
         return self.largest >= self.watermark > BEGINNING or self.plan.is_timed or bool(self.moving)
 
-    def _push(self, batch: pa.Table, types: Sequence[str], records: Sequence[Events]) -> list[pa.Table]:
-        return self._run(records[0].place[0], records[-1].place[1])
+    def _push(self, batch: pa.Table, types: Sequence[str], records: Sequence[EventsRecord]) -> list[pa.Table]:
+        return self._run(records[0].span[0], records[-1].span[1])
 
-    def _pass(self, ts: int, place: tuple[int, int]) -> list[pa.Table]:
-        return self._run(*place)
+    def _advance(self, ts: int, span: tuple[int, int]) -> list[pa.Table]:
+        return self._run(*span)
 
-    def _skip(self, record: Events) -> None:
-        self._unused.append(record.place[0])
+    def _skip(self, record: EventsRecord) -> None:
+        self._unused.append(record.span[0])
 
     def _run(self, start: int, end: int) -> list[pa.Table]:
-        """What the query finds in a range of the log, if it has not read that before."""
+        """Let the query read the log from `start` to `end` and return the matches.
+
+        If the query has read this range before, return nothing.
+        """
         if end <= self._position:
             return []
         if not self.plan.rules:
@@ -140,64 +146,67 @@ class SparkDetection(Detection):
         self._unused = [position for position in self._unused if position >= self._position]
         replace_file(self._limit, json.dumps({"upto": end, "unused": self._unused}).encode())
         self._start(start)
-        found = self._query.run(end)
+        reports = self._query.run(end)
         self._position = end
-        return [self._matches(table) for table in _sorted(found)]
+        return [self._matches(table) for table in _sorted(reports)]
 
     def _matches(self, report: pa.Table) -> pa.Table:
-        """The matches of a report, whose dead letters are noted."""
+        """Return the matches in `report`, a table that the query returned, and add its dead letters."""
         dead = report.filter(report["_reason"].is_valid())
         ts = dead["ts"].cast(pa.int64()).to_pylist()
         for reason, type, at, event in zip(
             *(dead[name].to_pylist() for name in ("_reason", "type")), ts, dead["_event"].to_pylist(), strict=True
         ):
-            self._letter(reason, type, at, event)
-        found = report.filter(pc.and_(report["_reason"].is_null(), report["_metrics"].is_null()))
-        return found.drop_columns(["_reason", "_event", "_metrics"])
+            self._add_dead_letter(reason, type, at, event)
+        matches = report.filter(pc.and_(report["_reason"].is_null(), report["_metrics"].is_null()))
+        return matches.drop_columns(["_reason", "_event", "_metrics"])
 
     # ---- the query
 
-    def marks(self) -> set[int]:
-        return self._marks
+    def boundaries(self) -> set[int]:
+        return self._boundaries
 
-    def written(self) -> None:
-        self._query.keep()
+    def committed(self) -> None:
+        self._query.acknowledge()
         if self._job is not None and self._note.get("layout") != self._job.layout.as_data():
-            self._query.settle()
+            self._query.wait_committed()
             self._write_note(layout=self._job.layout.as_data())
 
-    def settle(self) -> None:
-        self._query.settle()
+    def flush(self) -> None:
+        self._query.wait_committed()
 
     def close(self) -> None:
         self._query.stop()
 
     def _start(self, position: int) -> None:
-        """Lets the query run with the rules and kinds of now. A new one begins to read at that position."""
+        """Run the query with the current rules and kinds. A new query starts to read at `position`."""
         plan = self.plan
-        if self._query.runs and self._plan is not None:
+        if self._query.running and self._plan is not None:
             if plan is self._plan:
                 return
-            if plan.rules == self._plan.rules and plan.given == self._plan.given:
+            if plan.rules == self._plan.rules and plan.catalog == self._plan.catalog:
                 self._plan = plan
                 return
         from tocsin.spark.job import Job
 
         self._query.stop()
-        layout = lay_out(plan, self._slots)
-        job = Job(tuple(plan.sources), plan.given, Columns(), layout, self.delay_us, times=True)
+        layout = assign_rules(plan, self._slots)
+        job = Job(tuple(plan.sources), plan.catalog, Columns(), layout, self.delay_us, times=True)
         if not self._note or self._note.get("ended") is not None:
-            self._advance(position, None)
+            self._begin_generation(position, None)
         elif self._note.get("layout") is not None and _moves(Layout.from_data(self._note["layout"]), layout):
-            self._advance(position, job)
+            self._begin_generation(position, job)
         start, watermark, largest = (self._note[name] for name in ("start", "watermark", "largest"))
         self._query.start(job, self._checkpoint, start, watermark, largest)
         self._plan, self._job = plan, job
 
-    def _advance(self, position: int, job: Job | None) -> None:
-        """Begins a new generation: with the state of the old one, laid out for a job, or without any."""
+    def _begin_generation(self, position: int, job: Job | None) -> None:
+        """Begin a new generation that reads the log from `position` on.
+
+        If `job` is given, move the old state to the slots of the job. Otherwise begin without state.
+        """
         old, self._generation = self._checkpoint, self._generation + 1
-        self._place.mkdir(mode=0o700)
+        self._generation_folder.mkdir(mode=0o700)
         watermark, largest = self._before
         note: dict[str, Any] = {"start": position, "watermark": watermark, "largest": largest}
         if job is not None:
@@ -207,14 +216,14 @@ class SparkDetection(Detection):
                 rekey(self._query.session, old, self._checkpoint, job)
                 note["layout"] = job.layout.as_data()
             except StateError as error:
-                journal.warning("the rules start anew, without what they had seen: %s", error)
+                logger.warning("rules restart without their state: %s", error)
                 shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._note = {}
         self._write_note(**note)
         shutil.rmtree(old.parent, ignore_errors=True)
 
     def _end(self, position: int) -> None:
-        """There are no rules any more: what there is of state is of no use."""
+        """End the query at `position`, because no rule is left and its state is no longer needed."""
         self._position = position
         self._unused = []
         if self._note and self._note.get("ended") is None:
@@ -222,20 +231,20 @@ class SparkDetection(Detection):
             self._write_note(ended=position)
 
     @property
-    def _place(self) -> Path:
+    def _generation_folder(self) -> Path:
         return self._folder / f"{self._generation:06}"
 
     @property
     def _checkpoint(self) -> Path:
-        return self._place / "checkpoint"
+        return self._generation_folder / "checkpoint"
 
     def _write_note(self, **more: Any) -> None:
         self._note |= more
-        replace_file(self._place / NOTE, json.dumps(self._note).encode())
+        replace_file(self._generation_folder / NOTE, json.dumps(self._note).encode())
 
 
 def _newest(folder: Path) -> tuple[int, dict[str, Any]]:
-    """The newest generation that was begun wholly, and its note. What was half made is gone then."""
+    """Return the number and the note of the newest complete generation. Delete incomplete generations."""
     for path in sorted(folder.glob("[0-9]*"), reverse=True):
         if (path / NOTE).exists():
             return int(path.name), json.loads((path / NOTE).read_text())
@@ -244,7 +253,7 @@ def _newest(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _moves(old: Layout, new: Layout) -> bool:
-    """Whether some rule must run elsewhere."""
+    """Return whether a rule that has a slot in the layout `old` has another slot in the layout `new`."""
     from tocsin.spark.stream import check_layout
 
     try:
@@ -256,7 +265,10 @@ def _moves(old: Layout, new: Layout) -> bool:
 
 
 def _sorted(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """What slots found, in one order of time."""
+    """Join the tables that the slots returned into one table, sorted by time.
+
+    Return a list with this table, or an empty list if there is no table.
+    """
     if not tables:
         return []
     one = pa.concat_tables(tables, promote_options="default")
@@ -264,15 +276,15 @@ def _sorted(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def _session(master: str | None) -> Any:
-    """Spark, or why there is none."""
-    hint = "or let the service detect in its own process: --engine embedded"
+    """Return the Spark session, or raise an error with installation hints."""
+    hint = "or use --engine embedded, which needs no Spark"
     try:
         from tocsin.spark import session
-        from tocsin.spark.sessions import plainly
+        from tocsin.spark.sessions import plain_errors
     except ImportError as error:
         raise TocsinError(f"detection on Spark needs {error.name}: pip install pyspark, {hint}") from None
     try:
-        with plainly():
+        with plain_errors():
             return session(master)
     except TocsinError as error:
         raise TocsinError(f"{error}; install Java 17 or newer and set JAVA_HOME, {hint}") from None

@@ -1,7 +1,8 @@
-"""Who may do what? Tokens with roles, of which only hashes are kept, and what each may use up.
+"""Issue and check access tokens, which have roles and quotas.
 
-A token is shown once, when it is issued. The file has a line of JSON for each: name, roles, SHA-256, and how many
-events a second it may publish.
+The secret of a token is shown once, when the token is issued; only its hash is stored. The file of tokens has one line
+of JSON for each token. A line has the token's name, its roles, the SHA-256 hash of its secret, and the number of events
+per second that it may publish.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BURST_S = 5.0
 
 
 class Role(StrEnum):
-    """What a token is for."""
+    """The roles that a token may have. Each role allows one kind of request."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -32,8 +33,8 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """Who asks. `events_per_s`: how much it may publish."""
+class AccessToken:
+    """An access token. `sha256` is the hash of its secret, and `events_per_s` its quota for publishing."""
 
     name: str
     roles: frozenset[Role]
@@ -41,31 +42,31 @@ class Token:
     events_per_s: float = EVENTS_PER_S
 
 
-ANYONE = Token("anyone", frozenset(Role))
-"""Who asks where no tokens are needed."""
+ANYONE = AccessToken("anyone", frozenset(Role))
+"""The token that all requests have if tokens are disabled."""
 
 
 class Tokens:
-    """The tokens of a file."""
+    """The access tokens in a file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._by_hash: dict[str, Token] = {}
+        self._by_hash: dict[str, AccessToken] = {}
         if self.path.exists():
             for line in self.path.read_text(encoding="utf-8").splitlines():
                 one = json.loads(line)
-                token = Token(one["name"], frozenset(map(Role, one["roles"])), one["sha256"], one["events_per_s"])
+                token = AccessToken(one["name"], frozenset(map(Role, one["roles"])), one["sha256"], one["events_per_s"])
                 self._by_hash[token.sha256] = token
 
     def __len__(self) -> int:
         return len(self._by_hash)
 
     def issue(self, name: str, roles: Iterable[Role], events_per_s: float = EVENTS_PER_S) -> str:
-        """A new token, which nobody can read again."""
+        """Issue a new token and return its secret, which cannot be read again."""
         if any(token.name == name for token in self._by_hash.values()):
-            raise TocsinError(f"there is a token {name} already")
+            raise TocsinError(f"token {name} already exists")
         secret = f"tocsin_{secrets.token_urlsafe(24)}"
-        token = Token(name, frozenset(roles), _hash(secret), events_per_s)
+        token = AccessToken(name, frozenset(roles), _hash(secret), events_per_s)
         self._by_hash[token.sha256] = token
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -73,8 +74,8 @@ class Tokens:
             file.write(json.dumps({**asdict(token), "roles": sorted(token.roles)}) + "\n")
         return secret
 
-    def find(self, secret: str) -> Token | None:
-        """Who a token is of. What is looked up is its hash, so that the time it takes tells nothing."""
+    def find(self, secret: str) -> AccessToken | None:
+        """Return the token with this secret, or None. The lookup is by hash, so its timing reveals nothing."""
         return self._by_hash.get(_hash(secret))
 
 
@@ -84,7 +85,10 @@ def _hash(secret: str) -> str:
 
 @dataclass(slots=True)
 class Bucket:
-    """So much a second, and `BURST_S` seconds' worth at once."""
+    """The remaining quota of a token, as a token bucket.
+
+    `full` is the number of events left at time `at_s`. It grows by `per_s` per second, up to the events of `BURST_S`.
+    """
 
     per_s: float
     full: float = field(default=-1.0)
@@ -92,24 +96,24 @@ class Bucket:
 
 
 class Quotas:
-    """What each token has left."""
+    """The remaining quota of each token."""
 
     def __init__(self) -> None:
         self._buckets: dict[str, Bucket] = {}
         self._lock = threading.Lock()
 
-    def wait_s(self, token: Token, now_s: float | None = None) -> float:
-        """How long the token has to wait before it may publish again; 0: not at all."""
+    def wait_s(self, token: AccessToken, now_s: float | None = None) -> float:
+        """Return the seconds until `token` may publish again, or 0 if it may publish now."""
         with self._lock:
             bucket = self._filled(token, time.monotonic() if now_s is None else now_s)
             return 0.0 if bucket.full > 0 else (1.0 - bucket.full) / bucket.per_s
 
-    def use(self, token: Token, events: int) -> None:
-        """Takes events off. It may be more than there is; the token then waits for longer."""
+    def use(self, token: AccessToken, events: int) -> None:
+        """Subtract `events` from the quota of `token`. If the quota becomes negative, the token waits longer."""
         with self._lock:
             self._filled(token, time.monotonic()).full -= events
 
-    def _filled(self, token: Token, now_s: float) -> Bucket:
+    def _filled(self, token: AccessToken, now_s: float) -> Bucket:
         bucket = self._buckets.get(token.name)
         most = token.events_per_s * BURST_S
         if bucket is None:

@@ -1,6 +1,6 @@
-"""What is turned away before any route sees it: other names, other sites' pages, bodies too large or too slow.
+"""Control access: routes require tokens with roles, and a middleware limits requests before they reach a route.
 
-Who is asking, and how much may they send? Tokens, roles, quotas, sizes, times.
+The middleware checks the Host and Origin headers of a request, and limits the size and the duration of its body.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from tocsin.service.encoding import to_json
 from tocsin.service.service import Service
-from tocsin.service.tokens import ANYONE, Quotas, Role, Token, Tokens
+from tocsin.service.tokens import ANYONE, AccessToken, Quotas, Role, Tokens
 from tocsin.service.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ SMALL_BODY_BYTES = 1 << 20
 STREAMS_MAX = 256
 
 
-class Answer(JSONResponse):
-    """JSON as the service writes it: numbers that are not finite are null."""
+class FiniteJsonResponse(JSONResponse):
+    """A JSON response in which numbers that are not finite are null."""
 
     def render(self, content: Any) -> bytes:
         return to_json(content)
 
 
 class Refusal(HTTPException):
-    """An answer that is no: its status, and after how long to try again."""
+    """An error response with a status and, optionally, a Retry-After header."""
 
     def __init__(self, status: int, message: str, retry_s: float | None = None) -> None:
         headers = {} if retry_s is None else {"Retry-After": str(max(1, math.ceil(retry_s)))}
@@ -49,69 +49,71 @@ class Refusal(HTTPException):
 
 
 @dataclass
-class Place:
-    """What all routes share."""
+class AppState:
+    """State that all routes share."""
 
     service: Service
     webhooks: Webhooks
     tokens: Tokens | None
-    """None: everyone may do everything."""
+    """The access tokens, or None if all requests are allowed."""
     hosts: frozenset[str]
-    """The names that the service answers to."""
+    """The host names that the Host header may have."""
     quotas: Quotas = field(default_factory=Quotas)
     body_bytes: int = BODY_BYTES
     body_s: float = BODY_S
     streams: int = 0
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the service stops: streams end then."""
+    """An event that is set when the service stops, to end streams."""
     dry_runs: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 
-def place_of(request: Request) -> Place:
-    """What all routes share."""
-    place: Place = request.app.state.place
-    return place
+def app_state(request: Request) -> AppState:
+    """Return the state that all routes share."""
+    state: AppState = request.app.state.state
+    return state
 
 
-Here = Annotated[Place, Depends(place_of)]
+State = Annotated[AppState, Depends(app_state)]
 _bearer = HTTPBearer(auto_error=False, description="A token that `tocsin token` has issued.")
 
 
-def token_of(place: Here, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None) -> Token:
-    """Who is asking."""
-    if place.tokens is None:
+def token_of(
+    state: State, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None
+) -> AccessToken:
+    """Return the access token of the request. Refuse the request if the token is missing or unknown."""
+    if state.tokens is None:
         return ANYONE
     if given is None:
-        raise Refusal(401, "a token is needed: Authorization: Bearer …")
-    token = place.tokens.find(given.credentials)
+        raise Refusal(401, "a token is required: Authorization: Bearer …")
+    token = state.tokens.find(given.credentials)
     if token is None:
-        raise Refusal(401, "the token is not known here")
+        raise Refusal(401, "the token is unknown")
     return token
 
 
 def needs(*roles: Role) -> Any:
-    """Lets through whoever has one of these roles."""
+    """Return a dependency that requires a token with one of `roles`."""
 
-    def check(token: Annotated[Token, Depends(token_of)]) -> Token:
+    def check(token: Annotated[AccessToken, Depends(token_of)]) -> AccessToken:
         if token.roles.isdisjoint(roles):
-            raise Refusal(403, f"this needs a token with the role {' or '.join(roles)}")
+            raise Refusal(403, f"the token lacks the role {' or '.join(roles)}")
         return token
 
-    checked: Callable[..., Token] = check
+    checked: Callable[..., AccessToken] = check
     return Depends(checked)
 
 
-Publisher = Annotated[Token, needs(Role.PUBLISH)]
-Subscriber = Annotated[Token, needs(Role.SUBSCRIBE)]
-Deployer = Annotated[Token, needs(Role.DEPLOY)]
-Onlooker = Annotated[Token, needs(Role.SUBSCRIBE, Role.DEPLOY)]
-Anyone = Annotated[Token, Depends(token_of)]
+Publisher = Annotated[AccessToken, needs(Role.PUBLISH)]
+Subscriber = Annotated[AccessToken, needs(Role.SUBSCRIBE)]
+Deployer = Annotated[AccessToken, needs(Role.DEPLOY)]
+Observer = Annotated[AccessToken, needs(Role.SUBSCRIBE, Role.DEPLOY)]
+Anyone = Annotated[AccessToken, Depends(token_of)]
 
 
-DRAINED_BYTES = 16 << 20
-DRAINED_S = 2.0
+DISCARDED_BYTES = 16 << 20
+DISCARDED_S = 2.0
 DETAIL_BYTES = 1_000
-"""How much of an answer that is no JSON is taken over into a problem document."""
+"""The bytes of an error response in plain text that are copied into a problem document, its replacement in JSON."""
 Headers = list[tuple[bytes, bytes]]
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -125,23 +127,23 @@ HEADERS = [
 ]
 
 
-class Guard:
-    """Stands before an application."""
+class AccessMiddleware:
+    """Limit requests before they reach the application, and add security headers to responses."""
 
-    def __init__(self, app: ASGIApp, place: Place) -> None:
-        self._app, self._place = app, place
+    def __init__(self, app: ASGIApp, state: AppState) -> None:
+        self._app, self._state = app, state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        limit_bytes = self._place.body_bytes if scope["path"] == "/events" else SMALL_BODY_BYTES
+        limit_bytes = self._state.body_bytes if scope["path"] == "/events" else SMALL_BODY_BYTES
         refusal = self._refused(headers, limit_bytes)
         if sum(name.lower() == b"host" for name, _ in scope["headers"]) > 1:
-            refusal = Refusal(400, "a request has one Host header")
+            refusal = Refusal(400, "a request must have one Host header")
 
-        bounded = Bounded(receive, limit_bytes, self._place.body_s)
+        bounded = LimitedBody(receive, limit_bytes, self._state.body_s)
 
         started = False
         refused: Message | None = None
@@ -149,7 +151,7 @@ class Guard:
 
         async def sending(message: Message) -> None:
             nonlocal started, refused, detail
-            if refused is not None:  # of an answer that is no problem document, the text becomes its message
+            if refused is not None:  # turn the text of a plain error response into a problem document
                 detail = (detail + message.get("body", b""))[:DETAIL_BYTES]
                 if not message.get("more_body", False):
                     start, body = _problem(refused["status"], detail.decode(errors="replace"), refused["headers"])
@@ -157,11 +159,11 @@ class Guard:
                     await send(body)
                 return
             if message["type"] == "http.response.start" and message["status"] >= 400:
-                await bounded.drain()
+                await bounded.discard()
             if message["type"] == "http.response.start":
                 started = True
-                there = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in there)]
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in present)]
                 if message["status"] >= 400 and not _is_json(message["headers"]) and scope["method"] != "HEAD":
                     refused = message
                     return
@@ -172,28 +174,28 @@ class Guard:
             return
         try:
             await self._app(scope, bounded, sending)
-        except asyncio.CancelledError:  # the service stops and does not wait any longer
+        except asyncio.CancelledError:  # the service stops without waiting any longer
             if not started:
                 await _answer(Refusal(503, "the service is stopping"), send)
 
     def _refused(self, headers: dict[bytes, str], limit_bytes: int) -> Refusal | None:
         host = headers.get(b"host", "")
         name = _name_in(host)
-        if "*" not in self._place.hosts and name not in self._place.hosts:
-            return Refusal(421, "this service does not go by that name")
+        if "*" not in self._state.hosts and name not in self._state.hosts:
+            return Refusal(421, "host not allowed")
         origin = headers.get(b"origin")
         if origin is not None and origin.partition("://")[2] != host:
-            return Refusal(403, "pages of other sites may not use this service")
+            return Refusal(403, "origin not allowed")
         length = headers.get(b"content-length", "")
         if length.isdecimal() and int(length) > limit_bytes:
             return Refusal(413, f"a body has at most {limit_bytes:,} bytes")
         if headers.get(b"content-encoding", "identity") != "identity":
-            return Refusal(415, "bodies come as they are, without a Content-Encoding")
+            return Refusal(415, "Content-Encoding is not supported")
         return None
 
 
-class Bounded:
-    """What receives a body, if it is not too large and does not take too long."""
+class LimitedBody:
+    """Receive the body of a request within limits of size and time."""
 
     def __init__(self, receive: Receive, limit_bytes: int, limit_s: float) -> None:
         self._receive, self._limit_bytes, self._limit_s = receive, limit_bytes, limit_s
@@ -209,18 +211,21 @@ class Bounded:
                 message = await self._receive()
         except TimeoutError:
             self._over = True
-            raise Refusal(408, f"the body did not come within {self._limit_s:g} s") from None
+            raise Refusal(408, f"the body did not arrive within {self._limit_s:g} s") from None
         self._size += len(message.get("body", b""))
         self._over = not message.get("more_body", False)
         if self._size > self._limit_bytes:
             raise Refusal(413, f"a body has at most {self._limit_bytes:,} bytes")
         return message
 
-    async def drain(self) -> None:
-        """Takes in a little of what nobody wants to read: who is still sending would not hear the answer."""
-        left = DRAINED_BYTES
+    async def discard(self) -> None:
+        """Read and discard the rest of the body, up to a limit of size and time.
+
+        A client that is still sending would not read the response.
+        """
+        left = DISCARDED_BYTES
         with suppress(TimeoutError):
-            async with asyncio.timeout(DRAINED_S):
+            async with asyncio.timeout(DISCARDED_S):
                 while not self._over and left > 0:
                     message = await self._receive()
                     left -= len(message.get("body", b""))
@@ -228,10 +233,10 @@ class Bounded:
 
 
 def _name_in(host: str) -> str | None:
-    """The name that a Host header has, without the port; None if it is not of that form."""
+    """Return the name in a Host header without the port, or None if the header is invalid."""
     try:
         return urlsplit(f"//{host}").hostname if host.isascii() else None
-    except ValueError:  # a bracket that is not closed, or no address in it
+    except ValueError:  # an unclosed bracket, or an invalid address in it
         return None
 
 
@@ -240,12 +245,12 @@ def _is_json(headers: Headers) -> bool:
 
 
 def _problem(status: int, message: str, headers: Headers) -> tuple[Message, Message]:
-    """The messages of a problem document. Of the headers those that say what the body is are replaced."""
+    """Return the messages that send `message` as a problem document. Replace the headers about the content."""
     body = to_json({"error": {"message": message}})
-    kept = [one for one in headers if one[0] not in (b"content-type", b"content-length")]
+    others = [one for one in headers if one[0] not in (b"content-type", b"content-length")]
     about = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     return (
-        {"type": "http.response.start", "status": status, "headers": [*about, *kept]},
+        {"type": "http.response.start", "status": status, "headers": [*about, *others]},
         {"type": "http.response.body", "body": body},
     )
 

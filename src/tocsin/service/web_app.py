@@ -1,6 +1,7 @@
-"""Runs the application on a socket, and does not wait for clients that are slow to say what they want.
+"""Create the HTTP application of a service, and the server that runs it.
 
-The application: routes, what every answer has in common, the console and the documents.
+The application has the routes, error responses, the console and the API documents. The server closes connections whose
+request line and headers arrive too slowly or are too large.
 """
 
 from __future__ import annotations
@@ -28,57 +29,57 @@ from tocsin.errors import StateError, TocsinError
 from tocsin.service import web_events, web_matches, web_rules, web_status, web_webhooks
 from tocsin.service.arrow_streams import TooLarge
 from tocsin.service.encoding import to_json
-from tocsin.service.inspection import told
+from tocsin.service.inspection import error_fields
 from tocsin.service.service import Busy, Conflict, NotFound
-from tocsin.service.web_access import HEADERS, Answer, Guard, Place
+from tocsin.service.web_access import HEADERS, AccessMiddleware, AppState, FiniteJsonResponse
 from tocsin.service.web_models import Problem
 
-journal = logging.getLogger("tocsin.service")
+logger = logging.getLogger("tocsin.service")
 
 STATIC = Path(str(files("tocsin.service"))) / "static"
 DOCS_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 )
 _PROBLEMS = {
-    400: "The request cannot be read.",
-    401: "A token is missing or not known.",
-    403: "The token has not the role that is needed.",
-    404: "There is no such thing.",
-    408: "The body came too slowly.",
-    409: "There is such a rule already.",
+    400: "The request is malformed.",
+    401: "The token is missing or unknown.",
+    403: "The token lacks the required role.",
+    404: "The resource does not exist.",
+    408: "The body arrived too slowly.",
+    409: "The rule already exists.",
     413: "The body is too large.",
-    415: "The body is of a kind that is not read here.",
-    421: "The service does not go by that name.",
-    422: "What was sent cannot be used; the answer says why.",
-    429: "Too much, too fast.",
+    415: "The content type is not supported.",
+    421: "Host not allowed.",
+    422: "The content is invalid; the response has the reason.",
+    429: "The quota is exceeded.",
     431: "The request line and the headers are too large.",
-    503: "Not now; try again.",
+    503: "The service is unavailable; try again.",
 }
 
 
-def create(place: Place) -> FastAPI:
-    """The application for a service."""
+def create(state: AppState) -> FastAPI:
+    """Create the HTTP application of a service, whose routes share `state`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await place.webhooks.start()
+        await state.webhooks.start()
         yield
-        await place.webhooks.stop()
+        await state.webhooks.stop()
 
     app = FastAPI(
         title="Tocsin",
         version=tocsin.__version__,
-        description="Complex event processing: events in, rules over them, one match for each time that it happens.",
+        description="Complex event processing: publish events, deploy rules, and get a match for each occurrence.",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        default_response_class=Answer,
-        responses={code: {"model": Problem, "description": said} for code, said in _PROBLEMS.items()},
+        default_response_class=FiniteJsonResponse,
+        responses={code: {"model": Problem, "description": description} for code, description in _PROBLEMS.items()},
     )
-    app.state.place = place
+    app.state.state = state
     for module in (web_events, web_rules, web_matches, web_webhooks, web_status):
         app.include_router(module.router)
-    app.add_exception_handler(TocsinError, _told)
+    app.add_exception_handler(TocsinError, _tocsin_error)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
@@ -96,47 +97,47 @@ def create(place: Place) -> FastAPI:
             swagger_js_url="/static/vendor/swagger-ui-bundle.js",
             swagger_css_url="/static/vendor/swagger-ui.css",
             swagger_favicon_url="/static/bell.svg",
-            swagger_ui_parameters={"validatorUrl": None},  # or it would be asked for from elsewhere
+            swagger_ui_parameters={"validatorUrl": None},  # otherwise the page would load a badge from another site
         )
-        # The page has a script of its own, which the others may not.
+        # Unlike other pages, this one has an inline script.
         return HTMLResponse(page.body, headers={"content-security-policy": DOCS_POLICY})
 
-    app.add_middleware(Guard, place=place)
+    app.add_middleware(AccessMiddleware, state=state)
     return app
 
 
-def _problem(status: int, error: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
-    return Answer({"error": error}, status, headers)
+def _problem(status: int, error: dict[str, Any], headers: dict[str, str] | None = None) -> FiniteJsonResponse:
+    return FiniteJsonResponse({"error": error}, status, headers)
 
 
-async def _told(_: Request, error: Exception) -> Answer:
+async def _tocsin_error(_: Request, error: Exception) -> FiniteJsonResponse:
     assert isinstance(error, TocsinError)
     if isinstance(error, NotFound):
-        return _problem(404, told(error))
+        return _problem(404, error_fields(error))
     if isinstance(error, TooLarge):
-        return _problem(413, told(error))
+        return _problem(413, error_fields(error))
     if isinstance(error, Conflict):
-        return _problem(409, told(error))
+        return _problem(409, error_fields(error))
     if isinstance(error, Busy | StateError):
-        return _problem(503, told(error), {"Retry-After": "1"})
-    return _problem(422, told(error))
+        return _problem(503, error_fields(error), {"Retry-After": "1"})
+    return _problem(422, error_fields(error))
 
 
-async def _refused(_: Request, error: Exception) -> Answer:
+async def _refused(_: Request, error: Exception) -> FiniteJsonResponse:
     assert isinstance(error, StarletteHTTPException | HTTPException)
     return _problem(error.status_code, {"message": str(error.detail)}, dict(error.headers or {}))
 
 
-async def _invalid(_: Request, error: Exception) -> Answer:
+async def _invalid(_: Request, error: Exception) -> FiniteJsonResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return _problem(422, {"message": f"{where}: {first['msg']}"})
 
 
-async def _failed(request: Request, error: Exception) -> Answer:
-    journal.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _problem(500, {"message": "something went wrong here; the service's log says what"})
+async def _failed(request: Request, error: Exception) -> FiniteJsonResponse:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _problem(500, {"message": "internal error; see the service's log"})
 
 
 HEADERS_S = 10.0
@@ -144,38 +145,41 @@ CONNECTIONS_MAX = 2_000
 
 
 HEAD_BYTES_MAX = 64 << 10
-"""How large the request line and the headers of a request may be together; the trailers after a body likewise."""
+"""The maximal size in bytes of the request line and headers of a request, and of its trailers."""
 DISCARDED_BYTES_MAX = 1 << 20
 DISCARDED_S = 0.5
-"""How much is read after a refusal, and for how long: a client that is still sending would not get the answer."""
+"""How many bytes are read after an error response, and for how many seconds.
+
+A client that is still sending would not read the response otherwise.
+"""
 REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
 
 
 class HeadTooLarge(Exception):
-    """The request line and the headers have too many bytes."""
+    """The request line and the headers are too large."""
 
 
-class Impatient(HttpToolsProtocol):
-    """Ends a connection whose request line and headers do not come in time, or are too large.
+class LimitedHttp(HttpToolsProtocol):
+    """Close a connection whose request line and headers do not arrive in time, or are too large.
 
-    The parser appends each piece of a header's value to what it has, which copies all of it: without a bound, 50 MB of
-    one value keep the event loop busy for seconds.
+    The parser appends each part of a header's value to the parts before it, and copies all of them each time. Without a
+    limit, a value of 50 MB would block the event loop for seconds.
     """
 
-    _clock: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
-    """How much has come of the request line, headers or trailers that are not complete."""
+    """The number of received bytes of an incomplete request line, headers or trailers."""
     _parsed_bytes = 0
-    """The same for those of them that the parser has handed on."""
+    """The number of bytes of the request line, headers or trailers that the parser has reported."""
     _refused = False
-    """Whether this connection has had its answer, and is only read so that the client gets it."""
+    """Whether an error response was sent, so that further input is only discarded."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        if self._clock is None and (self.cycle is None or self.cycle.response_complete):
+        if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._wait()
         if self.transport.is_closing():
             return
@@ -217,7 +221,7 @@ class Impatient(HttpToolsProtocol):
         if self._parsed_bytes > HEAD_BYTES_MAX:
             self._refuse_head()
         else:
-            self._refuse(400, "this is not a request of HTTP/1.1 that can be read")
+            self._refuse(400, "this is not a valid HTTP/1.1 request")
 
     def _parse(self, size: int) -> None:
         self._parsed_bytes += size
@@ -228,7 +232,7 @@ class Impatient(HttpToolsProtocol):
         self._refuse(431, f"the request line and the headers have at most {HEAD_BYTES_MAX:,} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers with a problem document, unless another answer is under way, and closes the connection."""
+        """Send a problem document, unless a response has started, and close the connection."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = to_json({"error": {"message": message}})
             head = b"HTTP/1.1 %d %s\r\n" % (status, REASONS[status])
@@ -243,12 +247,12 @@ class Impatient(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        self._clock = self.loop.call_later(HEADERS_S, self._end)
+        self._timer = self.loop.call_later(HEADERS_S, self._end)
 
     def _stop(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _end(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -256,16 +260,16 @@ class Impatient(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Ends event streams first when it stops: they would go on until they are cancelled."""
+    """A server that ends event streams before it stops. Otherwise the streams would run until they are cancelled."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        place: Place = self.config.app.state.place  # type: ignore[union-attr]
-        place.ending.set()
+        state: AppState = self.config.app.state.state  # type: ignore[union-attr]
+        state.ending.set()
         await super().shutdown(sockets)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on an address; port 0 is any that is free."""
+    """Return a socket that is bound to `host` and `port`. Port 0 picks a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -274,10 +278,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server(app: FastAPI) -> uvicorn.Server:
-    """What runs the application; nothing of a request but its method and path is ever logged."""
+    """Return a server for the application. Of a request, logs contain only the method and the path."""
     config = uvicorn.Config(
         app,
-        http=Impatient,
+        http=LimitedHttp,
         loop="uvloop",
         log_level="warning",
         access_log=False,

@@ -1,4 +1,4 @@
-"""Matches out: in pages, as a stream of server-sent events, and one by one with the reason."""
+"""Define the routes that return matches: in pages, as server-sent events, and one by one with an explanation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from tocsin.service import inspection
 from tocsin.service.encoding import to_json
 from tocsin.service.feed import Feed, Line
-from tocsin.service.web_access import STREAMS_MAX, Here, Place, Refusal, Subscriber
+from tocsin.service.web_access import STREAMS_MAX, AppState, Refusal, State, Subscriber
 from tocsin.service.web_models import MatchPage, Name
 
 if TYPE_CHECKING:
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["matches"])
 
 SCANNED_MAX = 20_000
-"""How many matches one page looks through; for the latest of a rule, how many of that rule."""
+"""The maximal number of matches that are scanned for a page.
+
+For the latest matches of a rule, only matches of this rule are scanned.
+"""
 CHUNK = 500
 BEAT_S = 15.0
 SLOW_S = 30.0
-"""How long a subscriber may leave what was sent unread."""
+"""The time for which a subscriber may leave data unread before the stream ends."""
 
 Id = Annotated[str, Path(pattern=r"^[0-9a-f]{1,32}$")]
 
@@ -37,10 +40,10 @@ Id = Annotated[str, Path(pattern=r"^[0-9a-f]{1,32}$")]
 def page(
     feed: Feed, after: int, limit: int, rule: str | None = None, since: str | None = None, until: str | None = None
 ) -> MatchPage:
-    """Some lines of a feed, in order."""
-    found: list[dict[str, Any]] = []
+    """Return the next matches in `feed` after number `after`, in order. Select them by rule and event time."""
+    selected: list[dict[str, Any]] = []
     number, scanned = max(after, feed.first - 1), 0
-    while len(found) < limit and scanned < SCANNED_MAX:
+    while len(selected) < limit and scanned < SCANNED_MAX:
         lines = feed.after(number, min(CHUNK, limit))
         if not lines:
             break
@@ -48,24 +51,24 @@ def page(
             number, scanned = line.number, scanned + 1
             match = json.loads(line.text)
             if _wanted(match, rule, since, until):
-                found.append(match)
-                if len(found) >= limit:
+                selected.append(match)
+                if len(selected) >= limit:
                     break
-    return MatchPage(matches=found, next=number, more=number < feed.last)
+    return MatchPage(matches=selected, next=number, more=number < feed.last)
 
 
 def newest(feed: Feed, after: int, limit: int, rule: str | None, since: str | None, until: str | None) -> MatchPage:
-    """The last lines of a feed, or those of a rule, in order."""
+    """Return the last matches in `feed`, oldest first. Select them by rule and event time."""
     last = feed.last
-    found: list[dict[str, Any]] = []
+    selected: list[dict[str, Any]] = []
     for line in islice(feed.backwards(rule), SCANNED_MAX):
-        if line.number <= after or len(found) >= limit:
+        if line.number <= after or len(selected) >= limit:
             break
         match = json.loads(line.text)
         if _wanted(match, rule, since, until):
-            found.append(match)
+            selected.append(match)
             last = max(last, line.number)
-    return MatchPage(matches=found[::-1], next=max(last, after), more=False)
+    return MatchPage(matches=selected[::-1], next=max(last, after), more=False)
 
 
 def _wanted(match: dict[str, Any], rule: str | None, since: str | None, until: str | None) -> bool:
@@ -75,8 +78,8 @@ def _wanted(match: dict[str, Any], rule: str | None, since: str | None, until: s
     return (since is None or ts >= since) and (until is None or ts < until)
 
 
-def _moment(moment: datetime | None) -> str | None:
-    """A time as matches have it, to be compared as text."""
+def _timestamp(moment: datetime | None) -> str | None:
+    """Format `moment` like the times of matches, so that both can be compared as text."""
     if moment is None:
         return None
     from datetime import UTC
@@ -90,20 +93,20 @@ def _moment(moment: datetime | None) -> str | None:
 
 @router.get("/matches")
 def matches(
-    place: Here,
+    state: State,
     token: Subscriber,
     rule: Annotated[Name | None, Query()] = None,
     since: Annotated[datetime | None, Query(description="From this event time on.")] = None,
     until: Annotated[datetime | None, Query(description="Before this event time.")] = None,
-    after: Annotated[int, Query(ge=0, le=2**53, description="Behind the match of this number.")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**53, description="After the match with this number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
-    latest: Annotated[bool, Query(description="The last ones, of the rule if one is named.")] = False,
+    latest: Annotated[bool, Query(description="Return the last ones, of the rule if given.")] = False,
 ) -> MatchPage:
-    """Matches in the order in which they were found, in pages."""
-    feed = place.service.matches
+    """Return matches in order of detection, in pages."""
+    feed = state.service.matches
     if latest:
-        return newest(feed, after, limit, rule, _moment(since), _moment(until))
-    return page(feed, after, limit, rule, _moment(since), _moment(until))
+        return newest(feed, after, limit, rule, _timestamp(since), _timestamp(until))
+    return page(feed, after, limit, rule, _timestamp(since), _timestamp(until))
 
 
 @router.get(
@@ -112,56 +115,61 @@ def matches(
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def stream(
-    place: Here,
+    state: State,
     token: Subscriber,
     rule: Annotated[Name | None, Query()] = None,
-    after: Annotated[int | None, Query(ge=0, le=2**53, description="Behind this number; default: from now on.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=2**53, description="After this number. Default: from now on.")] = None,
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,16}$")] = None,
 ) -> Response:
-    """Matches as they are found. The id of each event is the match's number: with it as `Last-Event-ID` a subscriber
-    goes on where it was.
+    """Stream matches as server-sent events, as soon as they are detected.
+
+    The id of each event is the number of its match. A subscriber that sends this number as `Last-Event-ID` resumes
+    after the match.
     """
-    if place.streams >= STREAMS_MAX:
-        raise Refusal(503, f"there are {STREAMS_MAX} subscribers already", 5)
+    if state.streams >= STREAMS_MAX:
+        raise Refusal(503, f"the limit of {STREAMS_MAX} subscribers is reached", 5)
     start = int(last_event_id) if last_event_id is not None else after
-    feed = place.service.matches
-    return EventStream(place, feed.last if start is None else min(start, feed.last), rule)
+    feed = state.service.matches
+    return EventStream(state, feed.last if start is None else min(start, feed.last), rule)
 
 
 @router.get("/matches/{id}")
-def match(id: Id, place: Here, token: Subscriber) -> dict[str, Any]:
-    """One match, by its number or its id."""
-    return inspection.match_of(place.service, id)
+def match(id: Id, state: State, token: Subscriber) -> dict[str, Any]:
+    """Return the match with this number or id."""
+    return inspection.find_match(state.service, id)
 
 
 @router.get("/matches/{id}/why")
-def why(id: Id, place: Here, token: Subscriber) -> dict[str, Any]:
-    """What a match is made of: its rule, and its events with what they held."""
-    return inspection.why(place.service, id)
+def why(id: Id, state: State, token: Subscriber) -> dict[str, Any]:
+    """Explain a match: its rule, and its events with their attributes."""
+    return inspection.why(state.service, id)
 
 
 class EventStream(Response):
-    """Server-sent events from a number on, until the subscriber goes or does not read any more."""
+    """A response that streams the matches after `number` as server-sent events.
+
+    The stream ends when the subscriber disconnects or stops reading, or when the service stops.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, place: Place, number: int, rule: str | None) -> None:
+    def __init__(self, state: AppState, number: int, rule: str | None) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._place, self._feed, self._number, self._rule = place, place.service.matches, number, rule
+        self._state, self._feed, self._number, self._rule = state, state.service.matches, number, rule
         self._news = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         listener = partial(_soon, loop, self._news)
         self._feed.listeners.append(listener)
-        self._place.streams += 1
+        self._state.streams += 1
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            telling = asyncio.create_task(self._tell(send))
-            leaving = asyncio.create_task(_left(receive))
-            ending = asyncio.create_task(self._place.ending.wait())
-            tasks = (telling, leaving, ending)
+            sending = asyncio.create_task(self._send_matches(send))
+            disconnect = asyncio.create_task(_disconnected(receive))
+            ending = asyncio.create_task(self._state.ending.wait())
+            tasks = (sending, disconnect, ending)
             _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 task.cancel()
@@ -173,14 +181,14 @@ class EventStream(Response):
             with suppress(OSError):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            self._place.streams -= 1
+            self._state.streams -= 1
             self._feed.listeners.remove(listener)
 
-    async def _tell(self, send: Send) -> None:
+    async def _send_matches(self, send: Send) -> None:
         await self._send(send, b": tocsin\nretry: 1000\n\n")
         if self._number + 1 < self._feed.first:
-            gone = to_json({"from": self._number + 1, "to": self._feed.first - 1})
-            await self._send(send, b"event: gap\ndata: " + gone + b"\n\n")
+            gap = to_json({"from": self._number + 1, "to": self._feed.first - 1})
+            await self._send(send, b"event: gap\ndata: " + gap + b"\n\n")
         while True:
             self._news.clear()
             lines = self._feed.after(self._number, CHUNK)
@@ -208,7 +216,7 @@ def _event(line: Line) -> bytes:
     return b"id: %d\nevent: match\ndata: %s\n\n" % line
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""What requests and answers look like; the document at /openapi.json is made of these."""
+"""Define the models of request and response bodies. The document at /openapi.json is generated from these models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ Language = Annotated[str | None, Field(pattern=r"^(tesla|eps|siddhi|mcep)$", exa
 
 
 class Strict(BaseModel):
-    """What is not named is a mistake."""
+    """A request body that must not have unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Mistake(BaseModel):
-    """What is wrong, and for the text of rules where: line and column from 1, offsets from 0."""
+    """An error message. An error in the text of rules also has its position in the text.
+
+    `line` and `column` count from 1. `start` and `end` are offsets, which count from 0.
+    """
 
     message: str
     hint: str | None = None
@@ -31,20 +34,20 @@ class Mistake(BaseModel):
 
 
 class Problem(BaseModel):
-    """Every answer that is not what was asked for."""
+    """The body of all error responses."""
 
     error: Mistake
 
 
 class Rejection(BaseModel):
-    """An event that was not accepted: its place in the request, from 0, and why."""
+    """A rejected event: its index in the request, which counts from 0, and the reason."""
 
     index: int
     reason: str
 
 
 class ReceiptAnswer(BaseModel):
-    """What became of the events. `reasons` has the first thousand of those rejected."""
+    """The counts of accepted and rejected events. `reasons` has the first thousand rejected events."""
 
     accepted: int
     rejected: int
@@ -53,20 +56,20 @@ class ReceiptAnswer(BaseModel):
 
 
 class RuleText(Strict):
-    """A text of rules; without a language it is the one that it looks like."""
+    """The text of rules and its language. If no language is given, it is guessed."""
 
     text: SourceText
     language: Language = None
 
 
 class RuleDeployment(RuleText):
-    """`replace`: rules of the same names go."""
+    """The text of rules to deploy. If `replace` is true, the rules replace deployed rules of the same names."""
 
     replace: bool = False
 
 
 class RuleAnswer(BaseModel):
-    """A rule that is deployed."""
+    """A deployed rule."""
 
     id: str
     language: str
@@ -79,7 +82,7 @@ class RuleAnswer(BaseModel):
 
 
 class CheckAnswer(BaseModel):
-    """Whether a text could be deployed, and what would be."""
+    """Whether a text of rules can be deployed, the names of its rules, and the deployed rules that they replace."""
 
     ok: bool
     language: str | None = None
@@ -89,7 +92,7 @@ class CheckAnswer(BaseModel):
 
 
 class DryRunAnswer(BaseModel):
-    """What rules would have found in the last events."""
+    """The matches of rules in the recent events."""
 
     events: int
     from_us: int | None
@@ -100,7 +103,10 @@ class DryRunAnswer(BaseModel):
 
 
 class MatchPage(BaseModel):
-    """Matches in order; ask with `after=next` for those behind them. `next` is the last number that was looked at."""
+    """A page of matches, in order. Request the next page with `after=next`.
+
+    `next` is the number of the last match that was scanned.
+    """
 
     matches: list[dict[str, Any]]
     next: int
@@ -108,7 +114,7 @@ class MatchPage(BaseModel):
 
 
 class DeadLetter(BaseModel):
-    """An event that was not used: why, its type and time (µs), if they are known, and the start of its text."""
+    """A rejected event: the reason, its type and time (µs) if known, and the start of its text."""
 
     number: int
     reason: str
@@ -118,7 +124,7 @@ class DeadLetter(BaseModel):
 
 
 class DeadLetterPage(BaseModel):
-    """Events that were not used, in order; ask with `after=next` for the ones that follow."""
+    """A page of rejected events, in order. Request the next page with `after=next`."""
 
     dead_letters: list[DeadLetter]
     next: int
@@ -126,7 +132,7 @@ class DeadLetterPage(BaseModel):
 
 
 class GivenUp(BaseModel):
-    """A match that a webhook's receiver did not take, with the last error."""
+    """A match that could not be delivered to a webhook, with the last error."""
 
     number: int
     error: str
@@ -134,7 +140,7 @@ class GivenUp(BaseModel):
 
 
 class GivenUpPage(BaseModel):
-    """Matches that were given up, in order; ask with `after=next` for the ones that follow."""
+    """A page of matches that could not be delivered, in order. Request the next page with `after=next`."""
 
     dead_letters: list[GivenUp]
     next: int
@@ -142,7 +148,10 @@ class GivenUpPage(BaseModel):
 
 
 class WhyNotQuestion(Strict):
-    """An event that could have been the anchor of a rule, by its time (µs), its id, or both."""
+    """A question why a rule did not match at an event, given by its time (µs), its id, or both.
+
+    The event could have been the rule's anchor, the event from which a rule looks back.
+    """
 
     rule: Name
     ts_us: Annotated[int | None, Field(ge=-(2**61), le=2**61)] = None
@@ -150,14 +159,14 @@ class WhyNotQuestion(Strict):
 
 
 class WebhookRequest(Strict):
-    """Where to send matches, and of which rules; of all, if none is named."""
+    """The URL to send matches to, and the rules whose matches are sent. An empty list means all rules."""
 
     url: Annotated[str, Field(min_length=1, max_length=2_000, examples=["https://example.org/hook"])]
     rules: Annotated[list[Name], Field(max_length=1_000)] = []
 
 
 class WebhookAnswer(BaseModel):
-    """A webhook. The secret is told when it is made, and never again."""
+    """A webhook and the state of its deliveries. The secret is returned only when the webhook is created."""
 
     id: str
     url: str

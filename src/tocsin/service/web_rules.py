@@ -1,4 +1,4 @@
-"""Rules: check, dry run, deploy, look, remove."""
+"""Define the routes that check, dry-run, deploy, list and remove rules, and explain why a rule did not match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.errors import RuleError
 from tocsin.service import inspection
 from tocsin.service.deployments import Deployed
 from tocsin.service.service import NotFound, Service
-from tocsin.service.web_access import Deployer, Here, Onlooker
+from tocsin.service.web_access import Deployer, Observer, State
 from tocsin.service.web_models import (
     CheckAnswer,
     DryRunAnswer,
@@ -35,15 +35,15 @@ def _answer(service: Service, rule: Deployed) -> RuleAnswer:
         emits=list(rule.emits),
         by=rule.by,
         at_us=rule.at_us,
-        matches=service.detection.matches_by_rule[rule.id],
+        matches=service.backend.matches_by_rule[rule.id],
         per_s=round(service.match_rates.per_s().get(rule.id, 0.0), 2),
     )
 
 
 @router.post("/rules", status_code=201)
-async def deploy(deployment: RuleDeployment, place: Here, token: Deployer) -> list[RuleAnswer]:
-    """Deploy the rules of a text. They see events from now on."""
-    service = place.service
+async def deploy(deployment: RuleDeployment, state: State, token: Deployer) -> list[RuleAnswer]:
+    """Deploy the rules of a text. The rules process events that arrive from now on."""
+    service = state.service
     future = await asyncio.to_thread(
         service.deploy, deployment.text, deployment.language, replace=deployment.replace, by=token.name
     )
@@ -51,46 +51,49 @@ async def deploy(deployment: RuleDeployment, place: Here, token: Deployer) -> li
 
 
 @router.get("/rules")
-def rules(place: Here, token: Onlooker) -> list[RuleAnswer]:
-    """All rules that are deployed."""
-    return [_answer(place.service, rule) for rule in place.service.rules.values()]
+def rules(state: State, token: Observer) -> list[RuleAnswer]:
+    """Return all deployed rules."""
+    return [_answer(state.service, rule) for rule in state.service.rules.values()]
 
 
 @router.post("/rules/check")
-def check(text: RuleText, place: Here, token: Deployer) -> CheckAnswer:
-    """Read a text and say what is wrong with it, without deploying anything."""
+def check(text: RuleText, state: State, token: Deployer) -> CheckAnswer:
+    """Check whether the rules of a text can be deployed, without deploying them."""
     try:
-        read = place.service.check(text.text, text.language)
+        read = state.service.check(text.text, text.language)
     except RuleError as error:
-        return CheckAnswer(ok=False, error=Mistake(**inspection.told(error)))
-    replaces = [name for name in read.names if name in place.service.rules]
+        return CheckAnswer(ok=False, error=Mistake(**inspection.error_fields(error)))
+    replaces = [name for name in read.names if name in state.service.rules]
     return CheckAnswer(ok=True, language=read.language, rules=list(read.names), replaces=replaces)
 
 
 @router.post("/rules/dry-run")
-async def dry_run(text: RuleText, place: Here, token: Deployer) -> DryRunAnswer:
-    """What the rules of a text would have found in the last events, without deploying anything."""
-    async with place.dry_runs:
-        return DryRunAnswer(**await asyncio.to_thread(inspection.dry_run, place.service, text.text, text.language))
+async def dry_run(text: RuleText, state: State, token: Deployer) -> DryRunAnswer:
+    """Return the matches of the rules of a text in the recent events, without deploying the rules."""
+    async with state.dry_runs:
+        return DryRunAnswer(**await asyncio.to_thread(inspection.dry_run, state.service, text.text, text.language))
 
 
 @router.get("/rules/{id}")
-def rule(id: Id, place: Here, token: Onlooker) -> RuleAnswer:
-    """One rule."""
-    found = place.service.rules.get(id)
-    if found is None:
+def rule(id: Id, state: State, token: Observer) -> RuleAnswer:
+    """Return one deployed rule."""
+    deployed = state.service.rules.get(id)
+    if deployed is None:
         raise NotFound(f"there is no rule {id}")
-    return _answer(place.service, found)
+    return _answer(state.service, deployed)
 
 
 @router.delete("/rules/{id}", status_code=204)
-async def remove(id: Id, place: Here, token: Deployer) -> None:
-    """Remove a rule. What it found stays."""
-    future = await asyncio.to_thread(place.service.remove, id, token.name)
+async def remove(id: Id, state: State, token: Deployer) -> None:
+    """Remove a rule. The matches of the rule stay."""
+    future = await asyncio.to_thread(state.service.remove, id, token.name)
     await asyncio.wrap_future(future)
 
 
 @router.post("/why-not", tags=["matches"])
-def why_not(question: WhyNotQuestion, place: Here, token: Onlooker) -> list[dict[str, Any]]:
-    """For an event that could have been the anchor of a rule: what the rule asked, and the first thing not met."""
-    return inspection.why_not(place.service, question.rule, question.ts_us, question.id)
+def why_not(question: WhyNotQuestion, state: State, token: Observer) -> list[dict[str, Any]]:
+    """Explain why a rule did not match at an event.
+
+    Return the conditions that held, and the first condition that did not hold.
+    """
+    return inspection.why_not(state.service, question.rule, question.ts_us, question.id)

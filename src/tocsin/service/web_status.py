@@ -1,38 +1,37 @@
-"""How it is going: status, health, metrics, the graph, the map, the overlay."""
+"""Define the routes for status, health, metrics, the operator graph and the map."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tocsin.service import inspection, monitoring
 from tocsin.service.monitoring import status as status_of
-from tocsin.service.web_access import Answer, Anyone, Here, Onlooker
+from tocsin.service.web_access import Anyone, FiniteJsonResponse, Observer, State
 
 router = APIRouter(tags=["state"])
 
 
 @router.get("/health", responses={503: {"description": "Detection has stopped."}})
-async def health(place: Here) -> Answer:
-    """Whether detection runs. Needs no token."""
-    failed = place.service.failure is not None
-    return Answer({"state": "failed" if failed else "running"}, 503 if failed else 200)
+async def health(state: State) -> FiniteJsonResponse:
+    """Return whether detection runs. The request needs no token."""
+    failed = state.service.failure is not None
+    return FiniteJsonResponse({"state": "failed" if failed else "running"}, 503 if failed else 200)
 
 
 @router.get("/status")
-def status(place: Here, token: Anyone) -> dict[str, Any]:
-    """Counts and rates."""
-    told = status_of(place.service)
+def status(state: State, token: Anyone) -> dict[str, Any]:
+    """Return the state, the counts and the rates of the service."""
+    status = status_of(state.service)
     return {
-        **told,
-        "streams": place.streams,
-        "webhooks": len(place.webhooks.all),
+        **status,
+        "streams": state.streams,
+        "webhooks": len(state.webhooks.all),
         "you": {"name": token.name, "roles": sorted(token.roles)},
-        "events_per_s_by_type": _rounded(place.service.event_rates.per_s()),
-        "matches_per_s_by_rule": _rounded(place.service.match_rates.per_s()),
+        "events_per_s_by_type": _rounded(state.service.event_rates.per_s()),
+        "matches_per_s_by_rule": _rounded(state.service.match_rates.per_s()),
     }
 
 
@@ -45,34 +44,19 @@ def _rounded(rates: dict[str, float]) -> dict[str, float]:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def prometheus(place: Here, token: Anyone) -> Response:
-    """The same for Prometheus."""
-    text = monitoring.text(place.service, place.streams, len(place.webhooks.all))
+def prometheus(state: State, token: Anyone) -> Response:
+    """Return the metrics in the text format of Prometheus."""
+    text = monitoring.text(state.service, state.streams, len(state.webhooks.all))
     return Response(text, media_type=monitoring.CONTENT)
 
 
 @router.get("/graph")
-def graph(place: Here, token: Onlooker) -> dict[str, Any]:
-    """The shared operator graph of all rules, with what flows through it in events a second."""
-    return inspection.graph(place.service)
+def graph(state: State, token: Observer) -> dict[str, Any]:
+    """Return the operator graph that all rules share, with rates in events per second."""
+    return inspection.graph(state.service)
 
 
 @router.get("/map")
-def map(place: Here, token: Onlooker) -> dict[str, Any]:
-    """Where the ranges of queries that move are, and the last events that have places."""
-    return {"ranges": inspection.ranges(place.service), "places": inspection.places(place.service)}
-
-
-@router.get("/overlay")
-async def overlay(
-    place: Here,
-    token: Onlooker,
-    strategy: Annotated[Literal["Centr", "ST", "MT", "STpp", "MTpp"], Query()] = "MT",
-    seconds: Annotated[int, Query(ge=1, le=600)] = 120,
-    seed: Annotated[int, Query(ge=0, le=2**31)] = 1,
-) -> dict[str, Any]:
-    """The fire rules over seven sites that are joined by slow links, simulated: the network with the traffic on it."""
-    from tocsin.service.overlay import simulated
-
-    async with place.dry_runs:
-        return await asyncio.to_thread(simulated, strategy, seconds, seed)
+def map(state: State, token: Observer) -> dict[str, Any]:
+    """Return the ranges of moving queries and the last events with coordinates."""
+    return {"ranges": inspection.ranges(state.service), "places": inspection.located_events(state.service)}

@@ -1,13 +1,13 @@
-"""Matches sent to where somebody asked for them: signed, in order, again and again until they are taken or given up.
+"""Deliver matches to webhooks: signed, in order, and with retries.
 
-A webhook keeps the number of the last match that was taken. Its body is `{"matches": […]}`; the header
-`Tocsin-Signature: t=…,v1=…` has the time and the HMAC-SHA256, under the webhook's secret, of that time, a dot and the
-body. Any answer from 200 to 299 takes it. What fails is tried again, each time after twice as long; after the last time
-it is put among the webhook's dead letters, and the next matches get their turn. A receiver may get a match twice, with
-the same number.
+The body of a delivery is `{"matches": […]}`. The header `Tocsin-Signature: t=…,v1=…` has the time, and the HMAC-SHA256
+of the time, a dot and the body under the webhook's secret. The receiver acknowledges a delivery with a status from 200
+to 299. A failed delivery is retried with exponential backoff. After the last attempt, its matches become dead letters
+of the webhook, and delivery continues with the next matches. A webhook stores the number of the last processed match.
+A receiver may get a match twice, with the same number.
 
-Addresses inside of the network that the service runs in are refused, unless it is told otherwise: an address is looked
-up once for each delivery, checked, and then connected to as it was checked.
+Addresses in private networks are refused by default. The host of a URL is resolved once for each delivery. The address
+is checked, and then used for the connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tocsin.errors import TocsinError
 from tocsin.service.feed import Feed, Line
 from tocsin.service.service import NotFound
 
-journal = logging.getLogger("tocsin.service")
+logger = logging.getLogger("tocsin.service")
 
 BATCH = 100
 ATTEMPTS = 8
@@ -49,12 +49,15 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class RefusedAddress(TocsinError):
-    """An address that nothing is sent to."""
+    """Matches must not be sent to this address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where matches go: of some rules, or of all. `cursor`: the last match that was dealt with."""
+    """A receiver of the matches of `rules`, or of all rules if `rules` is empty.
+
+    `cursor` is the number of the last processed match.
+    """
 
     id: str
     url: str
@@ -65,8 +68,8 @@ class Webhook:
 
 
 @dataclass(slots=True)
-class Standing:
-    """How a webhook is doing."""
+class WebhookStatus:
+    """The number of delivered matches and of failed attempts of a webhook, and its last error."""
 
     delivered: int = 0
     failures: int = 0
@@ -74,7 +77,7 @@ class Standing:
 
 
 def signature(secret: str, at_s: int, body: bytes) -> str:
-    """The header that shows who sent a body, and when.
+    """Return the value of the header that signs `body` with `secret` at the time `at_s`.
 
     >>> signature("secret", 1, b"{}")[:20]
     't=1,v1=1122767b19311'
@@ -84,7 +87,7 @@ def signature(secret: str, at_s: int, body: bytes) -> str:
 
 
 class Webhooks:
-    """The webhooks of a folder. Used by the event loop's thread."""
+    """The webhooks stored in a folder. Only the event loop's thread may use this object."""
 
     def __init__(
         self,
@@ -100,17 +103,17 @@ class Webhooks:
         self._first_wait_s, self._attempts = first_wait_s, attempts
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.all: dict[str, Webhook] = {}
-        self.standings: dict[str, Standing] = {}
+        self.statuses: dict[str, WebhookStatus] = {}
         self._dead: dict[str, Feed] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._client: httpx.AsyncClient | None = None
         self._news = asyncio.Event()
         for path in sorted(self.folder.glob("*.json")):
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            self._open(Webhook(**{**kept, "rules": tuple(kept["rules"])}))
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            self._open(Webhook(**{**fields, "rules": tuple(fields["rules"])}))
 
     async def start(self) -> None:
-        """Begins to deliver."""
+        """Start to deliver matches to all webhooks."""
         loop = asyncio.get_running_loop()
         self._client = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False)
         self._matches.listeners.append(partial(_soon, loop, self._wake))
@@ -130,19 +133,19 @@ class Webhooks:
             await self._client.aclose()
 
     async def add(self, url: str, rules: Sequence[str] = (), by: str = "") -> Webhook:
-        """A new webhook, for matches from now on. Its secret is told once."""
+        """Add a webhook that gets matches from now on, of the given rules or of all rules."""
         if len(self.all) >= WEBHOOKS_MAX:
             raise TocsinError(f"there are at most {WEBHOOKS_MAX} webhooks")
         await resolve(url, allow_private=self.allow_private)
         webhook = Webhook(uuid.uuid4().hex, url, tuple(rules), secrets.token_urlsafe(32), self._matches.last, by)
-        self._keep(webhook)
+        self._store(webhook)
         self._open(webhook)
         if self._client is not None:
             self._tasks[webhook.id] = asyncio.create_task(self._deliver(webhook.id))
         return webhook
 
     async def remove(self, id: str) -> None:
-        """Sends nothing more there."""
+        """Remove the webhook `id`."""
         self.get(id)
         if (task := self._tasks.pop(id, None)) is not None:
             task.cancel()
@@ -158,26 +161,26 @@ class Webhooks:
         return self.all[id]
 
     def dead_letters(self, id: str, after: int = 0, limit: int = 100) -> list[Line]:
-        """What was given up, with the last error."""
+        """Return the matches that could not be delivered to the webhook `id`, each with the last error."""
         self.get(id)
         return self._dead[id].after(after, limit)
 
-    # ---- within
+    # ---- internals
 
     def _path(self, id: str) -> Path:
         return self.folder / f"{id}.json"
 
     def _open(self, webhook: Webhook) -> None:
         self.all[webhook.id] = webhook
-        self.standings[webhook.id] = Standing()
-        self._dead[webhook.id] = Feed(self.folder / f"{webhook.id}.dead", keep_bytes=DEAD_BYTES, at_hand=100)
+        self.statuses[webhook.id] = WebhookStatus()
+        self._dead[webhook.id] = Feed(self.folder / f"{webhook.id}.dead", keep_bytes=DEAD_BYTES, cached=100)
 
-    def _keep(self, webhook: Webhook) -> None:
+    def _store(self, webhook: Webhook) -> None:
         self.all[webhook.id] = webhook
-        fresh = self.folder / f".{webhook.id}.part"
-        fresh.touch(mode=0o600)
-        fresh.write_text(json.dumps(asdict(webhook)), encoding="utf-8")
-        fresh.replace(self._path(webhook.id))
+        temporary = self.folder / f".{webhook.id}.part"
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(asdict(webhook)), encoding="utf-8")
+        temporary.replace(self._path(webhook.id))
 
     def _wake(self) -> None:
         self._news.set()
@@ -193,30 +196,30 @@ class Webhooks:
                 continue
             wanted = [line for line in lines if not webhook.rules or _rule(line) in webhook.rules]
             if wanted:
-                await self._insist(webhook, wanted)
-            self._keep(replace(self.all[id], cursor=lines[-1].number))
+                await self._send_with_retries(webhook, wanted)
+            self._store(replace(self.all[id], cursor=lines[-1].number))
 
-    async def _insist(self, webhook: Webhook, lines: Sequence[Line]) -> None:
-        """Sends matches until they are taken, or given up."""
+    async def _send_with_retries(self, webhook: Webhook, lines: Sequence[Line]) -> None:
+        """Send the matches in `lines` until they are acknowledged, or make them dead letters after the last attempt."""
         body = b'{"matches":[' + b",".join(line.text for line in lines) + b"]}"
-        standing, wait_s = self.standings[webhook.id], self._first_wait_s
+        status, wait_s = self.statuses[webhook.id], self._first_wait_s
         for attempt in range(1, self._attempts + 1):
             error = await self._send(webhook, body)
             if error is None:
-                standing.delivered += len(lines)
-                standing.last_error = None
+                status.delivered += len(lines)
+                status.last_error = None
                 return
-            standing.failures += 1
-            standing.last_error = error
+            status.failures += 1
+            status.last_error = error
             if attempt < self._attempts:
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
-        journal.warning("webhook %s: gave up %d matches: %s", webhook.id, len(lines), standing.last_error)
-        given_up = [{"error": standing.last_error, "match": json.loads(line.text)} for line in lines]
+        logger.warning("webhook %s: %d matches were not delivered: %s", webhook.id, len(lines), status.last_error)
+        given_up = [{"error": status.last_error, "match": json.loads(line.text)} for line in lines]
         await asyncio.to_thread(self._dead[webhook.id].write, given_up)
 
     async def _send(self, webhook: Webhook, body: bytes) -> str | None:
-        """Sends a body once; what went wrong, if anything did."""
+        """Send `body` to the webhook once. Return the error, or None if the body is acknowledged."""
         assert self._client is not None
         try:
             address = await resolve(webhook.url, allow_private=self.allow_private)
@@ -250,30 +253,33 @@ def _rule(line: Line) -> str:
 
 
 async def resolve(url: str, *, allow_private: bool) -> str:
-    """The IP address to send to; `RefusedAddress` if there is none, or one that nothing may be sent to."""
+    """Return an IP address of the host in `url`.
+
+    Raise `RefusedAddress` if the host cannot be resolved or an address is not allowed.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise RefusedAddress("the address is no URL") from None
+        raise RefusedAddress("the URL is invalid") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or "\\" in url:
-        raise RefusedAddress("a webhook is an http or https URL")
+        raise RefusedAddress("a webhook needs an http or https URL")
     if parts.username is not None or parts.password is not None:
-        raise RefusedAddress("the address must not have a user or a password in it")
+        raise RefusedAddress("the URL must not contain a user or a password")
     loop = asyncio.get_running_loop()
     try:
-        found = await asyncio.wait_for(loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM), TIMEOUT_S)
+        infos = await asyncio.wait_for(loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM), TIMEOUT_S)
     except (OSError, UnicodeError, TimeoutError):
-        raise RefusedAddress(f"{parts.hostname[:100]} cannot be found") from None
-    addresses = [str(one[4][0]) for one in found]
+        raise RefusedAddress(f"{parts.hostname[:100]} cannot be resolved") from None
+    addresses = [str(one[4][0]) for one in infos]
     for address in addresses:
         if not allow_private and not is_public(address):
-            raise RefusedAddress(f"{parts.hostname[:100]} is an address inside of this network, nothing is sent there")
+            raise RefusedAddress(f"{parts.hostname[:100]} is an address of a private network, which is not allowed")
     return addresses[0]
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the open Internet.
+    """Return whether an IP address is public.
 
     >>> [is_public(one) for one in ("8.8.8.8", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a9fe:a9fe")]
     [True, False, False, False, False]

@@ -1,4 +1,5 @@
-"""Sites under virtual time: topologies, workloads, a network that carries messages, and checks against the reference.
+"""Simulate sites in virtual time, and check their matches against the matches of all events at one place.
 
-`network` runs processors, `scenarios` says what they are given, `topologies` and `workloads` make that up from a seed.
+`network` carries messages between processors, and `runs` measures a strategy. `scenarios` reads scenarios, and
+`workloads` generates them from a seed. `replicated` runs replicas while faults happen. `city` simulates moving queries.
 """

@@ -1,8 +1,8 @@
-"""Where do cars drive, and what do they publish? A seeded trace on a street grid, or one that SUMO has written.
+"""Generate traces of cars on a street grid from a seed, or read traces that SUMO has written.
 
-Cars drive from a random junction to a random junction along the streets and choose the next when they arrive. A car
-that changes its acceleration or its steering publishes that, with its place; once in a while there is an accident, and
-for a minute cars that come near brake hard and swerve. A car's positions are events too, for the query that follows it.
+A car drives along the streets to a random junction, and then chooses the next junction. It publishes each change of its
+acceleration or steering with its location. Now and then there is an accident, and for a minute the cars that come near
+it brake hard and swerve. A query that follows a car also gets the positions of the car as events.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from random import Random
 
 from tocsin.errors import EventError
 from tocsin.events.types import SECOND_US, Event
-from tocsin.plans.moving import Place
+from tocsin.plans.moving import Coordinates
 
 BLOCK_M = 100.0
 SPEED_MPS = 12.0
 NEAR_M = 40.0
-"""How near to an accident cars brake and swerve."""
+"""The distance to an accident within which cars brake and swerve."""
 ACCIDENT_S = 60
 HARD_MPS2 = -6.0
 
@@ -45,29 +45,29 @@ from      Swerve(car=$c)
           and each Brake(car!=$c) within 10 s from Swerve
 where     x = Swerve.x, y = Swerve.y
 """
-"""The operators of the paper's Fig. 1 (b): movement and acceleration patterns, and accidents as their sequence."""
+"""The operators of Fig. 1 (b) of MCEP. An accident is a swerve of one car after another car has braked."""
 
 
 CALM_RULES = (
     RULES.replace("15.0", "5.0").replace("3 s", "10 s").replace("a<=-4.0", "a<=-1.5").replace("a>=-2.0", "a>=-1.0")
 )
-"""The same for traffic that SUMO drives: there are no accidents in it, so that the rules ask for less."""
+"""The same rules with lower thresholds for SUMO traffic, which has no accidents."""
 CHANGE_MPS2, TURN_DEGREES = 1.0, 5.0
-"""Which changes a car of SUMO's publishes: then a thousand of them have about 330 events in a second."""
+"""The least changes that a SUMO car publishes. With them, a thousand cars have about 330 events a second."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened in a city: events in the order of time, and the way of each car, second by second."""
+    """The events of all cars in a city, in order of time, and the location of each car in each second."""
 
     width_m: float
     height_m: float
     events: tuple[Event, ...]
-    ways: dict[str, list[tuple[int, Place]]]
-    """Second and place."""
+    ways: dict[str, list[tuple[int, Coordinates]]]
+    """The way of each car as pairs of second and location."""
 
     def positions(self, car: str) -> list[Event]:
-        """The location updates of a car."""
+        """Return the positions of `car` as events of type `Position`, one for each second."""
         return [
             Event("Position", second * SECOND_US, {"car": car, "x": at[0], "y": at[1]}, id=f"p{car}.{second}")
             for second, at in self.ways[car]
@@ -77,8 +77,8 @@ class Trace:
 @dataclass
 class _Car:
     name: str
-    at: Place
-    route: list[Place]
+    at: Coordinates
+    route: list[Coordinates]
     speed: float
     acceleration: float = 0.0
     swerving: int = 0
@@ -92,42 +92,42 @@ def street_trace(
     height_m: float = 2000.0,
     accident_every_s: float = 20.0,
 ) -> Trace:
-    """A random-waypoint trace on a street grid; about one event a second for four cars.
+    """Generate a random-waypoint trace on a street grid, with about one event a second for four cars.
 
     >>> trace = street_trace(cars=40, seconds=10, seed=3)
     >>> len(trace.ways), trace == street_trace(cars=40, seconds=10, seed=3)
     (40, True)
     """
-    chance = Random(f"streets {seed}")
+    rng = Random(f"streets {seed}")
     columns, rows = int(width_m / BLOCK_M), int(height_m / BLOCK_M)
 
     def junction() -> tuple[int, int]:
-        return chance.randint(0, columns), chance.randint(0, rows)
+        return rng.randint(0, columns), rng.randint(0, rows)
 
-    def route(begin: tuple[int, int]) -> list[Place]:
-        """Corners on the way to a random junction, first along the one axis, then along the other."""
+    def route(begin: tuple[int, int]) -> list[Coordinates]:
+        """Return the way to a random junction, as the corner at which a car turns and the junction itself."""
         end = junction()
-        corner = (end[0], begin[1]) if chance.random() < 0.5 else (begin[0], end[1])
+        corner = (end[0], begin[1]) if rng.random() < 0.5 else (begin[0], end[1])
         return [(c * BLOCK_M, r * BLOCK_M) for c, r in (corner, end)]
 
     fleet = []
     for number in range(cars):
         begin = junction()
-        place = (begin[0] * BLOCK_M, begin[1] * BLOCK_M)
-        fleet.append(_Car(f"c{number}", place, route(begin), chance.uniform(0.6, 1.2) * SPEED_MPS))
-    ways: dict[str, list[tuple[int, Place]]] = {car.name: [] for car in fleet}
+        location = (begin[0] * BLOCK_M, begin[1] * BLOCK_M)
+        fleet.append(_Car(f"c{number}", location, route(begin), rng.uniform(0.6, 1.2) * SPEED_MPS))
+    ways: dict[str, list[tuple[int, Coordinates]]] = {car.name: [] for car in fleet}
     events: list[Event] = []
-    accidents: list[tuple[int, Place]] = []
+    accidents: list[tuple[int, Coordinates]] = []
 
     def publish(second: int, car: _Car, type: str, name: str, value: float) -> None:
-        # Within the second cars report one after another, so that order does not hang on ids.
-        ts = second * SECOND_US + chance.randrange(SECOND_US)
+        # Within a second, cars publish at different times, so that the order of events does not depend on ids.
+        ts = second * SECOND_US + rng.randrange(SECOND_US)
         attributes: dict[str, str | float] = {"car": car.name, name: round(value, 2)}
         attributes |= {"x": round(car.at[0], 1), "y": round(car.at[1], 1)}
         events.append(Event(type, ts, attributes, id=f"{type[0]}{car.name}.{second}"))
 
     for second in range(seconds):
-        if chance.random() < 1 / accident_every_s:
+        if rng.random() < 1 / accident_every_s:
             junction_at = junction()
             accidents.append((second + ACCIDENT_S, (junction_at[0] * BLOCK_M, junction_at[1] * BLOCK_M)))
         accidents = [(until, at) for until, at in accidents if until > second]
@@ -139,22 +139,22 @@ def street_trace(
             alarmed = any(math.dist(car.at, at) < NEAR_M for _, at in accidents)
             if car.swerving:
                 car.swerving -= 1
-                publish(second, car, "Steering", "angle", -25.0 + chance.uniform(-5, 5))
+                publish(second, car, "Steering", "angle", -25.0 + rng.uniform(-5, 5))
             elif alarmed and car.acceleration > HARD_MPS2:
                 car.acceleration, car.swerving = HARD_MPS2, 1
-                publish(second, car, "Acceleration", "a", HARD_MPS2 + chance.uniform(-1, 1))
-                publish(second, car, "Steering", "angle", 25.0 + chance.uniform(-5, 5))
+                publish(second, car, "Acceleration", "a", HARD_MPS2 + rng.uniform(-1, 1))
+                publish(second, car, "Steering", "angle", 25.0 + rng.uniform(-5, 5))
             elif turned:
-                publish(second, car, "Steering", "angle", chance.choice([-1, 1]) * chance.uniform(10, 20))
-            elif chance.random() < 0.23:
-                car.acceleration = chance.uniform(-2.5, 2.0)
+                publish(second, car, "Steering", "angle", rng.choice([-1, 1]) * rng.uniform(10, 20))
+            elif rng.random() < 0.23:
+                car.acceleration = rng.uniform(-2.5, 2.0)
                 publish(second, car, "Acceleration", "a", car.acceleration)
     events.sort(key=lambda event: (event.ts, event.type, event.id or ""))
     return Trace(width_m, height_m, tuple(events), ways)
 
 
 def _drive(car: _Car) -> bool:
-    """Moves a car by a second; whether it turned."""
+    """Move `car` by one second, and return whether the car has turned."""
     left = car.speed
     turned = False
     while left > 0 and car.route:
@@ -173,9 +173,10 @@ def _drive(car: _Car) -> bool:
 
 
 def fcd_trace(path: Path) -> Trace:
-    """A trace from floating car data as `scripts/sumo_trace.py` writes it: second, car, x, y, speed, heading (degrees).
+    """Read a trace from floating car data, as `scripts/sumo_trace.py` writes it.
 
-    A car publishes changes of its acceleration and turns that are large enough.
+    The columns are second, car, x, y, speed and heading (degrees). Each change of acceleration by CHANGE_MPS2 and each
+    turn by TURN_DEGREES becomes an event.
     """
     try:
         with path.open(newline="") as file:
@@ -190,7 +191,7 @@ def fcd_trace(path: Path) -> Trace:
 
 
 def _from_rows(rows: Iterable[dict[str, str]]) -> Trace:
-    ways: defaultdict[str, list[tuple[int, Place]]] = defaultdict(list)
+    ways: defaultdict[str, list[tuple[int, Coordinates]]] = defaultdict(list)
     last: dict[str, tuple[float, float, float]] = {}
     events: list[Event] = []
     for row in rows:
@@ -202,7 +203,7 @@ def _from_rows(rows: Iterable[dict[str, str]]) -> Trace:
         turn = (heading - before[1] + 180) % 360 - 180 if before else 0.0
         published = before[2] if before else 0.0
         where: dict[str, str | float] = {"car": car, "x": x, "y": y}
-        # A place in the second for each car, so that order does not hang on ids.
+        # Events have different offsets in the second, so that their order does not depend on ids.
         ts = second * SECOND_US + (len(events) * 7919) % SECOND_US
         if abs(acceleration - published) >= CHANGE_MPS2:
             published = acceleration
@@ -210,7 +211,7 @@ def _from_rows(rows: Iterable[dict[str, str]]) -> Trace:
         if abs(turn) >= TURN_DEGREES:
             events.append(Event("Steering", ts, {**where, "angle": round(turn, 2)}, id=f"S{car}.{second}"))
         last[car] = (speed, heading, published)
-    places = [at for way in ways.values() for _, at in way]
+    locations = [at for way in ways.values() for _, at in way]
     events.sort(key=lambda event: (event.ts, event.type, event.id or ""))
-    width, height = (max((place[axis] for place in places), default=1.0) + 1 for axis in (0, 1))
+    width, height = (max((location[axis] for location in locations), default=1.0) + 1 for axis in (0, 1))
     return Trace(width, height, tuple(events), dict(ways))

@@ -1,12 +1,9 @@
-"""Did every sink get what it should? The same rules over all events at one place, as nothing were apart.
+"""Check the matches of sinks, and count messages.
 
-Does the paper's Definition 1 hold of a run? Five properties of what each sink got, against what it should have got.
-
-1 no false positives, 2 no false negatives, 3 no duplication, 4 no false ordering, 5 completeness. The second is about
-what was passed over: something right that is missing although something later has come. The fifth is about the end: a
-sink has all that the reference has. (`trials` judges whole runs.)
-
-What was sent in a replicated run, how often did it arrive, and how long did queues get?
+The expected matches are the matches of the same rules over all events at one place. The properties are those of
+Definition 1 in *strong reliability*: 1 no false positives, 2 no false negatives, 3 no duplication, 4 no false ordering,
+5 completeness. A false negative is an expected match that is missing although a later match has come. Completeness
+means that at the end of a run a sink has all expected matches. `replicated` uses these checks for whole runs.
 """
 
 from __future__ import annotations
@@ -24,9 +21,9 @@ from tocsin.events.types import EventType
 from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay.deployment import closure
 from tocsin.overlay.messages import Answer, Events, Matches
-from tocsin.overlay.replicas.messages import ELECTIONS, Bundle, Notice
+from tocsin.overlay.replicas.messages import ELECTIONS, Notice, RoundBatch
 from tocsin.overlay.replicas.replica import Replica
-from tocsin.overlay.replicas.state_machine import Drain, Feed
+from tocsin.overlay.replicas.state_machine import SinkReplica, SourceQueue
 from tocsin.overlay.strategies import Sites
 from tocsin.simulation.network import Network
 
@@ -35,7 +32,10 @@ PROPERTIES = ("false positive", "false negative", "duplicate", "false order", "i
 
 @dataclass(frozen=True)
 class Violation:
-    """A property that does not hold at a sink, and the first composite event that shows it."""
+    """A property that does not hold at a sink.
+
+    `id` is the first composite event that violates the property, and `count` the number of such events.
+    """
 
     property: str
     sink: str
@@ -46,17 +46,17 @@ class Violation:
         return f"{self.property} at {self.sink}: {self.id} ({self.count} in all)"
 
 
-def right(
+def expected_ids(
     rules: Sequence[Rule],
     types: Mapping[str, EventType],
     sinks: Mapping[str, Sequence[Pattern]],
     events: pa.Table,
     upto_us: int,
 ) -> dict[str, list[str]]:
-    """What each sink should get: the rules over all events at one place, without failures."""
+    """Return the ids of the matches that each sink should get, by running `rules` over all events at one place."""
     detector = Detector(rules, types, columns=Columns(id="id"))
-    found = pa.concat_tables([detector.push(events), detector.advance(upto_us)], promote_options="default")
-    pairs = list(zip(found["type"].to_pylist(), found["id"].to_pylist(), strict=True))
+    matches = pa.concat_tables([detector.push(events), detector.advance(upto_us)], promote_options="default")
+    pairs = list(zip(matches["type"].to_pylist(), matches["id"].to_pylist(), strict=True))
     wanted = {sink: {pattern.type for pattern in patterns} for sink, patterns in sinks.items()}
     return {sink: [id for type, id in pairs if type in names] for sink, names in wanted.items()}
 
@@ -64,59 +64,65 @@ def right(
 def violations(
     got: Mapping[str, Sequence[str]], expected: Mapping[str, Sequence[str]], *, ended: bool = True
 ) -> list[Violation]:
-    """All that is wrong with what sinks got; `ended`: they should have everything by now.
+    """Compare the matches that sinks have got with the expected matches, and return all violations.
+
+    If `ended` is true, each sink should have all expected matches.
 
     >>> [str(one) for one in violations({"s": ["a", "c", "c"]}, {"s": ["a", "b", "c"]})]
     ['false negative at s: b (1 in all)', 'duplicate at s: c (1 in all)', 'incomplete at s: b (1 in all)']
     """
-    found: list[Violation] = []
+    result: list[Violation] = []
 
     def add(which: int, sink: str, ids: Sequence[str]) -> None:
         if ids:
-            found.append(Violation(PROPERTIES[which], sink, ids[0], len(ids)))
+            result.append(Violation(PROPERTIES[which], sink, ids[0], len(ids)))
 
     for sink, should in expected.items():
         mine = list(got.get(sink, ()))
-        place = {id: number for number, id in enumerate(should)}
+        position = {id: number for number, id in enumerate(should)}
         have = set(mine)
-        add(0, sink, [id for id in mine if id not in place])
-        known = [id for id in mine if id in place]
-        latest = max((place[id] for id in known), default=-1)
+        add(0, sink, [id for id in mine if id not in position])
+        valid = [id for id in mine if id in position]
+        latest = max((position[id] for id in valid), default=-1)
         add(1, sink, [id for id in should[: max(latest, 0)] if id not in have])
         add(2, sink, [id for id, count in Counter(mine).items() if count > 1])
-        first = list(dict.fromkeys(known))
-        add(3, sink, [later for before, later in pairwise(first) if place[later] < place[before]])
+        first = list(dict.fromkeys(valid))
+        add(3, sink, [later for before, later in pairwise(first) if position[later] < position[before]])
         if ended:
             add(4, sink, [id for id in should if id not in have])
-    return found
+    return result
 
 
-Node = Replica | Feed | Drain
+Node = Replica | SourceQueue | SinkReplica
 
 
 @dataclass
-class Counts:
-    """What was sent and what became of it. An event message is a row of events or matches that a replica was sent by
-    another group, or a drain by its group."""
+class MessageCounts:
+    """Counts of the messages in a run.
+
+    An event message is a row of events or matches. It goes to a replica from another group, or to a sink replica from
+    the group of its site.
+    """
 
     messages: Counter[str] = field(default_factory=Counter)
     events: int = 0
-    """Event messages to replicas."""
+    """The number of event messages to replicas."""
     links: int = 0
-    """The same, without replicas: each row once for each link it crosses."""
+    """The number of event messages to replicas without replication: each row once for each link that it crosses."""
     duplicates: int = 0
-    """Event messages that a replica had already."""
+    """The number of event messages to replicas that already had the row."""
     notices: int = 0
-    """Event messages to drains."""
+    """The number of event messages to sink replicas."""
     situations: int = 0
-    """The same, without replicas."""
+    """The number of event messages to sinks without replication: each row once for each sink."""
     leaders: Counter[int] = field(default_factory=Counter)
-    """How often a group was seen with so many leaders."""
+    """The number of observations of a group, by the number of leaders that it had."""
     outgoing_longest: int = 0
-    """The most bundles that an outgoing queue kept."""
+    """The largest number of batches in an outgoing queue."""
     incoming_longest: int = 0
+    """The largest number of batches in an incoming queue."""
     _last: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(lambda: -1), repr=False)
-    """The last bundle that was counted, of each stream."""
+    """The number of the last batch that was counted in each stream."""
 
     @property
     def elections(self) -> int:
@@ -126,34 +132,34 @@ class Counts:
     def leaders_mean(self) -> float:
         return sum(count * seen for count, seen in self.leaders.items()) / max(1, self.leaders.total())
 
-    def arrived(self, node: Node, bundle: Bundle) -> None:
-        """Counts the event messages of a bundle that is not from a feed."""
-        rows = rows_in(bundle)
-        new = bundle.number > self._last[bundle.stream]
+    def arrived(self, node: Node, batch: RoundBatch) -> None:
+        """Count the event messages of `batch`, which `node` receives from a node that is not a source."""
+        rows = rows_in(batch)
+        new = batch.number > self._last[batch.stream]
         if new:
-            self._last[bundle.stream] = bundle.number
-        if isinstance(node, Drain):
+            self._last[batch.stream] = batch.number
+        if isinstance(node, SinkReplica):
             self.notices += rows
             self.situations += rows if new else 0
         elif isinstance(node, Replica):
             self.events += rows
             self.links += rows if new else 0
-            had = node.ready and bundle.number <= node.incoming[bundle.stream[0]].upto
+            had = node.ready and batch.number <= node.incoming[batch.stream[0]].upto
             self.duplicates += rows if had else 0
 
     def measured(self, node: Node) -> None:
-        """Takes note of how long a node's queues have been."""
-        if not isinstance(node, Drain):
+        """Record the greatest lengths that the queues of `node` have had."""
+        if not isinstance(node, SinkReplica):
             for queue in node.outgoing.values():
                 self.outgoing_longest = max(self.outgoing_longest, queue.longest)
-        if not isinstance(node, Feed):
+        if not isinstance(node, SourceQueue):
             for incoming in node.incoming.values():
                 self.incoming_longest = max(self.incoming_longest, incoming.longest)
 
 
-def rows_in(bundle: Bundle) -> int:
-    """The events and composite events in a bundle."""
-    return sum(part.batch.num_rows for part in bundle.parts if isinstance(part, Events | Matches | Answer | Notice))
+def rows_in(batch: RoundBatch) -> int:
+    """Return the number of events and composite events in a batch."""
+    return sum(part.batch.num_rows for part in batch.parts if isinstance(part, Events | Matches | Answer | Notice))
 
 
 def wrong_sinks(
@@ -165,17 +171,17 @@ def wrong_sinks(
     upto_us: int,
     changes: Sequence[tuple[float, Sites]] = (),
 ) -> list[str]:
-    """The sinks that did not get exactly the matches they want, once each and in order."""
+    """Return the sinks that did not get exactly the expected matches, once each and in order."""
     got: dict[str, list[str]] = {}
     for processor in network.processors.values():
         for sink, batch, _ in processor.notices:
             pairs = zip(batch["rule"].to_pylist(), batch["id"].to_pylist(), strict=True)
             got.setdefault(sink, []).extend(id for rule, id in pairs if rule)
-    right = due(sites, types, rules, events, upto_us, changes)
-    return [sink for sink, ids in right.items() if got.get(sink, []) != ids]
+    expected = expected_matches(sites, types, rules, events, upto_us, changes)
+    return [sink for sink, ids in expected.items() if got.get(sink, []) != ids]
 
 
-def due(
+def expected_matches(
     sites: Sites,
     types: Mapping[str, EventType],
     rules: Sequence[Rule],
@@ -183,11 +189,16 @@ def due(
     upto_us: int,
     changes: Sequence[tuple[float, Sites]] = (),
 ) -> dict[str, list[str]]:
-    """The matches that each sink should get. Subscriptions with content constraints are not looked at, nor rules that
-    consume and that were not wanted from the beginning."""
+    """Return the ids of the expected matches of each sink, in order.
+
+    `changes` has the sites from each time (s) on. Sinks with constraints on composite events are left out. If there are
+    changes, sinks that want a consuming rule, or a rule that needs one, are left out too.
+    """
     detector = Detector(rules, types, columns=Columns(id="id"))
-    found = pa.concat_tables([detector.push(events), detector.advance(upto_us)], promote_options="default")
-    right = list(zip(found["type"].to_pylist(), found["id"].to_pylist(), found["ts"].to_pylist(), strict=True))
+    matches = pa.concat_tables([detector.push(events), detector.advance(upto_us)], promote_options="default")
+    matches_by_type = list(
+        zip(matches["type"].to_pylist(), matches["id"].to_pylist(), matches["ts"].to_pylist(), strict=True)
+    )
     lives = [(0, sites), *((round(at_s * 1_000_000), later) for at_s, later in changes), (upto_us, sites)]
     consuming = {rule.emits.name for rule in rules if any(one.consuming for one in closure(rule, rules))}
     expected = {}
@@ -198,6 +209,8 @@ def due(
         names = [({p.type for p in patterns if not p.constraints}, start, end) for patterns, start, end in wanted]
         if changes and any(mine & consuming for mine, _, _ in names):
             continue
-        ids = [id for mine, start, end in names for type, id, ts in right if type in mine and start <= ts < end]
+        ids = [
+            id for mine, start, end in names for type, id, ts in matches_by_type if type in mine and start <= ts < end
+        ]
         expected[sink] = ids
     return expected

@@ -1,7 +1,9 @@
-"""Virtual time: messages wait in a heap until they arrive, links are first in, first out.
+"""Carry messages between processors in virtual time.
 
-Sources hand over their events in *epochs*, stretches of event time. How long these are changes neither answers nor
-traffic nor delays: rows carry the times at which they are sent, and links add to them (`overlay.timing`).
+Messages wait in a heap until they arrive. Messages on the same link stay in order. Sources publish their events in
+*epochs*, which are stretches of event time. The length of epochs changes neither answers nor traffic nor delays. The
+reason is that each row carries the time at which it is sent, and links add their delays to this time
+(`overlay.tree_parts`).
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ Watch = Callable[[str, str, m.Message], None]
 
 @dataclass
 class Network:
-    """Processors and the delays of the links between them, in microseconds, one for each direction."""
+    """The processors, and the delay of each link between them in each direction, in microseconds."""
 
     processors: dict[str, Processor]
     delays_us: Mapping[Link, int]
     watch: Watch = lambda sender, receiver, message: None
-    """Told of every message that is sent."""
+    """A function that is called with the sender, the receiver and the message, for each message that is sent."""
     through: Callable[[m.Message], m.Message] = lambda message: message
-    """What a link does to a message, such as writing and reading it."""
+    """A function that transforms each message on a link, for example by encoding and decoding it."""
     jitter_us: Callable[[], int] = lambda: 0
-    """How much longer a message takes; those on one link stay in order."""
+    """A function that returns the additional delay of a message."""
     now_us: int = 0
     _heap: list[tuple[int, int, str, str, m.Message]] = field(default_factory=list)
     _count: int = 0
     _latest: dict[Link, int] = field(default_factory=dict)
 
     def run(self, steps: int | None = None) -> None:
-        """Carries messages until there are none, or so many."""
+        """Carry messages until there are none left, or at most `steps` messages."""
         for name in sorted(self.processors):
             self._collect(name)
         while self._heap and steps != 0:
@@ -62,10 +64,13 @@ class Network:
             heapq.heappush(self._heap, (arrival_us, self._count, name, receiver, carried))
 
     def publish(self, batches: Mapping[str, pa.Table | Rows], empty: pa.Table, upto: int) -> None:
-        """All sources' events before `upto`, by processor."""
+        """Publish the next events of all sources, which are before `upto`, and carry messages until there are none.
+
+        `batches` has the events of each processor. Other processors publish the table `empty`.
+        """
         self.now_us = max(self.now_us, upto)
         for name in sorted(self.processors):
-            if self.processors[name].heir is None:
+            if self.processors[name].successor is None:
                 self.processors[name].publish(batches.get(name, empty), upto)
             self._collect(name)
         self.run()

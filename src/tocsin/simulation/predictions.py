@@ -1,10 +1,14 @@
-"""Which strategy should it be? Traffic and delay of each, worked out from topology and rates, without running anything.
+"""Predict the traffic and the delay of each strategy from topology and rates, without running anything.
 
-The trees are the shortest paths, and what each processor is asked follows from `overlay.deployment`, the same function
-that processors use; so partial rules, masters and slaves are those that will be there. What goes over each link is
-then expected from rates (`plans.chances`). Every match waits for the farthest processor of its tree, for slaves to be
-asked where its anchor is their master, and in a single tree goes down to the sink from there. Aggregates on the way and
-changes are not looked at.
+The trees are the shortest paths. The requests to each processor are computed by `overlay.deployment`, which processors
+use too, so the partial rules, masters and slaves are the same as in a run. A *partial rule* is the part of a rule that
+a processor lower in the tree can decide. The events of a *master* are pushed, and the events of its *slaves* are
+requested afterwards by *awakenings*.
+
+The number of messages on each link follows from the rates (`plans.cost`). Every match waits for the farthest processor
+of its tree. It also waits for the answers of slaves if its anchor (the event to which the match is bound) is their
+master. In a single tree, the match also travels down to the sink. Partial aggregates and changes of the sites are
+ignored.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ from dataclasses import dataclass, field
 from tocsin.events.types import EventType
 from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay.deployment import Advertised, Deployment, Key, Mastery, closure, deployment, modes
-from tocsin.overlay.messages import Asked
-from tocsin.overlay.pull import Rates
-from tocsin.overlay.strategies import STRATEGIES, Link, Sites, Strategy, place
-from tocsin.plans.cost import Chances, Load, sent
+from tocsin.overlay.messages import RequestedPartial
+from tocsin.overlay.pull import MeasuredRates
+from tocsin.overlay.strategies import STRATEGIES, Link, Sites, Strategy, processor_of
+from tocsin.plans.cost import Load, MatchProbabilities, sent
 from tocsin.plans.splitting import HERE, Partial
-from tocsin.simulation.runs import fathers
+from tocsin.simulation.runs import shortest_path_parents
 
 SECOND_US = 1_000_000
 PERIOD_S = 1000
@@ -30,7 +34,7 @@ GOALS = ("traffic", "delay")
 
 @dataclass(frozen=True)
 class Prediction:
-    """Expected messages × hops a second and the mean delay of notices."""
+    """The expected traffic of a strategy in messages × hops a second, and the mean delay of the notices to sinks."""
 
     strategy: str
     messages_per_s: float
@@ -39,13 +43,17 @@ class Prediction:
 
 @dataclass
 class _Traffic:
-    """Messages a second: events that leave as they come, once for all trees, by link and type; and all others."""
+    """Messages a second.
+
+    `relayed` has the forwarded events by link and type, where an event counts once for all trees. `others` has all
+    other messages.
+    """
 
     relayed: dict[tuple[Link, str], float] = field(default_factory=dict)
     others: float = 0.0
 
 
-def predicted(
+def predict(
     sites: Sites,
     rates: Mapping[tuple[str, str], float],
     types: Mapping[str, EventType],
@@ -53,12 +61,18 @@ def predicted(
     values: Mapping[str, Sequence[str | float]],
     strategies: Iterable[Strategy] = tuple(STRATEGIES.values()),
 ) -> list[Prediction]:
-    """What each strategy will take. `rates`: events a second by processor and type; `values`: those of attributes."""
+    """Predict the traffic and the delay of each strategy.
+
+    `rates` has the events a second by source and type. `values` has the values of each attribute, as in a scenario.
+    """
     return [_Planner(sites, rates, types, rules, values, one).prediction() for one in strategies]
 
 
 def best(predictions: Sequence[Prediction], goal: str = "traffic") -> Prediction:
-    """The one with the least traffic, or the least delay; the other of these where they are alike."""
+    """Return the prediction with the least traffic, or with the least delay if `goal` is "delay".
+
+    The other quantity decides between equal predictions.
+    """
     if goal == "delay":
         return min(predictions, key=lambda one: (round(one.delay_ms, 3), one.messages_per_s))
     return min(predictions, key=lambda one: (one.messages_per_s, one.delay_ms))
@@ -78,36 +92,38 @@ class _Planner:
         self.at: dict[str, dict[str, float]] = {}
         totals: dict[str, float] = {}
         for (name, type), rate in rates.items():
-            mine = self.at.setdefault(place(name), {})
+            mine = self.at.setdefault(processor_of(name), {})
             mine[type] = mine.get(type, 0.0) + rate
             totals[type] = totals.get(type, 0.0) + rate
         self.matches: dict[str, float] = {}
         waiting = dict.fromkeys(rules)
         for rule in [one for wanted in waiting for one in closure(wanted, self.rules)]:
-            known = {other.emits.name: self.matches.get(other.name, 0.0) for other in rules}
-            self.matches[rule.name] = Chances(rule, Load({**known, **totals}, values)).matches
-        made: dict[str, float] = {}
+            matches = {other.emits.name: self.matches.get(other.name, 0.0) for other in rules}
+            self.matches[rule.name] = MatchProbabilities(rule, Load({**matches, **totals}, values)).matches
+        composites: dict[str, float] = {}
         for rule in rules:
-            made[rule.emits.name] = made.get(rule.emits.name, 0.0) + self.matches[rule.name]
-        self.load = Load({**made, **totals}, values)
+            composites[rule.emits.name] = composites.get(rule.emits.name, 0.0) + self.matches[rule.name]
+        self.load = Load({**composites, **totals}, values)
         self.traffic = _Traffic()
         self.asked_us: dict[str, int] = {}
-        """By composite type: how long the slaves of its anchor take to answer, in the tree at hand."""
+        """The time that the slaves of the anchor of each composite type take to answer, in the current tree."""
 
     def prediction(self) -> Prediction:
-        roots = [self._leader()] if self.strategy.single else sorted({place(sink) for sink in self.sites.sinks})
+        roots = [self._leader()] if self.strategy.single else sorted({processor_of(sink) for sink in self.sites.sinks})
         notices, waited = 0.0, 0.0
         for root in roots:
-            paths = fathers(self.sites.delays_us, root)
+            paths = shortest_path_parents(self.sites.delays_us, root)
             farthest_us = max((distance for _, distance in paths.values()), default=0)
             mine = {
-                sink: wanted for sink, wanted in self.sites.sinks.items() if self.strategy.single or place(sink) == root
+                sink: wanted
+                for sink, wanted in self.sites.sinks.items()
+                if self.strategy.single or processor_of(sink) == root
             }
             self._tree(root, paths, [pattern for wanted in mine.values() for pattern in wanted])
             if self.strategy.single:
                 self._down(paths, mine)
             for sink, wanted in mine.items():
-                away_us = paths[place(sink)][1] if place(sink) != root else 0
+                away_us = paths[processor_of(sink)][1] if processor_of(sink) != root else 0
                 for pattern in wanted:
                     if pattern.type not in self.types:
                         count = self.load.rate(pattern)
@@ -117,17 +133,17 @@ class _Planner:
         return Prediction(self.strategy.name, total, waited / max(notices, 1e-12) / 1000)
 
     def _leader(self) -> str:
-        """As the protocol elects: the most links, the least delay, the name."""
+        """Return the leader that the protocol elects, by the most links, then the least total delay, then the name."""
         links: dict[str, list[int]] = {name: [] for name in self.sites.processors}
         for (here, _), delay_us in self.sites.delays_us.items():
             links[here].append(delay_us)
         return min(links, key=lambda name: (-len(links[name]), sum(links[name]), name))
 
     def _down(self, paths: Mapping[str, tuple[str, int]], sinks: Mapping[str, Sequence[Pattern]]) -> None:
-        """Composite events go from the root to the sinks, over each link once."""
+        """Count the composite events that travel from the root to the sinks. An event crosses each link once."""
         wanted: dict[str, dict[Pattern, None]] = {}
         for sink, patterns in sinks.items():
-            name = place(sink)
+            name = processor_of(sink)
             while name in paths:
                 wanted.setdefault(name, {}).update(dict.fromkeys(patterns))
                 name = paths[name][0]
@@ -137,8 +153,8 @@ class _Planner:
 
     def _tree(self, root: str, paths: Mapping[str, tuple[str, int]], wanted: Sequence[Pattern]) -> None:
         children: dict[str, list[str]] = {}
-        for name, (father, _) in paths.items():
-            children.setdefault(father, []).append(name)
+        for name, (parent, _) in paths.items():
+            children.setdefault(parent, []).append(name)
         below: dict[str, dict[str, float]] = {}
         for name in sorted([root, *paths], key=lambda one: -self._depth(one, paths)):
             mine = dict(self.at.get(name, {}))
@@ -166,17 +182,21 @@ class _Planner:
         below: Mapping[str, Mapping[str, float]],
         rules: tuple[Rule, ...],
         wanted: tuple[str, ...],
-        asked: tuple[Asked, ...],
+        requested: tuple[RequestedPartial, ...],
         taps: tuple[Pattern, ...],
         pulls: Mapping[Partial, tuple[float, float]],
     ) -> None:
-        """`pulls`: of what is pulled, awakenings a second and the share of the time that is asked for."""
+        """Count the traffic of the processor `name`, and of the processors below it, in one tree.
+
+        `pulls` has, for each pulled partial rule, the awakenings a second and the fraction of the time that they
+        request.
+        """
         advertised: dict[str, frozenset[str]] = {HERE: frozenset(self.at.get(name, ()))}
         advertised |= {child: frozenset(below[child]) for child in children.get(name, ())}
-        partials = [request.partial for request in asked]
+        partials = [request.partial for request in requested]
         here = deployment(self.strategy, rules, wanted, partials, taps, advertised, self.types)
         masters = self._masters(here, advertised, name) if self.strategy.pulls else {}
-        requests = modes(here, asked, masters)
+        requests = modes(here, requested, masters)
         for item in here.items:
             master = masters.get(item.key)
             if isinstance(item.key, str) and master is not None and master.node == item.shape.anchor:
@@ -189,15 +209,15 @@ class _Planner:
                 if not request.pushed:
                     asking[request.partial] = self._pulled(request.partial, child, here, masters, pulls)
             self._count((child, name), below[child], theirs, asking)
-            given, names = here.whole.get(child, ((), ()))
+            child_rules, names = here.whole.get(child, ((), ()))
             self.traffic.others += sum(self.matches[one] for one in names)
-            tallied = here.tallied_by(child, advertised, ())
-            if theirs or names or tallied:
-                self._visit(child, children, below, given, names, theirs, (), asking)
+            aggregates = here.aggregates_of(child, advertised, ())
+            if theirs or names or aggregates:
+                self._visit(child, children, below, child_rules, names, theirs, (), asking)
 
     def _masters(self, here: Deployment, advertised: Advertised, name: str) -> dict[Key, Mastery]:
-        """As a processor would choose them after a while."""
-        rates = Rates()
+        """Return the masters that the processor `name` would choose when it has measured the rates."""
+        rates = MeasuredRates()
         rates.elapsed_s = PERIOD_S
         for item in here.items:
             for use in item.uses:
@@ -209,7 +229,7 @@ class _Planner:
         return rates.masters(here, advertised, {}, seen, eager=self.strategy.eager)
 
     def _away_us(self, name: str, child: str, part: Partial, children: Mapping[str, list[str]]) -> int:
-        """How far the farthest processor is that has events of a partial rule, below a child."""
+        """Return the distance from `name` to the farthest processor below `child` that has events for `part`."""
         waiting, farthest_us = [child], 0
         while waiting:
             one = waiting.pop()
@@ -229,7 +249,7 @@ class _Planner:
         masters: Mapping[Key, Mastery],
         pulls: Mapping[Partial, tuple[float, float]],
     ) -> tuple[float, float]:
-        """Awakenings a second, and the share of the time that is asked for."""
+        """Return the awakenings a second for `part` at `child`, and the fraction of the time that they request."""
         if part in pulls and here.through.get(part) == child:
             return pulls[part]
         awakenings, missed = 0.0, 1.0
@@ -238,22 +258,22 @@ class _Planner:
             for use in master.pulled if master is not None else ():
                 assert master is not None
                 if (use.child, use.partial) == (child, part):
-                    rate = Chances(item.rules[-1], self.load).rate(master.node)
+                    rate = MatchProbabilities(item.rules[-1], self.load).rate(master.node)
                     awakenings += rate
-                    missed *= math.exp(-rate * sum(item.shape.reach_us(use.node, master.node)) / SECOND_US)
+                    missed *= math.exp(-rate * sum(item.shape.time_bounds_us(use.node, master.node)) / SECOND_US)
         return awakenings, 1 - missed
 
     def _count(
         self,
         link: Link,
         rates: Mapping[str, float],
-        asked: Sequence[Asked],
+        requested: Sequence[RequestedPartial],
         asking: Mapping[Partial, tuple[float, float]],
     ) -> None:
-        """What is asked of a child goes over the link to it: one share of each type, as one event is sent once."""
+        """Count the messages on `link` from a child. An event is one message, even if several requests match it."""
         relayed: dict[str, dict[tuple[object, ...], float]] = {}
-        found: dict[str, float] = {}
-        for request in asked:
+        probabilities: dict[str, float] = {}
+        for request in requested:
             if request.pushed and request.partial.bare:
                 pattern = request.partial.rule.anchor
                 relayed.setdefault(pattern.type, {})[pattern.constraints] = self.load.share(pattern)
@@ -261,21 +281,25 @@ class _Planner:
         for type, share in shares.items():
             known = self.traffic.relayed.get((link, type), 0.0)
             self.traffic.relayed[link, type] = max(known, share * rates.get(type, 0.0))
-        for request in asked:
+        for request in requested:
             if request.pushed and not request.partial.bare:
                 for type, chance in sent(request.partial, self.load).items():
-                    found[type] = 1 - (1 - found.get(type, 0.0)) * (1 - chance)
+                    probabilities[type] = 1 - (1 - probabilities.get(type, 0.0)) * (1 - chance)
             elif not request.pushed:
                 awakenings, covered = asking[request.partial]
                 self.traffic.others += awakenings
                 for type, chance in sent(request.partial, self.load).items():
-                    found[type] = 1 - (1 - found.get(type, 0.0)) * (1 - chance * covered)
-        for type, chance in found.items():
+                    probabilities[type] = 1 - (1 - probabilities.get(type, 0.0)) * (1 - chance * covered)
+        for type, chance in probabilities.items():
             self.traffic.others += rates.get(type, 0.0) * chance * (1 - shares.get(type, 0.0))
 
 
 def _union(shares: Mapping[tuple[object, ...], float]) -> float:
-    """Of events that meet some of several tests; tests for equality with different constants exclude each other."""
+    """Return the fraction of events that meet at least one of several sets of constraints.
+
+    `shares` has the fraction for each set. The sets are assumed to exclude each other, like equality with different
+    constants.
+    """
     if () in shares:
         return 1.0
     return min(1.0, sum(shares.values()))

@@ -1,12 +1,12 @@
-"""Can f+1 replicas be simulated for the price of one? Those that have had the same inputs are in the same state.
+"""Simulate a group of replicas for the cost of one replica, by sharing a processor.
 
-The processor of a group runs once. Each replica is at a point of a tree of histories; one that takes inputs which
-another took at the same point gets what came out then. A replica whose history differs, which only flawed replicas
-have, gets a processor that is run again from the beginning. Nothing else is shared, and tests run both ways.
+Replicas are deterministic, so replicas with the same inputs have the same outputs. The inputs that replicas have taken
+form a tree, and each replica is at a *point* of this tree. If another replica has already taken the same inputs at the
+same point, its outputs are used again. Only flawed replicas take different inputs. Such a replica gets a processor of
+its own, which repeats all inputs from the beginning. Nothing else is shared. Tests run with and without sharing.
 
-What do the groups of a replicated run begin with? Nothing but rules, types and links; commands do the rest.
-
-The commands and their order are in `overlay.replicas.staging`.
+The groups of a replicated run start with rules, types and links only. Commands set up trees, tables and partial rules
+(`deployment_stages`).
 """
 
 from __future__ import annotations
@@ -20,27 +20,37 @@ from tocsin.events.types import EventType
 from tocsin.language.syntax.ast import Rule
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.replicas.replica import Replica
-from tocsin.overlay.replicas.state_machine import Commands, Inputs, Outputs, deploying, stages, stepped
+from tocsin.overlay.replicas.state_machine import (
+    Commands,
+    Inputs,
+    Outputs,
+    deployment_batches,
+    deployment_stages,
+    run_processor,
+)
 from tocsin.overlay.strategies import Sites, Strategy
 
 
 class History:
-    """What a group's processor did after each sequence of inputs."""
+    """The tree of the inputs that the replicas of a group have taken, with the outputs of the group's processor."""
 
     def __init__(self, begin: Callable[[], Processor]) -> None:
         self._begin = begin
         self._processors: dict[int, Processor] = {0: begin()}
-        """By the point it stands at."""
+        """The processors that have run, by the point that each processor has reached."""
         self._taken: list[tuple[int, Inputs]] = [(0, ())]
-        """How each point was reached: from where, by what. Keeps inputs alive, so that they can be told apart."""
+        """The previous point and the inputs that led to each point.
+
+        This list keeps the inputs alive, so that their Python ids stay unique.
+        """
         self._known: dict[tuple[int, tuple[int, ...]], tuple[int, Outputs]] = {}
 
     def step(self, at: int, inputs: Inputs) -> tuple[int, Outputs]:
-        """The point after these inputs, and what comes out."""
+        """Return the point that follows the point `at` after `inputs`, and the outputs for these inputs."""
         key = (at, tuple(id(message) for _, message in inputs))
         if key not in self._known:
             processor = self._processors.pop(at, None) or self._again(at)
-            outputs = stepped(processor, inputs)
+            outputs = run_processor(processor, inputs)
             self._taken.append((at, tuple(inputs)))
             self._known[key] = (len(self._taken) - 1, outputs)
             self._processors[len(self._taken) - 1] = processor
@@ -53,12 +63,12 @@ class History:
             path.append(inputs)
         processor = self._begin()
         for inputs in reversed(path):
-            stepped(processor, inputs)
+            run_processor(processor, inputs)
         return processor
 
 
-class Shared:
-    """A replica's place in the history of its group."""
+class SharedMachine:
+    """The state machine of a replica that shares its processor, and stores only its point in the group's history."""
 
     def __init__(self, history: History) -> None:
         self.history, self.at = history, 0
@@ -75,7 +85,7 @@ class Shared:
 
 
 class SharedReplica(Replica):
-    """A replica whose states are handed over as they are, so that messages stay the same objects."""
+    """A replica that passes states to its peers as objects, so that messages in the states stay the same objects."""
 
     states: list[Mapping[str, Any]]
 
@@ -88,8 +98,8 @@ class SharedReplica(Replica):
 
 
 @dataclass(frozen=True)
-class Setup:
-    """Sites, and what is to be deployed at them. Runs can share one."""
+class ReplicatedSetup:
+    """The sites of a replicated run, and the rules to deploy at the sites. Several runs can share one setup."""
 
     sites: Sites
     strategy: Strategy
@@ -101,18 +111,18 @@ class Setup:
         return self.sites.links(group)
 
     def begin(self, group: str) -> Callable[[], Processor]:
-        """Makes the processor of a group."""
+        """Return a function that creates the processor of `group`."""
         return lambda: Processor(group, self.links(group), self.strategy, self.types, self.rules)
 
     def history(self, group: str) -> History:
-        """The group's processor for all replicas that share one."""
+        """Return the history that all replicas of `group` share."""
         if group not in self._histories:
             self._histories[group] = History(self.begin(group))
         return self._histories[group]
 
     @cached_property
     def stages(self) -> list[Commands]:
-        return stages(self.sites, self.strategy)
+        return deployment_stages(self.sites, self.strategy)
 
     def deploying(self, rounds: int) -> list[Commands]:
-        return deploying(self.sites, self.strategy, rounds)
+        return deployment_batches(self.sites, self.strategy, rounds)

@@ -1,23 +1,19 @@
-"""One run: sites under a strategy for some time, and what was sent and how long it took.
+"""Run sites under a strategy in virtual time, and measure traffic, delay and repairs.
 
-*Traffic* is messages times hops: an event on a link is one message, whatever trees it is for, if it is sent at one
-time; composite events, awakenings and answers count too. Progress, Done and what sets up trees and rules are counted
-apart. *Delay* is from the occurrence of the last part of a composite event to its receipt by a sink.
+*Traffic* is the number of messages times hops. An event that is sent once over a link is one message, even if several
+trees need it. Composite events, awakenings (requests for events) and answers count, too. Progress, Done and the
+messages that set up trees and rules are counted separately. *Delay* is the time from the last event of a composite
+event to the arrival of the composite event at a sink.
 
-From sources, sinks and rules to processors that are ready: trees are built, then tables, then rules go down.
+`deploy` builds the trees and the tables, and then deploys the rules. `run` publishes events and measures.
 
-What does each processor have to be told when sites change? Who leaves, whose trees are concerned, what is new there.
+`topology_changes` derives what each processor must change when the sites change. In a single tree, every change
+concerns the tree. Otherwise, a changed sink concerns the tree of its processor. A changed link concerns the trees whose
+shortest paths change. A source or a processor that comes or goes concerns all trees. `repair` makes such a change after
+all earlier events have been published. It measures the messages that the change causes, and the time until no message
+is under way.
 
-In a single tree every change concerns the tree. Otherwise a sink concerns the tree of its processor, a link those trees
-whose shortest paths it changes, and a source or a processor that comes or goes all of them.
-
-What does a change cost? A network whose sites become others at one event time, and what that took.
-
-Everything before that time has been published. Messages that follow from the change alone are counted: what sets up
-trees, tables and rules, and events that are sent again for windows that reach back. The time is that until nothing is
-under way any more.
-
-The network as SVG: links as wide as what they carry, tree links dark, the root of a single tree ringed.
+`picture` draws the network as SVG.
 """
 
 from __future__ import annotations
@@ -37,17 +33,18 @@ from tocsin.errors import TocsinError
 from tocsin.events.types import EventType
 from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay import messages as m
+from tocsin.overlay.codec import kind_of
 from tocsin.overlay.effects import Meter
 from tocsin.overlay.messages import Base, Rows
 from tocsin.overlay.processor import Processor
-from tocsin.overlay.strategies import Link, Sites, Strategy, place
+from tocsin.overlay.strategies import Link, Sites, Strategy, processor_of
 from tocsin.overlay.tree_building import root_of
-from tocsin.overlay.tree_changes import Change
+from tocsin.overlay.tree_changes import TopologyChange
 from tocsin.overlay.tree_parts import Array
 from tocsin.simulation.network import Network, Watch
 
 
-def deployed(
+def deploy(
     sites: Sites,
     strategy: Strategy,
     types: Mapping[str, EventType],
@@ -57,7 +54,10 @@ def deployed(
     through: Callable[[m.Message], m.Message] = lambda message: message,
     period_us: int = 60_000_000,
 ) -> Network:
-    """A network in which every rule that somebody wants is deployed."""
+    """Create a network in which every rule that a sink wants is deployed.
+
+    `watch` and `through` are passed to `Network`, and `period_us` to the processors.
+    """
     processors = {}
     for name in sites.processors:
         processors[name] = Processor(name, sites.links(name), strategy, types, rules, period_us=period_us)
@@ -69,72 +69,78 @@ def deployed(
         leader = min(processor.leader for processor in processors.values())[-1]
         processors[leader].root()
     else:
-        for name in sorted({place(sink) for sink in sites.sinks}):
+        for name in sorted({processor_of(sink) for sink in sites.sinks}):
             processors[name].root()
     network.run()
     for name, offered in sorted(sites.sources.items()):
         processors[name].advertise("", offered)
     network.run()
     for sink, wanted in sorted(sites.sinks.items()):
-        processors[place(sink)].subscribe(sink, wanted)
+        processors[processor_of(sink)].subscribe(sink, wanted)
     network.run()
     return network
 
 
-def announced(number: int, at_us: int, before: Sites, after: Sites, strategy: Strategy) -> dict[str, Change]:
-    """The change from one state of the sites to another, for each processor that is there before or after."""
+def topology_changes(
+    number: int, at_us: int, before: Sites, after: Sites, strategy: Strategy
+) -> dict[str, TopologyChange]:
+    """Return the change that each processor receives when the sites change from `before` to `after`.
+
+    `number` is the number of the change, and `at_us` its event time. Processors that leave also receive a change.
+    """
     old, new = set(before.processors), set(after.processors)
     left = frozenset(old - new)
     for name in sorted(left):
         if not any(here == name and there in new for here, there in before.delays_us):
             raise TocsinError(f"{name} cannot leave: none of its neighbours stays")
-    roots = frozenset(place(sink) for sink in after.sinks)
+    roots = frozenset(processor_of(sink) for sink in after.sinks)
     trees = None if strategy.single else _concerned(before, after)
     built = frozenset() if strategy.single else roots if trees is None else roots & trees
-    told = {}
+    changes_by_name = {}
     for name in sorted(old | new):
         links = {there: delay_us for (here, there), delay_us in after.delays_us.items() if here == name}
         offers = {"": after.sources[name]} if name in after.sources else {}
-        told[name] = Change(number, at_us, links, offers, _at(after, name), left, trees, built)
-    return told
+        changes_by_name[name] = TopologyChange(number, at_us, links, offers, _at(after, name), left, trees, built)
+    return changes_by_name
 
 
 def _at(sites: Sites, name: str) -> dict[str, tuple[Pattern, ...]]:
-    return {sink: wanted for sink, wanted in sites.sinks.items() if place(sink) == name}
+    return {sink: wanted for sink, wanted in sites.sinks.items() if processor_of(sink) == name}
 
 
 def _concerned(before: Sites, after: Sites) -> frozenset[str] | None:
     if before.processors != after.processors or before.sources != after.sources:
         return None
-    roots = {place(sink) for sites in (before, after) for sink in sites.sinks}
+    roots = {processor_of(sink) for sites in (before, after) for sink in sites.sinks}
     return frozenset(
         root
         for root in roots
-        if _at(before, root) != _at(after, root) or fathers(before.delays_us, root) != fathers(after.delays_us, root)
+        if _at(before, root) != _at(after, root)
+        or shortest_path_parents(before.delays_us, root) != shortest_path_parents(after.delays_us, root)
     )
 
 
-def fathers(delays_us: Mapping[Link, int], root: str) -> dict[str, tuple[str, int]]:
-    """The shortest paths to a root as the protocol finds them: the father of each processor, and how far the root is.
+def shortest_path_parents(delays_us: Mapping[Link, int], root: str) -> dict[str, tuple[str, int]]:
+    """Return the parent of each processor on the shortest path to `root`, and the distance, as the protocol finds them.
 
-    >>> fathers({("a", "b"): 1, ("b", "a"): 1, ("b", "c"): 2, ("c", "b"): 2}, "a")
+    >>> shortest_path_parents({("a", "b"): 1, ("b", "a"): 1, ("b", "c"): 2, ("c", "b"): 2}, "a")
     {'b': ('a', 1), 'c': ('b', 3)}
     """
-    found: dict[str, tuple[str, int]] = {}
+    paths: dict[str, tuple[str, int]] = {}
     waiting = [(0, "", root)]
     neighbours: dict[str, list[tuple[str, int]]] = {}
     for (here, there), delay_us in delays_us.items():
         neighbours.setdefault(here, []).append((there, delay_us))
     while waiting:
-        distance_us, father, name = heapq.heappop(waiting)
-        if name in found:
+        distance_us, parent, name = heapq.heappop(waiting)
+        if name in paths:
             continue
-        found[name] = (father, distance_us)
+        paths[name] = (parent, distance_us)
         for there, delay_us in neighbours.get(name, ()):
-            if there not in found:
+            if there not in paths:
                 heapq.heappush(waiting, (distance_us + delay_us, name, there))
-    del found[root]
-    return found
+    del paths[root]
+    return paths
 
 
 SECOND_US = 1_000_000
@@ -142,8 +148,11 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True)
 class Repair:
-    """When it was, how many messages set things up, how many times an event went over a link again, and how long it
-    took."""
+    """The cost of a change at the event time `at_s`.
+
+    `messages` is the number of messages that the change caused, `events` the number of events that were sent again, and
+    `time_ms` the time until the change was complete.
+    """
 
     at_s: float
     messages: int
@@ -151,7 +160,7 @@ class Repair:
     time_ms: float
 
 
-def repaired(
+def repair(
     network: Network,
     number: int,
     at_us: int,
@@ -162,19 +171,22 @@ def repaired(
     rules: Sequence[Rule],
     period_us: int,
 ) -> Repair:
-    """Changes a network that has published everything before a time."""
+    """Change the sites of a network from `before` to `after`, and measure the cost.
+
+    The network must have published all events before `at_us`.
+    """
     counts: Counter[str] = Counter()
     watch = network.watch
 
     def counting(sender: str, receiver: str, message: m.Message) -> None:
         watch(sender, receiver, message)
-        counts[type(message).__name__] += message.batch.num_rows if isinstance(message, m.Events) else 1
+        counts[kind_of(message)] += message.batch.num_rows if isinstance(message, m.Events) else 1
 
     network.watch = counting
     network.delays_us = {**network.delays_us, **after.delays_us}
-    told = announced(number, at_us, before, after, strategy)
+    changes_by_name = topology_changes(number, at_us, before, after, strategy)
     start_us = network.now_us
-    for name, change in told.items():
+    for name, change in changes_by_name.items():
         if name not in network.processors:
             network.processors[name] = Processor(
                 name, {}, strategy, types, rules, period_us=period_us, joins=number
@@ -188,8 +200,12 @@ def repaired(
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What was measured: messages × hops, bytes, seconds of event time; delays in milliseconds over all notices."""
+class SimulationResult:
+    """The measurements of a run.
+
+    `seconds` is the measured event time. `traffic` is in messages × hops, and `messages` counts the messages by kind.
+    `delay_ms_mean` and `delay_ms_max` are the delays of the notices to sinks.
+    """
 
     strategy: str
     seconds: float
@@ -201,9 +217,9 @@ class Outcome:
     delay_ms_max: float
     links: Mapping[Link, int]
     root: str | None
-    """Of the single tree."""
+    """The root of the tree if the strategy has a single tree, otherwise None."""
     trees: Mapping[str, Mapping[str, str]]
-    """The father of each processor, by tree."""
+    """The parent of each processor in each tree."""
     repairs: tuple[Repair, ...] = ()
 
 
@@ -219,17 +235,18 @@ def run(
     measured_from_s: float,
     period_s: float = 20.0,
     changes: Sequence[tuple[float, Sites]] = (),
-) -> tuple[Outcome, Network]:
-    """Runs events, `where` they are published, cut at the ends of epochs (the last of which ends the run).
+) -> tuple[SimulationResult, Network]:
+    """Run the sites on `events`, and return the measurements and the network.
 
-    `changes`: how the sites are from a time on.
+    `where` has the processor of each event. `epochs_s` has the times at which epochs end; the last of these times ends
+    the run. Measuring begins at `measured_from_s`. `changes` has the sites from each time (s) on.
     """
     meter = Meter()
-    network = deployed(
+    network = deploy(
         sites, strategy, types, rules, watch=meter.watch, period_us=round(period_s * SECOND_US)
     )  # fmt: skip
     coded = where.dictionary_encode()
-    places, at = coded.dictionary.to_pylist(), coded.indices.to_numpy()
+    names, at = coded.dictionary.to_pylist(), coded.indices.to_numpy()
     ts = events["ts"].to_numpy()
     empty, shared = events.slice(0, 0), Base(events)
     start = 0.0
@@ -239,22 +256,22 @@ def run(
         meter.on = start >= measured_from_s
         first, last = np.searchsorted(ts, [start * SECOND_US, end * SECOND_US])
         order = first + np.argsort(at[first:last], kind="stable")
-        ends = np.searchsorted(at[order], np.arange(len(places) + 1))
-        batches = {place: Rows(shared, order[ends[number] : ends[number + 1]]) for number, place in enumerate(places)}
+        ends = np.searchsorted(at[order], np.arange(len(names) + 1))
+        batches = {name: Rows(shared, order[ends[number] : ends[number + 1]]) for number, name in enumerate(names)}
         network.publish(batches, empty, round(end * SECOND_US))
         if end in states:
             after, number, at_us = states[end], len(repairs) + 1, round(end * SECOND_US)
             repairs.append(
-                repaired(network, number, at_us, sites, after, strategy, types, rules, round(period_s * SECOND_US))
+                repair(network, number, at_us, sites, after, strategy, types, rules, round(period_s * SECOND_US))
             )
             sites = after
-        meter.settle()
+        meter.count_pushed()
         start = end
-    outcome = _outcome(strategy, network, meter, epochs_s[-1] - measured_from_s, measured_from_s)
+    outcome = _result(strategy, network, meter, epochs_s[-1] - measured_from_s, measured_from_s)
     return replace(outcome, repairs=tuple(repairs)), network
 
 
-def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float, since_s: float) -> Outcome:
+def _result(strategy: Strategy, network: Network, meter: Meter, seconds: float, since_s: float) -> SimulationResult:
     delays: list[Array] = []
     for processor in network.processors.values():
         for _, batch, at in processor.notices:
@@ -264,11 +281,11 @@ def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float,
     delay = np.concatenate(delays) if delays else np.zeros(0)
     trees: dict[str, dict[str, str]] = {}
     for name, processor in network.processors.items():
-        for tree, membership in processor.memberships.items():
+        for tree, node in processor.tree_nodes.items():
             trees.setdefault(tree, {})
-            if membership.father is not None:
-                trees[tree][name] = membership.father
-    return Outcome(
+            if node.parent is not None:
+                trees[tree][name] = node.parent
+    return SimulationResult(
         strategy.name,
         seconds,
         meter.traffic,
@@ -286,8 +303,11 @@ def _outcome(strategy: Strategy, network: Network, meter: Meter, seconds: float,
 SIZE, MARGIN, RADIUS = 760, 60, 15
 
 
-def picture(outcome: Outcome, delays_us: dict[Link, int]) -> str:
-    """The processors, the links, and the traffic of one run on them, in messages a second."""
+def picture(outcome: SimulationResult, delays_us: dict[Link, int]) -> str:
+    """Draw the processors, and the links with their traffic in messages a second, as SVG.
+
+    Links are as wide as their traffic. Links of trees are dark, and the root of a single tree has a ring.
+    """
     graph = nx.Graph()
     graph.add_nodes_from(sorted({name for link in delays_us for name in link} or {outcome.root or "0"}))
     graph.add_weighted_edges_from((*link, 1 / max(delay, 1)) for link, delay in sorted(delays_us.items()))
@@ -295,17 +315,17 @@ def picture(outcome: Outcome, delays_us: dict[Link, int]) -> str:
         nx.spring_layout(graph, weight=None, seed=1, iterations=300) if len(graph) > 1 else dict.fromkeys(graph, (0, 0))
     )
     low, high = ([edge(spot[k] for spot in spots.values()) for k in range(2)] for edge in (min, max))
-    place = {
+    position = {
         name: tuple(MARGIN + (spot[k] - low[k]) / ((high[k] - low[k]) or 1) * (SIZE - 2 * MARGIN) for k in range(2))
         for name, spot in spots.items()
     }
-    used = {frozenset(edge) for fathers in outcome.trees.values() for edge in fathers.items()}
+    used = {frozenset(edge) for parents in outcome.trees.values() for edge in parents.items()}
     loads = {frozenset(edge): outcome.links.get(edge, 0) + outcome.links.get(edge[::-1], 0) for edge in graph.edges}
     most = max(loads.values(), default=0) or 1
     lines, labels = [], []
     for here, there in graph.edges:
         edge = frozenset((here, there))
-        (x1, y1), (x2, y2) = place[here], place[there]
+        (x1, y1), (x2, y2) = position[here], position[there]
         a_second = loads[edge] / outcome.seconds
         title = f"{here} – {there}: {a_second:.1f} messages/s, {delays_us[here, there] / 1000:.1f} ms"
         colour, width = ("#1f5f99", 1.5 + 9 * loads[edge] / most) if edge in used else ("#cccccc", 1.0)
@@ -315,16 +335,16 @@ def picture(outcome: Outcome, delays_us: dict[Link, int]) -> str:
         )
         if edge in used and loads[edge] / most > 0.05:
             labels.append(f'<text x="{(x1 + x2) / 2:.0f}" y="{(y1 + y2) / 2:.0f}" class="load">{a_second:.3g}</text>')
-    for name, (x, y) in place.items():
+    for name, (x, y) in position.items():
         ring = ' stroke="#d62728" stroke-width="4"' if name == outcome.root else ' stroke="#333"'
         labels.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="{RADIUS}" fill="#fff"{ring}/>')
         labels.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" class="name">{escape(name)}</text>')
     style = (
         "text{font:12px sans-serif;text-anchor:middle}.load{fill:#a33;paint-order:stroke;stroke:#fff;stroke-width:3}"
     )
-    said = f"{outcome.strategy}: {outcome.traffic / outcome.seconds:.3g} messages/s on all links"
+    title = f"{outcome.strategy}: {outcome.traffic / outcome.seconds:.3g} messages/s on all links"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}">'
         f'<style>{style}</style><rect width="{SIZE}" height="{SIZE}" fill="#fff"/>{"".join(lines)}{"".join(labels)}'
-        f'<text x="{SIZE / 2:.0f}" y="24">{escape(said)}</text></svg>\n'
+        f'<text x="{SIZE / 2:.0f}" y="24">{escape(title)}</text></svg>\n'
     )

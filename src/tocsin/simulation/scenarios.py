@@ -1,21 +1,22 @@
-"""A scenario as a person writes it: a YAML file with a topology, rules, sources with rates, sinks, and strategies.
+"""Read a scenario, which is a YAML file with a topology, rules, sources with rates, sinks, and strategies.
 
     topology:                        # or a file of links, or model, processors, links and delay_ms
-      links: [[hill, town, 5], [lake, town, 8]]
-    rules: fire.tesla                # beside the scenario; it declares the types of events
+      links: [[hill, town, 5], [lake, town, 8]]         # the delays are in ms
+    rules: fire.tesla                # in the folder of the scenario; it declares the types of events
     sources: {hill: {Smoke: 0.02}, lake: {Temp: 2}}     # events a second
-    values: {area: [A1, A2], value: [20, 60]}           # texts: one of these; numbers: between these
+    values: {area: [A1, A2], value: [20, 60]}           # a list of strings, or the least and the largest number
     sinks: {town: [Fire, "Temp(value>55)"]}
-    strategies: [Centr, ST, MT]      # all five if left out; auto: the one with the least predicted traffic
+    strategies: [Centr, ST, MT]      # default: all five; auto is the strategy with the least predicted traffic
     seconds: 300
     seed: 1
-    changes:                         # at seconds of event time; what is not named stays
+    changes:                         # at seconds of event time; a change leaves everything else as it was
       - {at: 60, links: [[dam, town, 4]], sources: {dam: {Temp: 1}}}   # a new processor, or another delay
       - {at: 90, sinks: {town: [], dam: [Fire]}}
       - {at: 120, leave: [hill], unlink: [[lake, town]]}
 
-Instead of topology, rules, sources and sinks, `workload` can name the knobs of a made-up one (`workloads.Workload`).
-With `hosting` a scenario can also be run for real (`spark.sites.plans`).
+Instead of topology, rules, sources and sinks, a scenario can have `workload`, with the parameters from which they are
+generated (`workloads.Workload`). With `hosting`, the sites of a scenario can also run as applications
+(`sites.site_plan`).
 """
 
 from __future__ import annotations
@@ -37,28 +38,28 @@ from tocsin.language import parse, parse_pattern
 from tocsin.language.supported import check_supported
 from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay.processor import check_names
-from tocsin.overlay.strategies import STRATEGIES, Link, Sites, Strategy, place, strategy
-from tocsin.plans.bind.structure import Shape
+from tocsin.overlay.strategies import STRATEGIES, Link, Sites, Strategy, processor_of, strategy
+from tocsin.plans.bind.structure import PatternTree
 from tocsin.plans.plan import plan
 from tocsin.plans.typing import Catalog
 from tocsin.simulation import workloads
-from tocsin.simulation.workloads import Workload, drawn, events
+from tocsin.simulation.workloads import Workload, events, generate
 
 SECOND_US = 1_000_000
 AUTO = "auto"
-"""Stands for the strategy that `planning` chooses."""
+"""The name that stands for the strategy that `predictions` chooses."""
 KEYS = (
     *("topology", "rules", "sources", "sinks", "values", "strategies", "seconds", "warm_up", "seed", "workload"),
     *("changes", "hosting"),
 )
 CHANGE_KEYS = ("at", "links", "unlink", "leave", "sources", "sinks")
 Rates = Mapping[tuple[str, str], float]
-"""Events a second by source and type."""
+"""The number of events a second, by source and type."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a run needs."""
+    """A scenario that can be run. `events` are generated, and `where` has the processor of each event."""
 
     sites: Sites
     types: Mapping[str, EventType]
@@ -69,16 +70,16 @@ class Scenario:
     warm_up_s: float
     seconds: float
     rates: Rates
-    """At the beginning."""
+    """The rates of events before any change."""
     values: Mapping[str, Any]
     changes: tuple[tuple[float, Sites], ...] = ()
-    """How the sites are from a time on."""
+    """The time (s) of each change, and the sites after the change."""
     hosting: object = field(default_factory=dict)
-    """How sites run for real, as it was written."""
+    """The section `hosting` as it is in the file."""
 
 
 def read(path: Path) -> Scenario:
-    """The scenario in a file."""
+    """Read the scenario in the file `path`, and generate its events."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -118,15 +119,15 @@ def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
             raise TocsinError(f"workload makes up what {min(clash)} says: leave one out")
         knobs = _mapping(data["workload"] or {}, "workload", tuple(knob.name for knob in fields(Workload)))
         try:
-            made = drawn(Workload(**{"seed": seed, **knobs}))
+            generated = generate(Workload(**{"seed": seed, **knobs}))
         except TypeError as error:
             raise TocsinError(f"workload: {error}") from None
-        sites, types, rules = made.sites, made.types, made.rules
+        sites, types, rules = generated.sites, generated.types, generated.rules
         warm_s = _number(data, "warm_up", _warm_up_s(rules))
-        table, where = events(made, warm_s + seconds, seed)
-        known = {(made.homes[type], type): rate for type, rate in made.rates.items()}
-        values = {"v": [0, made.values]}
-        return Scenario(sites, types, rules, table, where, strategies, warm_s, seconds, known, values)
+        table, where = events(generated, warm_s + seconds, seed)
+        rates = {(generated.homes[type], type): rate for type, rate in generated.rates.items()}
+        values = {"v": [0, generated.values]}
+        return Scenario(sites, types, rules, table, where, strategies, warm_s, seconds, rates, values)
     for name in ("topology", "rules", "sources", "sinks"):
         if name not in data:
             raise TocsinError(f"there is no '{name}'; a scenario has topology, rules, sources and sinks, or a workload")
@@ -139,7 +140,7 @@ def _scenario(data: dict[str, Any], folder: Path) -> Scenario:
     states = _changes(data.get("changes", []), first, rates, types, warm_s + seconds)
     starts = [0.0, *(at_s for at_s, _, _ in states), warm_s + seconds]
     spans = list(zip(pairwise(starts), (rates, *(later for _, _, later in states)), strict=True))
-    table, where = _drawn_events(spans, types, values, seed)
+    table, where = _generate_events(spans, types, values, seed)
     later = tuple((at_s, sites) for at_s, sites, _ in states)
     return Scenario(first, types, rules, table, where, strategies, warm_s, seconds, rates, values, later)
 
@@ -162,21 +163,21 @@ def _sinks(data: object) -> dict[str, tuple[Pattern, ...]]:
 def _sites(delays: dict[Link, int], rates: Rates, sinks: dict[str, tuple[Pattern, ...]]) -> Sites:
     sources: dict[str, frozenset[str]] = {}
     for source, type in rates:
-        sources[place(source)] = sources.get(place(source), frozenset()) | {type}
-    known = {name for link in delays for name in link}
-    for name in (*sources, *map(place, sinks)):
-        if known and name not in known:
-            raise TocsinError(f"there is no processor {name}. {nearest(name, known)}")
+        sources[processor_of(source)] = sources.get(processor_of(source), frozenset()) | {type}
+    linked = {name for link in delays for name in link}
+    for name in (*sources, *map(processor_of, sinks)):
+        if linked and name not in linked:
+            raise TocsinError(f"there is no processor {name}. {nearest(name, linked)}")
     return Sites(delays, sources, sinks)
 
 
 def _changes(
     data: object, sites: Sites, rates: Rates, types: Mapping[str, EventType], end_s: float
 ) -> list[tuple[float, Sites, Rates]]:
-    """How sites and rates are from each change on."""
+    """Return the time of each change, and the sites and rates after the change."""
     if not isinstance(data, list):
         raise TocsinError("changes is a list, each with a time 'at' and what is different from then on")
-    found: list[tuple[float, Sites, Rates]] = []
+    states: list[tuple[float, Sites, Rates]] = []
     before_s = 0.0
     for one in data:
         change = _mapping(one, "a change", CHANGE_KEYS)
@@ -192,25 +193,27 @@ def _changes(
         delays = {link: delay for link, delay in {**delays, **links}.items() if not gone & set(link)}
         new = _rates(change.get("sources", {}), types)
         named = {str(source) for source in change.get("sources", {})}
-        kept = {pair: rate for pair, rate in rates.items() if pair[0] not in named and place(pair[0]) not in gone}
+        kept = {
+            pair: rate for pair, rate in rates.items() if pair[0] not in named and processor_of(pair[0]) not in gone
+        }
         rates = {**kept, **new}
-        sinks = {sink: wanted for sink, wanted in sites.sinks.items() if place(sink) not in gone}
+        sinks = {sink: wanted for sink, wanted in sites.sinks.items() if processor_of(sink) not in gone}
         sinks = {sink: wanted for sink, wanted in {**sinks, **_sinks(change.get("sinks", {}))}.items() if wanted}
         sites = _sites(workloads.connected(delays, f"the change at {at_s:g}"), rates, sinks)
-        found.append((at_s, sites, rates))
+        states.append((at_s, sites, rates))
         before_s = at_s
-    return found
+    return states
 
 
 def _texts(wanted: object, sink: str) -> list[str]:
-    found = [wanted] if isinstance(wanted, str) else wanted
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    texts = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise TocsinError(f"the sink {sink} wants a list of types or subscriptions, such as [Fire, 'Temp(value>55)']")
-    return found
+    return texts
 
 
 def _warm_up_s(rules: tuple[Rule, ...]) -> float:
-    return max((Shape(rule).horizon_us for rule in rules), default=0) / SECOND_US
+    return max((PatternTree(rule).retention_us for rule in rules), default=0) / SECOND_US
 
 
 def _rules(text: object, folder: Path) -> tuple[dict[str, EventType], tuple[Rule, ...]]:
@@ -236,14 +239,14 @@ def _rules(text: object, folder: Path) -> tuple[dict[str, EventType], tuple[Rule
 def _topology(data: object, folder: Path, seed: int) -> dict[tuple[str, str], int]:
     if isinstance(data, str):
         return workloads.read(folder / data)
-    made = _mapping(data, "topology", ("links", "model", "processors", "delay_ms"))
-    if isinstance(made.get("links"), list):
-        return workloads.connected(_links(made["links"]), "topology")
+    options = _mapping(data, "topology", ("links", "model", "processors", "delay_ms"))
+    if isinstance(options.get("links"), list):
+        return workloads.connected(_links(options["links"]), "topology")
     return workloads.topology(
-        str(made.get("model", "waxman")),
-        int(_number(made, "processors", 20, 1)),
-        _number(made, "links", 5, 1),
-        _number(made, "delay_ms", 5),
+        str(options.get("model", "waxman")),
+        int(_number(options, "processors", 20, 1)),
+        _number(options, "links", 5, 1),
+        _number(options, "delay_ms", 5),
         seed,
     )
 
@@ -257,51 +260,54 @@ def _links(data: object) -> dict[Link, int]:
     return workloads.both_ways(links)
 
 
-def _drawn_events(
+def _generate_events(
     spans: Sequence[tuple[tuple[float, float], Rates]],
     types: Mapping[str, EventType],
     values: Mapping[str, Any],
     seed: int,
 ) -> tuple[pa.Table, pa.Array]:
-    """Events of each source by chance at its rates, in order of time."""
-    chance = np.random.default_rng([seed, 11])
+    """Generate the events of all sources in order of time, and return them with the processor of each event.
+
+    `spans` has the rates in each span of time.
+    """
+    rng = np.random.default_rng([seed, 11])
     kinds = {name: kind for type in types.values() for name, kind in type.attributes}
     for name in values:
         if name not in kinds:
             raise TocsinError(f"no type has an attribute {name}. {nearest(name, kinds)}")
-    pieces, places = [], []
+    pieces, origins = [], []
     for (start_s, end_s), source, name, rate in (
         (span, *pair, rate) for span, rates in spans for pair, rate in rates.items()
     ):
-        count = int(chance.poisson(rate * (end_s - start_s)))
+        count = int(rng.poisson(rate * (end_s - start_s)))
         columns = {
             "type": pa.array([name] * count, pa.string()),
-            "ts": pa.array(np.sort(chance.integers(round(start_s * SECOND_US), round(end_s * SECOND_US), count))),
+            "ts": pa.array(np.sort(rng.integers(round(start_s * SECOND_US), round(end_s * SECOND_US), count))),
             "seq": pa.array(np.zeros(count, np.int64)),
         }
         for attribute, kind in types[name].attributes:
-            columns[attribute] = _values(attribute, kind, values.get(attribute), count, chance)
+            columns[attribute] = _values(attribute, kind, values.get(attribute), count, rng)
         pieces.append(pa.table(columns))
-        places += [place(source)] * count
+        origins += [processor_of(source)] * count
     if not pieces:
         raise TocsinError("no source publishes anything")
     table = pa.concat_tables(pieces, promote_options="default")
     table = table.append_column("id", pa.array(np.arange(table.num_rows)).cast(pa.string()))
     order = np.argsort(table["ts"].to_numpy(), kind="stable")
-    return table.take(order), pa.array(places, pa.string()).take(pa.array(order))
+    return table.take(order), pa.array(origins, pa.string()).take(pa.array(order))
 
 
-def _values(name: str, kind: Kind, given: object, count: int, chance: np.random.Generator) -> pa.Array:
-    if given is not None and (not isinstance(given, list) or not given):
+def _values(name: str, kind: Kind, allowed: object, count: int, rng: np.random.Generator) -> pa.Array:
+    if allowed is not None and (not isinstance(allowed, list) or not allowed):
         raise TocsinError(f"values of {name}: a list of texts to choose from, or the least and the largest number")
     if kind is Kind.STRING:
-        texts = [str(text) for text in given or ["a", "b", "c"]]
-        return pa.array(texts, pa.string()).take(pa.array(chance.integers(0, len(texts), count)))
+        texts = [str(text) for text in allowed or ["a", "b", "c"]]
+        return pa.array(texts, pa.string()).take(pa.array(rng.integers(0, len(texts), count)))
     if kind is Kind.BOOL:
-        return pa.array(chance.integers(0, 2, count) == 1)
+        return pa.array(rng.integers(0, 2, count) == 1)
     try:
-        low, high = (float(number) for number in given or [0, 100])
+        low, high = (float(number) for number in allowed or [0, 100])
     except (TypeError, ValueError):
         raise TocsinError(f"values of {name}, a {kind}, are the least and the largest number") from None
-    drawn = chance.uniform(low, high, count)
-    return pa.array(drawn if kind is Kind.DOUBLE else drawn.astype(np.int64)).cast(ARROW[kind])
+    numbers = rng.uniform(low, high, count)
+    return pa.array(numbers if kind is Kind.DOUBLE else numbers.astype(np.int64)).cast(ARROW[kind])

@@ -1,16 +1,17 @@
-"""How do processors run for real? Each site is a Structured Streaming application; durable channels join them.
+"""Run processors as applications: each site is a Structured Streaming query; durable channels connect them.
 
     clock (Spark's offset log) ─► foreachBatch ─► Host.step ─► steps/N   state and outbox, renamed into place
                                                     │             ╰─► channels, sinks
     channels (folders of files, or Kafka topics) ───╯
 
-A site is the replica of a processor (`overlay.replicas`), a group of one unless the plan says otherwise: rounds give
-its inputs one order, whatever the channels do, and deployment goes over the channels like all else. `hosts` makes a
-step: what came in, the time and the site's sources go into the replica, and what it remembers and has to say is
-committed as one folder, renamed into place. Only what is committed is delivered, and delivering it twice changes
-nothing. So a crash between any two moments is no more than a pause, and a batch that Spark replays repeats nothing.
+A site runs one processor as a group of replicas (`overlay.replicas`). The group has one replica unless the plan says
+otherwise. All replicas of a group process the same inputs in rounds, so the order of the inputs does not depend on the
+channels. Rules are deployed over the channels.
 
-`plans` says who is where, `channels` and `topics` (through `broker`) carry parcels, `feeding` cuts sources into
-batches, `live` those that others write to (`arrivals`), `pieces` writes down what a processor remembers, `application`
-is the query, `fleet` starts and watches the sites of one machine.
+`host` runs a replica in steps. A step passes messages, time and the site's sources to the replica, and then commits the
+replica's state and outbox as one folder. Only committed messages are delivered, and a second delivery has no effect.
+So a crash is only a pause, and a batch that Spark replays repeats nothing.
+
+`site_plan` describes the sites. `channels` carry messages, `sources` split sources into batches, and `arrivals` reads
+live sources. `spark_driver` runs the query of a replica. `fleet` starts and watches the sites of one machine.
 """

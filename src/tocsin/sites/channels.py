@@ -1,30 +1,27 @@
-"""How does what a site says get to another? Parcels in a folder, one channel for each direction between two replicas.
+"""Carry messages between replicas of sites, as batches of one step, over folders or Kafka topics.
 
-    channels/RECEIVER/SENDER/LIFE.STEP        all that the sender had to say in one step
+Each direction between two replicas has a channel, which is a folder or a topic. The position of a batch in its channel
+consists of the sender's incarnation (a number that grows with each start) and step, so positions only grow.
 
-The name is the parcel's place in the channel: it grows, as a step is one of a life of the sender, and lives are
-numbered. A parcel is renamed into place, so that nobody sees half of it; one that is delivered again has the same name,
-or a name that the receiver has passed. The receiver removes what it has committed. A channel in which too much waits
-takes no more: what is sent then is lost, as on a link that is cut, and is sent again by the protocol.
+    channels/RECEIVER/SENDER/INCARNATION.STEP     all messages of the sender in one step
 
-A channel with a file `held` in it cannot be read, as if the link were cut while what is sent is kept.
+In a folder, the position is the file name. A batch is renamed into place, so that it is never read partially. A batch
+that is delivered again has the same name as before, or a position that the receiver has passed. The receiver deletes
+the batches that it has committed. A full channel drops new batches, like a broken link, and the protocol sends the
+messages again. The operator can hold a channel with a file `held` in its folder. A held channel cannot be read, as if
+the link were broken while messages are buffered.
 
-How is a Kafka broker spoken to without Spark's own sources? With the clients of its connector, in the session's JVM.
+    PREFIX.SENDER.RECEIVER        records with the position of a batch as key and the batch as value
+    PREFIX.operator.RECEIVER      the operator's messages to a replica, which reads all of them when it starts
 
-Nothing has to be installed for that but what Spark needs to read Kafka. Clients take their time to give up; how long
-that is stands here, so that whoever waits for a broker that is away can say so.
+Sites without a common disk use Kafka topics of one partition. A site that starts reads its topics from the beginning,
+and the host skips the positions that it has processed. Records that are sent again are skipped in the same way. The
+receiver regularly deletes committed records. A topic above its size limit loses its oldest records, like a broken link,
+and the protocol sends the messages again. The operator's topics are not pruned. To hold a channel, the operator sends a
+record, after which the receiver pauses the topic. The host does not see this record.
 
-How do sites that share no disk speak? Over Kafka: a topic of one partition for each direction between two replicas.
-
-    PREFIX.SENDER.RECEIVER        records: the place of a parcel, the parcel
-    PREFIX.operator.RECEIVER      what the operator says to a replica; read from its beginning by one that starts
-
-A site that starts reads its topics from their beginning, and the host passes over what it has had, as over a record
-that is sent again by a site that does not know whether it had sent it: both have a place. What a receiver has committed
-is deleted from the topic now and then; a topic that grows beyond its limit loses its oldest records, as a link that is
-cut, and the protocol sends them again. The operator's topics are not pruned: what he said stays.
-
-A channel is held by a word of the operator, which is not handed on to the host: the receiver pauses its topic.
+The Kafka clients belong to Spark's connector and run in the session's JVM, so nothing else must be installed. Their
+timeouts are defined here, so that callers can report a broker that does not answer.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from tocsin.overlay.codec import decode
-from tocsin.sites.site_plan import Plan
+from tocsin.sites.site_plan import SitePlan
 from tocsin.spark.kafka import Topic
 
 RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -68,35 +65,35 @@ CONSUMER = {
 
 
 class Broker:
-    """The clients that were made for some servers. `spark`: a session whose JVM has the connector on its class path."""
+    """Creates Kafka clients for `servers`. The JVM of `spark` must have the connector on its class path."""
 
     def __init__(self, spark: SparkSession, servers: Sequence[str]) -> None:
         self.servers = tuple(servers)
         self.jvm: Any = spark._jvm
         self._array = spark.sparkContext._gateway.new_array
         self._clients: list[Any] = []
-        self.admin = self._made(self.jvm.org.apache.kafka.clients.admin.AdminClient.create(self._properties(WAITS)))
+        self.admin = self._keep(self.jvm.org.apache.kafka.clients.admin.AdminClient.create(self._properties(WAITS)))
 
-    def _made(self, client: Any) -> Any:
+    def _keep(self, client: Any) -> Any:
         self._clients.append(client)
         return client
 
     def close(self) -> None:
-        """Lets go of the broker."""
+        """Close all clients that this object has created."""
         for client in self._clients:
-            with contextlib.suppress(Exception):  # it may be in use still, by a batch that is about to end
+            with contextlib.suppress(Exception):  # a batch that is ending may still use it
                 client.close(self.jvm.java.time.Duration.ofSeconds(1))
 
     def producer(self) -> Any:
-        return self._made(self.jvm.org.apache.kafka.clients.producer.KafkaProducer(self._properties(PRODUCER)))
+        return self._keep(self.jvm.org.apache.kafka.clients.producer.KafkaProducer(self._properties(PRODUCER)))
 
     def consumer(self, settings: Mapping[str, str] = CONSUMER) -> Any:
-        return self._made(self.jvm.org.apache.kafka.clients.consumer.KafkaConsumer(self._properties(settings)))
+        return self._keep(self.jvm.org.apache.kafka.clients.consumer.KafkaConsumer(self._properties(settings)))
 
     # ---- topics
 
     def create(self, topic: str, limits: Mapping[str, object]) -> None:
-        """Makes a topic of one partition; one that is there stays as it is."""
+        """Create a topic of one partition with the settings `limits`. An existing topic is not changed."""
         options = self.jvm.java.util.HashMap()
         for name, value in limits.items():
             options.put(name, str(value))
@@ -106,15 +103,15 @@ class Broker:
             one = self.jvm.java.util.Collections.singleton(new.configs(options))
             self.admin.createTopics(one).all().get()
         except Exception as error:
-            if "TopicExistsException" not in str(error):  # another was quicker
+            if "TopicExistsException" not in str(error):  # another process has created it
                 raise
 
     def topics(self) -> set[str]:
-        """All that there are."""
+        """Return the names of all topics."""
         return set(self.admin.listTopics().names().get())
 
     def numbers(self, topic: str) -> list[int]:
-        """The partitions of a topic."""
+        """Return the numbers of the partitions of `topic`."""
         one = self.jvm.java.util.Collections.singleton(topic)
         known = self.admin.describeTopics(one).allTopicNames().get().get(topic)
         return sorted(part.partition() for part in known.partitions())
@@ -129,21 +126,21 @@ class Broker:
         consumer.seekToBeginning(self._list(partitions))
 
     def beginnings(self, consumer: Any, partitions: Iterable[Any]) -> dict[int, int]:
-        """By partition the first offset that is there."""
+        """Return the first offset of each partition, by the number of the partition. All are of the same topic."""
         found = consumer.beginningOffsets(self._list(partitions))
         return {partition.partition(): found.get(partition) for partition in found.keySet()}
 
     def ends(self, topics: Iterable[str]) -> dict[str, int]:
-        """The offsets behind the last records of topics of one partition."""
+        """Return the offset after the last record of each topic. All topics have one partition."""
         latest = self.jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
-        asked = self.jvm.java.util.HashMap()
+        requested = self.jvm.java.util.HashMap()
         for topic in topics:
-            asked.put(self.partition(topic), latest)
-        found = self.admin.listOffsets(asked).all().get()
-        return {partition.topic(): found.get(partition).offset() for partition in asked.keySet()}
+            requested.put(self.partition(topic), latest)
+        found = self.admin.listOffsets(requested).all().get()
+        return {partition.topic(): found.get(partition).offset() for partition in requested.keySet()}
 
     def delete(self, upto: Mapping[str, int]) -> None:
-        """Deletes the records of topics of one partition up to an offset, with it."""
+        """Delete records up to and including an offset for each topic. All topics have one partition."""
         before = self.jvm.java.util.HashMap()
         for topic, offset in upto.items():
             before.put(self.partition(topic), self._up_to(offset))
@@ -161,63 +158,66 @@ class Broker:
         return found
 
     def _up_to(self, offset: int) -> Any:
-        """All records up to this one. Py4J cannot tell the static method from that of instances of the same name."""
-        kinds = self._array(self.jvm.java.lang.Class, 1)
-        kinds[0] = self.jvm.java.lang.Long.TYPE
-        given = self._array(self.jvm.java.lang.Object, 1)
-        given[0] = offset + 1
-        kind = self.jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
-        return kind.getMethod("beforeOffset", kinds).invoke(None, given)
+        """Return the Java object that selects the records up to and including `offset` for deletion.
 
-    def _properties(self, given: Mapping[str, str]) -> Any:
+        It uses reflection because Py4J confuses the static method with an instance method.
+        """
+        parameter_types = self._array(self.jvm.java.lang.Class, 1)
+        parameter_types[0] = self.jvm.java.lang.Long.TYPE
+        values = self._array(self.jvm.java.lang.Object, 1)
+        values[0] = offset + 1
+        kind = self.jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        return kind.getMethod("beforeOffset", parameter_types).invoke(None, values)
+
+    def _properties(self, values: Mapping[str, str]) -> Any:
         properties = self.jvm.java.util.Properties()
         properties.put("bootstrap.servers", ",".join(self.servers))
-        for name, value in given.items():
+        for name, value in values.items():
             properties.put(name, value)
         return properties
 
 
-Place = str
-"""Of a parcel in its channel; '' is before all."""
-Heads = Mapping[str, Place]
-"""By sender the last parcel there is."""
+Position = str
+"""The position of a batch in its channel. The empty string precedes all positions."""
+Positions = Mapping[str, Position]
+"""The position of the last batch of each sender."""
 HELD = "held"
 LOOK_S_MIN = 0.004
 LOOK_S_MAX = 0.04
 LOOKS = 100
-"""How long it is until the next look where there was nothing, and how often that was before it takes longer."""
+"""The number of empty reads after which the pause between reads grows from LOOK_S_MIN to LOOK_S_MAX."""
 WAITING_MAX = 2_000
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""Parcels that may wait in a channel."""
+"""The limits of a channel, in batches and in bytes."""
 OPERATOR = "operator"
-"""Who runs the sites may say something too. What he said stays: a site that starts hears it again."""
+"""The sender name of the operator of the sites. Its messages are kept, and a site that starts reads them again."""
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """What one replica says to another in a step."""
+class MessageBatch:
+    """The messages that one replica sends to another replica in one step."""
 
     sender: str
     receiver: str
-    place: Place
+    position: Position
     data: bytes
 
 
-def placed(life: int, step: int) -> Place:
-    """The place of a step's parcels."""
+def step_position(life: int, step: int) -> Position:
+    """Return the position of the batches of `step`, in the incarnation `life` of the sender."""
     return f"{life:016}.{step:012}"
 
 
-def packed(messages: Iterable[bytes]) -> bytes:
-    """Encoded messages as one."""
-    pieces: list[bytes] = []
+def pack_messages(messages: Iterable[bytes]) -> bytes:
+    """Concatenate encoded messages to the data of a batch."""
+    parts: list[bytes] = []
     for message in messages:
-        pieces += [len(message).to_bytes(8, "little"), message]
-    return b"".join(pieces)
+        parts += [len(message).to_bytes(8, "little"), message]
+    return b"".join(parts)
 
 
-def unpacked(data: bytes) -> Iterator[Any]:
-    """The messages of a parcel, in order."""
+def unpack_messages(data: bytes) -> Iterator[Any]:
+    """Decode and yield the messages in the data of a batch, in order."""
     at = 0
     while at < len(data):
         length = int(np.frombuffer(data[at : at + 8], "<i8")[0])
@@ -226,44 +226,46 @@ def unpacked(data: bytes) -> Iterator[Any]:
 
 
 class Channels(Protocol):
-    """What carries parcels."""
+    """Carries batches of messages between replicas."""
 
-    def post(self, parcels: Sequence[Parcel]) -> None:
-        """Delivers parcels; those that were delivered before change nothing."""
+    def post(self, batches: Sequence[MessageBatch]) -> None:
+        """Deliver `batches`. A batch that was delivered before has no effect."""
 
-    def read(self, name: str, after: Heads) -> list[Parcel]:
-        """What there is for a replica after some parcels, in order: by sender, and as it was sent. Waits a moment if
-        there is nothing."""
+    def read(self, name: str, after: Positions) -> list[MessageBatch]:
+        """Return the batches for the replica `name` that follow the positions `after`, by sender and position.
 
-    def prune(self, name: str, upto: Heads) -> None:
-        """A replica will not ask again for parcels up to here."""
+        Wait briefly if there are no batches. The result may contain earlier batches, which the caller must skip.
+        """
+
+    def prune(self, name: str, upto: Positions) -> None:
+        """Allow the batches for the replica `name` to be deleted, up to the positions `upto`."""
 
     def known(self, name: str) -> bool:
-        """Whether a replica has sent something before."""
+        """Return whether the replica `name` has sent any batch."""
 
 
-class Folders:
-    """Channels in a folder."""
+class FolderChannels:
+    """Channels that are folders."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._looked = 0
 
-    def post(self, parcels: Sequence[Parcel]) -> None:
-        for parcel in parcels:
-            channel = self.folder / parcel.receiver / parcel.sender
+    def post(self, batches: Sequence[MessageBatch]) -> None:
+        for batch in batches:
+            channel = self.folder / batch.receiver / batch.sender
             channel.mkdir(parents=True, exist_ok=True)
             with os.scandir(channel) as waiting:
                 sizes = [entry.stat().st_size for entry in waiting]
-            if len(sizes) < WAITING_MAX and sum(sizes) + len(parcel.data) <= WAITING_BYTES_MAX:
-                written(channel / parcel.place, parcel.data)
+            if len(sizes) < WAITING_MAX and sum(sizes) + len(batch.data) <= WAITING_BYTES_MAX:
+                write_file(channel / batch.position, batch.data)
 
-    def read(self, name: str, after: Heads) -> list[Parcel]:
+    def read(self, name: str, after: Positions) -> list[MessageBatch]:
         found = []
         for sender in self._senders(name):
             last = after.get(sender, "")
-            new = [place for place in self._places(name, sender) if place > last]
-            found += [Parcel(sender, name, at, (self.folder / name / sender / at).read_bytes()) for at in new]
+            new = [position for position in self._positions(name, sender) if position > last]
+            found += [MessageBatch(sender, name, at, (self.folder / name / sender / at).read_bytes()) for at in new]
         if found:
             self._looked = 0
         else:
@@ -271,17 +273,17 @@ class Folders:
             time.sleep(LOOK_S_MIN if self._looked < LOOKS else LOOK_S_MAX)
         return found
 
-    def prune(self, name: str, upto: Heads) -> None:
+    def prune(self, name: str, upto: Positions) -> None:
         for sender, last in upto.items():
-            for place in () if sender == OPERATOR else self._places(name, sender, held=True):
-                if place <= last:
-                    (self.folder / name / sender / place).unlink(missing_ok=True)
+            for position in () if sender == OPERATOR else self._positions(name, sender, held=True):
+                if position <= last:
+                    (self.folder / name / sender / position).unlink(missing_ok=True)
 
     def known(self, name: str) -> bool:
         return any((receiver / name).is_dir() for receiver in self.folder.glob("*"))
 
     def hold(self, sender: str, receiver: str, *, held: bool) -> None:
-        """Makes a channel unreadable, or readable again."""
+        """Hold the channel from `sender` to `receiver`, so that it cannot be read, or release it."""
         channel = self.folder / receiver / sender
         channel.mkdir(parents=True, exist_ok=True)
         if held:
@@ -290,8 +292,8 @@ class Folders:
             (channel / HELD).unlink(missing_ok=True)
 
     def waiting(self, receiver: str) -> dict[str, int]:
-        """How many parcels of each sender wait for a replica."""
-        found = {sender: len(self._places(receiver, sender, held=True)) for sender in self._senders(receiver)}
+        """Return the number of batches that wait for the replica `receiver`, by sender."""
+        found = {sender: len(self._positions(receiver, sender, held=True)) for sender in self._senders(receiver)}
         found.pop(OPERATOR, None)
         return found
 
@@ -301,30 +303,33 @@ class Folders:
         except FileNotFoundError:
             return []
 
-    def _places(self, name: str, sender: str, *, held: bool = False) -> list[Place]:
-        """The parcels of a channel, in order; none if it is held, unless that does not matter."""
+    def _positions(self, name: str, sender: str, *, held: bool = False) -> list[Position]:
+        """Return the positions of the batches in a channel, in order.
+
+        The result is empty if the channel is held, unless `held` is true.
+        """
         names = os.listdir(self.folder / name / sender) if (self.folder / name / sender).is_dir() else []
         if HELD in names and not held:
             return []
-        return sorted(place for place in names if place[0] != "." and place != HELD)
+        return sorted(position for position in names if position[0] != "." and position != HELD)
 
 
-def written(path: Path, data: bytes, *, once: bool = False) -> None:
-    """Puts a file into place so that it is whole or not there, also after the machine fails. `once`: unless it is."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with fresh.open("wb") as file:
+def write_file(path: Path, data: bytes, *, once: bool = False) -> None:
+    """Write a file atomically and durably. If `once` is true, leave an existing file as it is."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     if not once:
-        fresh.replace(path)
+        temporary.replace(path)
         return
     try:
-        os.link(fresh, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass
     finally:
-        fresh.unlink()
+        temporary.unlink()
 
 
 RELEASED = "released"
@@ -338,52 +343,52 @@ LIMITS = {
 }
 
 
-class Topics:
-    """The channels of one replica."""
+class TopicChannels:
+    """The channels of the replica `name` that are Kafka topics."""
 
-    def __init__(self, broker: Broker, plan: Plan, name: str) -> None:
+    def __init__(self, broker: Broker, plan: SitePlan, name: str) -> None:
         assert plan.hosting.topics is not None
         self.address: Topic = plan.hosting.topics
         self.broker, self.name = broker, name
-        # Whom it may hear and whom it may speak to are the same.
+        # A replica sends to the same replicas from which it receives.
         self._others = plan.senders(name)
         self._senders = {self.topic(other, name): other for other in (*self._others, OPERATOR)}
         self._read: dict[str, int] = {}
-        """By topic the last offset that was read."""
+        """The last offset that was read from each topic."""
         self._pruned_s = time.monotonic()
-        there = broker.topics()
-        for topic in sorted({*self._senders, *(self.topic(name, other) for other in self._others)} - there):
+        existing = broker.topics()
+        for topic in sorted({*self._senders, *(self.topic(name, other) for other in self._others)} - existing):
             broker.create(topic, LIMITS)
         self._consumer = broker.consumer()
-        mine = [broker.partition(topic) for topic in self._senders]
-        broker.assign(self._consumer, mine)
-        broker.rewind(self._consumer, mine)
+        partitions = [broker.partition(topic) for topic in self._senders]
+        broker.assign(self._consumer, partitions)
+        broker.rewind(self._consumer, partitions)
         self._producer = broker.producer()
 
-    # ---- as channels
+    # ---- channels
 
-    def read(self, name: str, after: Heads) -> list[Parcel]:
-        found: list[Parcel] = []
+    def read(self, name: str, after: Positions) -> list[MessageBatch]:
+        found: list[MessageBatch] = []
         for record in self._consumer.poll(self.broker.wait(POLL_MS)).iterator():
-            sender, word, data = self._senders[record.topic()], record.key(), bytes(record.value())
-            if sender == OPERATOR and word in (HELD, RELEASED):
-                self._hold(data.decode(), held=word == HELD)
+            sender, key, data = self._senders[record.topic()], record.key(), bytes(record.value())
+            if sender == OPERATOR and key in (HELD, RELEASED):
+                self._hold(data.decode(), held=key == HELD)
                 continue
             self._read[record.topic()] = record.offset()
-            found.append(Parcel(sender, name, word, data))
-        return sorted(found, key=lambda parcel: (parcel.sender, parcel.place))
+            found.append(MessageBatch(sender, name, key, data))
+        return sorted(found, key=lambda batch: (batch.sender, batch.position))
 
-    def post(self, parcels: Sequence[Parcel]) -> None:
+    def post(self, batches: Sequence[MessageBatch]) -> None:
         record = self.broker.jvm.org.apache.kafka.clients.producer.ProducerRecord
         sent = [
-            self._producer.send(record(self.topic(one.sender, one.receiver), one.place, bytearray(one.data)))
-            for one in parcels
+            self._producer.send(record(self.topic(one.sender, one.receiver), one.position, bytearray(one.data)))
+            for one in batches
         ]
         self._producer.flush()
         for future in sent:
             future.get()
 
-    def prune(self, name: str, upto: Heads) -> None:
+    def prune(self, name: str, upto: Positions) -> None:
         read = {topic: offset for topic, offset in self._read.items() if self._senders[topic] != OPERATOR}
         if time.monotonic() - self._pruned_s >= PRUNE_S and read:
             self._pruned_s = time.monotonic()
@@ -394,36 +399,36 @@ class Topics:
         return any(end > 0 for end in ends.values())
 
     def topic(self, sender: str, receiver: str) -> str:
-        return named(self.address, sender, receiver)
+        return topic_name(self.address, sender, receiver)
 
     def _hold(self, sender: str, *, held: bool) -> None:
         one = self.broker.jvm.java.util.Collections.singleton(self.broker.partition(self.topic(sender, self.name)))
         (self._consumer.pause if held else self._consumer.resume)(one)
 
 
-class Operator:
-    """Who runs sites whose channels are topics, and what he says to replicas."""
+class OperatorChannels:
+    """The channels of the operator, for sites whose channels are Kafka topics."""
 
     def __init__(self, broker: Broker, address: Topic) -> None:
         self.broker, self.address = broker, address
         self._producer = broker.producer()
 
     def hold(self, sender: str, receiver: str, *, held: bool) -> None:
-        """Makes a channel unreadable, or readable again."""
-        self._say(receiver, HELD if held else RELEASED, sender.encode())
+        """Hold the channel from `sender` to `receiver`, so that it cannot be read, or release it."""
+        self._send(receiver, HELD if held else RELEASED, sender.encode())
 
-    def post(self, parcels: Sequence[Parcel]) -> None:
-        """Says something to replicas."""
-        for parcel in parcels:
-            self._say(parcel.receiver, parcel.place, parcel.data)
+    def post(self, batches: Sequence[MessageBatch]) -> None:
+        """Send message batches of the operator to replicas."""
+        for batch in batches:
+            self._send(batch.receiver, batch.position, batch.data)
 
-    def _say(self, receiver: str, word: str, data: bytes) -> None:
-        topic = named(self.address, OPERATOR, receiver)
+    def _send(self, receiver: str, key: str, data: bytes) -> None:
+        topic = topic_name(self.address, OPERATOR, receiver)
         self.broker.create(topic, LIMITS)
         record = self.broker.jvm.org.apache.kafka.clients.producer.ProducerRecord
-        self._producer.send(record(topic, word, bytearray(data))).get()
+        self._producer.send(record(topic, key, bytearray(data))).get()
 
 
-def named(address: Topic, sender: str, receiver: str) -> str:
-    """The topic between two; names of topics have no #."""
+def topic_name(address: Topic, sender: str, receiver: str) -> str:
+    """Return the name of the topic from `sender` to `receiver`, without #, which topic names cannot contain."""
     return f"{address.name}.{sender.replace('#', '-')}.{receiver.replace('#', '-')}"

@@ -1,9 +1,11 @@
-"""How are the sites of a plan started, watched and stopped on one machine? As processes, each in a session of its own.
+"""Start, watch and stop the sites of a plan on one machine.
 
-run/plan.json        which plan this folder belongs to
-run/processes/NAME   the process of a replica, and when it began: numbers are given again
-run/logs/NAME.log    what it said
-run/sites/NAME       what it remembers, and how it is doing (status.json)
+Each replica of a site is a process with a Spark session. The folder of the plan, for example `run`, has these files:
+
+run/plan.json        a digest of the plan that the folder belongs to
+run/processes/NAME   the process number and start time of a replica; the number alone may have been reused
+run/logs/NAME.log    the output of the replica
+run/sites/NAME       the state of the replica, and its status (status.json)
 """
 
 from __future__ import annotations
@@ -25,58 +27,65 @@ from typing import Any
 from tocsin.errors import TocsinError
 from tocsin.language import print_rule
 from tocsin.overlay.replicas.replica import group_of
-from tocsin.sites.channels import Folders, written
-from tocsin.sites.site_plan import Plan
-from tocsin.sites.spark_driver import status
+from tocsin.sites.channels import FolderChannels, write_file
+from tocsin.sites.site_plan import SitePlan
+from tocsin.sites.spark_driver import read_status
 
 STOP_S = 30.0
-QUIET_S = 15.0
-"""A replica that has said nothing for so long is thought to be stuck, or its machine to be slow."""
-ANEW_MAX = 3
-ANEW_S = 300.0
-"""How often an application that ends by itself is started anew within a while."""
+SILENT_AFTER_S = 15.0
+"""The time without a new status after which a replica counts as silent: it is stuck, or its machine is slow."""
+RESTARTS_MAX = 3
+RESTART_WINDOW_S = 300.0
+"""The time in which a replica that exits is restarted at most RESTARTS_MAX times."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A replica as one sees it from outside. `told`: what it last said of itself; `ended`: how its process ended."""
+class ReplicaStatus:
+    """The status of a replica.
+
+    `alive` is whether the process of the replica runs. `status` is what the replica itself last wrote. `ended` says
+    how its process ended.
+    """
 
     name: str
     alive: bool
-    told: dict[str, Any]
+    status: dict[str, Any]
     ended: str = ""
 
     @property
     def state(self) -> str:
         if not self.alive:
             return "down"
-        if not self.told:
+        if not self.status:
             return "starting"
-        if time.time() - self.told["now_us"] / 1e6 > QUIET_S:
+        if time.time() - self.status["now_us"] / 1e6 > SILENT_AFTER_S:
             return "silent"
-        if self.told["lost"]:
+        if self.status["lost"]:
             return "lost"
-        if not self.told["ready"]:
+        if not self.status["ready"]:
             return "rejoining"
-        rounds = self.told["rounds"]
-        return "running" if rounds is None or self.told["round"] < rounds else "finished"
+        rounds = self.status["rounds"]
+        return "running" if rounds is None or self.status["round"] < rounds else "finished"
 
 
 class Fleet:
-    """The replicas of a plan on this machine. `command`: what runs one, without its name."""
+    """The replicas of a plan on this machine. `command` followed by the name of a replica runs that replica."""
 
-    def __init__(self, plan: Plan, command: Sequence[str]) -> None:
+    def __init__(self, plan: SitePlan, command: Sequence[str]) -> None:
         self.plan, self.command = plan, tuple(command)
         self.folder = plan.hosting.folder
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        """By replica those that were started here, which have to be waited for when they end."""
-        self._anew_s: dict[str, list[float]] = {}
-        """By replica when it was started anew."""
+        """The process of each replica that this object has started, and must therefore wait for."""
+        self._restarts_s: dict[str, list[float]] = {}
+        """The times of the recent restarts of each replica."""
 
     # ---- the folder
 
     def claim(self, *, fresh: bool = False) -> None:
-        """Sees to it that the folder belongs to this plan."""
+        """Claim the folder for this plan, and raise `TocsinError` if the folder belongs to another plan.
+
+        If `fresh` is true, delete the folder first. Its sites must have stopped.
+        """
         if fresh and self.processes():
             raise TocsinError(f"sites run in {self.folder}: stop them first (tocsin site down)")
         if fresh:
@@ -85,15 +94,15 @@ class Fleet:
         path, mine = self.folder / "plan.json", {"plan": fingerprint(self.plan), "strategy": self.plan.strategy.name}
         if not path.exists():
             path.write_text(json.dumps(mine), encoding="utf-8")
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if known != mine:
-            what = "strategy" if known["plan"] == mine["plan"] else "plan"
-            raise TocsinError(f"{self.folder} belongs to another {what}: use --fresh to begin anew, or another folder")
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored != mine:
+            what = "strategy" if stored["plan"] == mine["plan"] else "plan"
+            raise TocsinError(f"{self.folder} belongs to another {what}: use --fresh to start over, or another folder")
 
     # ---- processes
 
     def start(self, names: Iterable[str] | None = None) -> None:
-        """Starts the replicas that do not run."""
+        """Start those of the replicas `names` that do not run; `names` defaults to all replicas."""
         running = self.processes()
         for name in [name for name in names or self.plan.names if name not in running]:
             for part in ("logs", "processes"):
@@ -104,92 +113,100 @@ class Fleet:
                     [*self.command, name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
             self._children[name] = process
-            written(self.folder / "processes" / name, f"{process.pid} {_born(process.pid)}".encode())
+            write_file(self.folder / "processes" / name, f"{process.pid} {_process_start(process.pid)}".encode())
 
     def processes(self) -> dict[str, int]:
-        """By replica the process that runs it."""
+        """Return the process number of each running replica."""
         self._poll()
-        return {name: pid for name, (pid, born) in self._written().items() if _born(pid) == born}
+        return {name: pid for name, (pid, start) in self._recorded().items() if _process_start(pid) == start}
 
     def _poll(self) -> None:
         for child in self._children.values():
             child.poll()
 
-    def _written(self) -> dict[str, tuple[int, str]]:
-        """By replica its process, and when that began."""
+    def _recorded(self) -> dict[str, tuple[int, str]]:
+        """Read the process number and the start time of each replica from the folder."""
         found = {}
         for path in sorted((self.folder / "processes").glob("[!.]*")):
-            with contextlib.suppress(FileNotFoundError):  # stopped by another just now
-                pid, born = path.read_text(encoding="utf-8").split()
-                found[path.name] = (int(pid), born)
+            with contextlib.suppress(FileNotFoundError):  # another process has just stopped it
+                pid, start = path.read_text(encoding="utf-8").split()
+                found[path.name] = (int(pid), start)
         return found
 
-    def tend(self) -> None:
-        """Starts those anew that have ended by themselves; one that ends again and again is an error."""
-        meant = self._written()
-        for one in self.seen():
-            if one.alive or one.name not in meant:
+    def restart_failed(self) -> None:
+        """Restart the replicas that have exited. Raise `TocsinError` if a replica exits too often."""
+        recorded = self._recorded()
+        for one in self.statuses():
+            if one.alive or one.name not in recorded:
                 continue
-            how = f"{one.name} has ended{f' ({one.ended})' if one.ended else ''}"
+            message = f"{one.name} has ended{f' ({one.ended})' if one.ended else ''}"
             now_s = time.monotonic()
-            recent = [then_s for then_s in self._anew_s.get(one.name, []) if now_s - then_s < ANEW_S]
-            if len(recent) == ANEW_MAX:
-                raise TocsinError(f"{how}, for the {ANEW_MAX + 1}th time in a while:\n{self.log(one.name, 30)}")
-            self._anew_s[one.name] = [*recent, now_s]
+            recent = [then_s for then_s in self._restarts_s.get(one.name, []) if now_s - then_s < RESTART_WINDOW_S]
+            if len(recent) == RESTARTS_MAX:
+                raise TocsinError(f"{message}, for the {RESTARTS_MAX + 1}th time in a while:\n{self.log(one.name, 30)}")
+            self._restarts_s[one.name] = [*recent, now_s]
             with (self.folder / "logs" / f"{one.name}.log").open("a", encoding="utf-8") as log:
-                log.write(f"{how}; it is started anew\n")
+                log.write(f"{message}; restarting\n")
             self.start([one.name])
 
-    def anew(self) -> dict[str, int]:
-        """How often replicas were started anew of late, where they were."""
-        return {name: len(times_s) for name, times_s in self._anew_s.items()}
+    def restarts(self) -> dict[str, int]:
+        """Return the number of recent restarts of each replica."""
+        return {name: len(times_s) for name, times_s in self._restarts_s.items()}
 
     def stop(self, names: Iterable[str] | None = None) -> list[str]:
-        """Asks replicas to end, and ends those that do not; answers who ran."""
+        """Ask replicas to exit, kill the replicas that do not, and return the names of all that ran.
+
+        `names` defaults to all replicas.
+        """
         return self._end(names, signal.SIGTERM)
 
     def kill(self, name: str) -> bool:
-        """Ends a replica with SIGKILL, its JVM too, as if its machine had failed; false if it did not run."""
+        """Kill a replica and its JVM with SIGKILL, as if the machine had failed, and return whether the replica ran."""
         return bool(self._end([name], None))
 
-    def _end(self, names: Iterable[str] | None, asked: signal.Signals | None) -> list[str]:
+    def _end(self, names: Iterable[str] | None, requested: signal.Signals | None) -> list[str]:
         running = {name: pid for name, pid in self.processes().items() if names is None or name in names}
-        known = {pid: _born(pid) for pid in running.values()}
+        starts = {pid: _process_start(pid) for pid in running.values()}
         for name, pid in running.items():
-            # First of all, so that whoever tends them sees that it is meant.
+            # The file is removed before the process exits, so that `restart_failed` knows that the exit is intended.
             (self.folder / "processes" / name).unlink(missing_ok=True)
-            if asked is not None:
+            if requested is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, asked)
-        if asked is not None:
-            self._wait(known)
+                    os.kill(pid, requested)
+        if requested is not None:
+            self._wait(starts)
         for pid in running.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        self._wait(known)
+        self._wait(starts)
         for name in running.keys() & self._children.keys():
             self._children.pop(name).wait(STOP_S)
         return sorted(running)
 
-    def _wait(self, known: Mapping[int, str | None]) -> None:
-        """Until processes have ended, though not for ever."""
+    def _wait(self, starts: Mapping[int, str | None]) -> None:
+        """Wait until all processes in `starts` have exited, but at most STOP_S seconds."""
         until_s = time.monotonic() + STOP_S
-        while time.monotonic() < until_s and any(_born(pid) == born for pid, born in known.items()):
+        while time.monotonic() < until_s and any(_process_start(pid) == start for pid, start in starts.items()):
             self._poll()
             time.sleep(0.02)
 
-    # ---- looking
+    # ---- status
 
-    def seen(self) -> list[Seen]:
-        """All replicas as they are now."""
+    def statuses(self) -> list[ReplicaStatus]:
+        """Return the status of each replica of the plan, running or not."""
         running = self.processes()
         return [
-            Seen(name, name in running, status(self.folder, name) or {}, "" if name in running else self._ended(name))
+            ReplicaStatus(
+                name,
+                name in running,
+                read_status(self.folder, name) or {},
+                "" if name in running else self._ended(name),
+            )
             for name in self.plan.names
         ]
 
     def _ended(self, name: str) -> str:
-        """How the process of a replica ended, if that is known here."""
+        """Return how the process of a replica ended, or '' if this object did not start the process."""
         child = self._children.get(name)
         if child is None or child.returncode is None:
             return ""
@@ -198,17 +215,17 @@ class Fleet:
         return f"exit status {child.returncode}"
 
     def finished(self) -> bool:
-        """Whether every site has got through all that its sources have."""
-        done = {group_of(one.name) for one in self.seen() if one.state == "finished"}
+        """Return whether every site has a running replica that has processed all rounds."""
+        done = {group_of(one.name) for one in self.statuses() if one.state == "finished"}
         return done == set(self.plan.sites.processors)
 
     def waiting(self) -> dict[str, dict[str, int]]:
-        """By receiver and sender, parcels in channels that are folders."""
-        folders = Folders(self.folder / "channels")
+        """Return the number of waiting batches by receiver and sender. Only channels that are folders are counted."""
+        folders = FolderChannels(self.folder / "channels")
         return {name: folders.waiting(name) for name in self.plan.names}
 
     def log(self, name: str, lines: int = 5) -> str:
-        """The end of what a replica said."""
+        """Return the last `lines` lines of a replica's output."""
         path = self.folder / "logs" / f"{name}.log"
         if not path.exists():
             return ""
@@ -216,20 +233,20 @@ class Fleet:
 
 
 def command(plan: Path, strategy: str, engine: str) -> list[str]:
-    """What runs a replica of a plan: its name comes behind."""
+    """Return the command that runs a replica of a plan. The caller adds the name of the replica at the end."""
     begin = "from tocsin.cli import main; main()"
     return [
         sys.executable, "-c", begin, "site", "run", str(plan), "--strategy", strategy, "--engine", engine, "--site",
     ]  # fmt: skip
 
 
-def fingerprint(plan: Plan) -> str:
-    """The same for plans that can go on from each other's steps."""
-    states = [(turn.at_us, turn.sites) for turn in plan.turns]
+def fingerprint(plan: SitePlan) -> str:
+    """Return a digest of a plan. Plans with equal digests can continue from each other's stored state."""
+    states = [(turn.at_us, turn.sites) for turn in plan.changes]
     described = [
         (at_us, sorted(sites.delays_us.items()), sorted((name, sorted(types)) for name, types in sites.sources.items()),
          sorted((sink, str(wanted)) for sink, wanted in sites.sinks.items()))
-        for at_us, sites in [(0, plan.begins), *states]
+        for at_us, sites in [(0, plan.initial_sites), *states]
     ]  # fmt: skip
     rules = [print_rule(rule) for rule in plan.rules]
     settings = plan.hosting.settings
@@ -241,14 +258,15 @@ def fingerprint(plan: Plan) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _born(pid: int) -> str | None:
-    """When a process began, in ticks since the machine did; None if it has ended.
+def _process_start(pid: int) -> str | None:
+    """Return when a process started, in clock ticks since boot, or None if the process has ended.
 
-    That is the same from fork to end. What it was called with is not: while a program is being loaded there is none.
+    The start time identifies a process because it does not change from fork to exit. The command line does change: it
+    is empty while a program is loaded.
     """
     try:
-        said = Path("/proc", str(pid), "stat").read_text(encoding="utf-8")
+        stat = Path("/proc", str(pid), "stat").read_text(encoding="utf-8")
     except OSError:
         return None
-    state, *numbers = said.rpartition(")")[2].split()
+    state, *numbers = stat.rpartition(")")[2].split()
     return None if state in ("Z", "X") else numbers[18]

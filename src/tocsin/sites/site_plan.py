@@ -1,15 +1,17 @@
-"""What do sites need to know? Who is where, what is deployed, and how it is hosted: `hosting` in a scenario.
+"""Describe the sites to run, their replicas, and what is deployed at them.
+
+To *host* sites means to run each replica as an application of its own. The section `hosting` of a scenario says how:
 
 hosting:
-  folder: run                  # what sites remember, channels, sinks; beside the plan
+  folder: run                  # state, channels and sinks of the sites, relative to the plan
   channels: folder             # or kafka://host:port/prefix
-  replicas: 2                  # of each site, or {town: 2}: f + 1
-  epoch: 5                     # seconds of event time that sources hand over at once
-  speed: 10                    # how fast event time passes; 0: as fast as sites are
-  rounds: 1                    # between two batches of the sources
-  beat: 0.5                    # seconds between heartbeats; a leader that is silent for `suspect` is thought dead
-  suspect: 5
-  live:                        # sources that others write to, instead of events by chance: then of every site with some
+  replicas: 2                  # of each site (f + 1, to tolerate f failures), or {town: 2}
+  epoch: 5                     # seconds of event time in a batch of the sources
+  speed: 10                    # how fast event time passes; 0 means as fast as the sites can process events
+  rounds: 1                    # rounds that replicas run for each batch of the sources
+  beat: 0.5                    # seconds between heartbeats of a leader
+  suspect: 5                   # seconds without a heartbeat after which a leader is suspected
+  live:                        # origins of live sources, for all sites with sources; without it, events are generated
     hill: arriving/hill        # a folder into which files of events are put, or kafka://host:port/topic
     lake: {from: "kafka://host:port/lake", late: 5, idle: 30}
 """
@@ -30,10 +32,10 @@ from tocsin.events.times import AHEAD_US
 from tocsin.events.types import EventType
 from tocsin.language.syntax.ast import Pattern, Rule
 from tocsin.overlay.replicas.queues import Settings
-from tocsin.overlay.replicas.replica import Place, named
+from tocsin.overlay.replicas.replica import GroupTopology, replica_names
 from tocsin.overlay.replicas.state_machine import SINK
-from tocsin.overlay.strategies import Link, Sites, Strategy, place
-from tocsin.overlay.tree_changes import CHANGES_KEPT, Change
+from tocsin.overlay.strategies import Link, Sites, Strategy, processor_of
+from tocsin.overlay.tree_changes import CHANGES_MAX, TopologyChange
 from tocsin.spark import kafka
 
 SECOND_US = 1_000_000
@@ -42,15 +44,18 @@ KEYS = ("folder", "channels", "replicas", "epoch", "speed", "rounds", "beat", "s
 LIVE_KEYS = ("from", "late", "idle", "ahead", "id")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 SILENT_BEATS = 3
-"""A leader that has said nothing for fewer heartbeats than this may only be slow."""
+"""The number of heartbeats that a leader must miss before it may be suspected. Until then it may only be slow."""
 
 
 @dataclass(frozen=True)
-class Live:
-    """A source that others write to: a folder into which files are put, or a topic. `late_us`: how much older than the
-    latest an event may be; `idle_us`: after how long in silence its time goes on with the clock, if ever; `ahead_us`:
-    how far ahead of the clock an event may be; `id`: the column that holds ids of events, unique among all sites, if
-    there is one."""
+class LiveSource:
+    """A source that programs outside Tocsin write to.
+
+    `origin` is the folder into which files are put, or the topic. An event may be older than the latest event by
+    `late_us`, and ahead of the clock by `ahead_us`. After `idle_us` without events, the time of the source follows the
+    clock; if `idle_us` is None, it never does. `id` is the column with the ids of events, if there is one. These ids
+    must be unique among all sites.
+    """
 
     origin: Path | kafka.Topic
     late_us: int = 0
@@ -61,44 +66,50 @@ class Live:
 
 @dataclass(frozen=True)
 class Hosting:
-    """How sites are hosted."""
+    """The options of the section `hosting`, which say how the sites run."""
 
     folder: Path
     topics: kafka.Topic | None = None
-    """The brokers and the prefix of the topics, where channels are not folders."""
+    """The brokers and the prefix of the topics, if channels are not folders."""
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """Of each site; one if it is not named. Of every other site: ''."""
+    """The number of replicas of each site. The key '' has the number for all other sites."""
     epoch_s: float = 5.0
     speed: float = 0.0
     settings: Settings = field(default_factory=lambda: settings(1, 0.5, 5.0))
-    live: Mapping[str, Live] = field(default_factory=dict)
-    """By site; empty if events are drawn by chance."""
+    live: Mapping[str, LiveSource] = field(default_factory=dict)
+    """The live source of each site. The mapping is empty if events are generated."""
 
     @property
     def kafka(self) -> bool:
-        """Whether a broker is needed."""
+        """Whether channels or live sources need a Kafka broker."""
         return self.topics is not None or any(isinstance(one.origin, kafka.Topic) for one in self.live.values())
 
     def count(self, site: str) -> int:
-        """How many replicas a site has."""
+        """Return the number of replicas of a site."""
         return self.replicas.get(site, self.replicas.get("", 1))
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What is different from an event time on (µs): how the sites are then, and what each processor is told."""
+class PlanChange:
+    """A change of the sites at the event time `at_us`.
+
+    `sites` are the sites after the change. `topology_changes` has the change that each processor receives.
+    """
 
     at_us: int
     sites: Sites
-    told: Mapping[str, Change]
+    topology_changes: Mapping[str, TopologyChange]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All that a site needs. `begins`: how the sites are at first; `events`: of all sources, in order of time, and
-    `where` they happen; over `seconds`."""
+class SitePlan:
+    """Everything that is needed to run the sites of a scenario.
 
-    begins: Sites
+    `initial_sites` are the sites before any change. `events` are the generated events of all sources, in order of time,
+    and cover `seconds`. `where` has the site of each event.
+    """
+
+    initial_sites: Sites
     strategy: Strategy
     types: Mapping[str, EventType]
     rules: Sequence[Rule]
@@ -106,46 +117,49 @@ class Plan:
     where: Sequence[str]
     seconds: float
     hosting: Hosting
-    turns: Sequence[Turn] = ()
+    changes: Sequence[PlanChange] = ()
 
     @cached_property
     def sites(self) -> Sites:
-        """All that there will ever be: each runs from the beginning, and does nothing until its time has come."""
-        return everything([self.begins, *(turn.sites for turn in self.turns)])
+        """All sites that exist at any time. A site that joins later also runs from the beginning, but does nothing."""
+        return all_sites([self.initial_sites, *(change.sites for change in self.changes)])
 
     @property
-    def reach(self) -> int:
-        """The most links of any shortest way, at any time."""
-        return max(sites.reach for sites in (self.begins, *(turn.sites for turn in self.turns)))
+    def diameter(self) -> int:
+        """The largest number of links on a shortest path between two sites, at any time."""
+        return max(sites.diameter for sites in (self.initial_sites, *(change.sites for change in self.changes)))
 
-    def comes(self, site: str) -> int:
-        """With which change a site comes; 0: it is there from the beginning."""
-        states = (self.begins, *(turn.sites for turn in self.turns))
+    def joins_with(self, site: str) -> int:
+        """Return the number of the change with which `site` joins, or 0 if it exists from the beginning."""
+        states = (self.initial_sites, *(change.sites for change in self.changes))
         return next(number for number, sites in enumerate(states) if site in sites.processors)
 
     def replicas(self, site: str) -> tuple[str, ...]:
-        return named(site, self.hosting.count(site))
+        return replica_names(site, self.hosting.count(site))
 
     @property
     def names(self) -> list[str]:
-        """All replicas of all sites."""
+        """The names of all replicas of all sites."""
         return [name for site in self.sites.processors for name in self.replicas(site)]
 
-    def place(self, site: str) -> Place:
-        """Where the replicas of a site stand. A sink is one folder, whoever writes into it."""
-        neighbours = {there: self.replicas(there) for there in self.sites.links(site)}
-        sinks = {SINK + sink: named(SINK + sink, 1) for sink in self.sites.sinks if place(sink) == site}
-        return Place(site, self.replicas(site), neighbours, sinks)
+    def topology(self, site: str) -> GroupTopology:
+        """Return the topology of the group of `site`.
+
+        A sink has a single receiver, because all replicas of the site write to the same folder.
+        """
+        neighbours = {neighbour: self.replicas(neighbour) for neighbour in self.sites.links(site)}
+        sinks = {SINK + sink: replica_names(SINK + sink, 1) for sink in self.sites.sinks if processor_of(sink) == site}
+        return GroupTopology(site, self.replicas(site), neighbours, sinks)
 
     def senders(self, name: str) -> tuple[str, ...]:
-        """Who may send to a replica: its peers and all replicas of its neighbours."""
-        at = self.place(name.partition("#")[0])
-        groups = (at.replicas, *(at.neighbours[there] for there in sorted(at.neighbours)))
+        """Return the replicas that may send to the replica `name`: its peers and all replicas of its neighbours."""
+        topology = self.topology(name.partition("#")[0])
+        groups = (topology.replicas, *(topology.neighbours[site] for site in sorted(topology.neighbours)))
         return tuple(one for replicas in groups for one in replicas if one != name)
 
 
-def everything(states: Sequence[Sites]) -> Sites:
-    """The links, sources and sinks that there are at any time."""
+def all_sites(states: Sequence[Sites]) -> Sites:
+    """Combine the links, sources and sinks of several states of the sites."""
     delays_us, sources, sinks = dict[Link, int](), dict[str, frozenset[str]](), dict[str, tuple[Pattern, ...]]()
     for sites in states:
         delays_us |= sites.delays_us
@@ -156,24 +170,26 @@ def everything(states: Sequence[Sites]) -> Sites:
     return Sites(delays_us, sources, sinks)
 
 
-def checked(turns: Sequence[Turn], begins: Sites, hosted: Hosting) -> None:
-    """Fails if changes cannot be hosted."""
-    if turns and hosted.live:
-        raise TocsinError("changes are at times of events that are drawn: live sources have no plan of what comes")
-    if len(turns) > CHANGES_KEPT:
-        raise TocsinError(f"there are {len(turns)} changes: sites that run for real take {CHANGES_KEPT} at most")
-    left: set[str] = set()
-    before = begins
-    for turn in turns:
-        left |= set(before.processors) - set(turn.sites.processors)
-        if back := sorted(left & set(turn.sites.processors)):
-            raise TocsinError(f"{back[0]} leaves and comes back: a site that has left for good cannot")
-        before = turn.sites
+def check_changes(changes: Sequence[PlanChange], initial_sites: Sites, hosting: Hosting) -> None:
+    """Raise `TocsinError` if hosted sites cannot make `changes`."""
+    if changes and hosting.live:
+        raise TocsinError("changes are at times of generated events: live sources have no known times")
+    if len(changes) > CHANGES_MAX:
+        raise TocsinError(f"there are {len(changes)} changes: hosted sites support at most {CHANGES_MAX}")
+    departed: set[str] = set()
+    before = initial_sites
+    for change in changes:
+        departed |= set(before.processors) - set(change.sites.processors)
+        if returning := sorted(departed & set(change.sites.processors)):
+            raise TocsinError(f"{returning[0]} leaves and comes back: a site that has left cannot return")
+        before = change.sites
 
 
 def settings(rounds: int, beat_s: float, suspect_s: float) -> Settings:
-    """Times and limits for sites that are processes. Channels lose nothing, so what is not acknowledged is sent again
-    only after long."""
+    """Return the settings of replicas that are processes.
+
+    Channels rarely lose messages, so messages are sent again only after a long time.
+    """
     second_us = SECOND_US
     return Settings(
         rounds=rounds,
@@ -188,7 +204,7 @@ def settings(rounds: int, beat_s: float, suspect_s: float) -> Settings:
 
 
 def hosting(data: object, folder: Path, sites: Sites) -> Hosting:
-    """The section `hosting` of a plan in a folder."""
+    """Parse the section `hosting` of a scenario. Paths in it are relative to `folder`."""
     if not isinstance(data, Mapping):
         raise TocsinError("hosting is a mapping of names to values")
     for name in data:
@@ -202,7 +218,7 @@ def hosting(data: object, folder: Path, sites: Sites) -> Hosting:
         raise TocsinError(f"folder is the name of a folder, not {where!r}")
     beat_s, suspect_s = _number(data, "beat", 0.5, 0.01), _number(data, "suspect", 5.0, 0.03)
     if suspect_s < SILENT_BEATS * beat_s:
-        raise TocsinError(f"suspect is at least {SILENT_BEATS} times beat, or leaders are suspected while they live")
+        raise TocsinError(f"suspect is at least {SILENT_BEATS} times beat, or live leaders would be suspected")
     return Hosting(
         (folder / where).resolve(),
         _topics(data.get("channels", FOLDER)),
@@ -214,14 +230,14 @@ def hosting(data: object, folder: Path, sites: Sites) -> Hosting:
     )
 
 
-def _live(data: object, folder: Path, sites: Sites) -> dict[str, Live]:
+def _live(data: object, folder: Path, sites: Sites) -> dict[str, LiveSource]:
     if not isinstance(data, Mapping):
-        raise TocsinError("live names for each site with sources where they come from: a folder, or a Kafka topic")
+        raise TocsinError("live maps each site with sources to their origin: a folder, or a Kafka topic")
     found = {}
-    for site, given in data.items():
+    for site, value in data.items():
         if site not in sites.sources:
             raise TocsinError(f"live: there are no sources at {site}. {nearest(str(site), sites.sources)}")
-        options = given if isinstance(given, Mapping) else {"from": given}
+        options = value if isinstance(value, Mapping) else {"from": value}
         for name in options:
             if name not in LIVE_KEYS:
                 raise TocsinError(f"live: {site} has no '{name}'. {nearest(str(name), LIVE_KEYS)}")
@@ -229,15 +245,15 @@ def _live(data: object, folder: Path, sites: Sites) -> dict[str, Live]:
         if not isinstance(origin, str):
             raise TocsinError(f"live: {site} comes from a folder or from kafka://host:port/topic, not from {origin!r}")
         idle_us = round(_number(options, "idle", 0.0, 0.1) * SECOND_US) if "idle" in options else None
-        found[str(site)] = Live(
+        found[str(site)] = LiveSource(
             kafka.topic(origin) if "://" in origin else (folder / origin).resolve(),
             round(_number(options, "late", 0.0) * SECOND_US),
             idle_us,
             round(_number(options, "ahead", AHEAD_US / SECOND_US) * SECOND_US),
             None if options.get("id") is None else str(options["id"]),
         )
-    if found and (left := sorted(sites.sources.keys() - found.keys())):
-        raise TocsinError(f"live: where do the sources at {left[0]} come from? All are live, or none")
+    if found and (departed := sorted(sites.sources.keys() - found.keys())):
+        raise TocsinError(f"live: the sources at {departed[0]} have no origin; either all are live, or none")
     return found
 
 

@@ -1,24 +1,25 @@
-"""What do live sources hand over, and when? Whoever of a site's replicas is first cuts batch k and writes it down.
+"""Split the sources of a site into numbered batches for its rounds. All replicas of the site get the same batches.
 
-    feeds/SITE/K            how far the source was read, the events of batch k, and those that are too young for it
+The first batches have the commands that deploy rules, with pauses (`overlay.replicas.state_machine`). The events of
+planned sources follow in epochs, which are stretches of event time with one batch each. Some empty epochs come last, so
+that the last events reach the sinks. An epoch ends where the plan changes, and the next epoch begins with the change
+that the processor receives. All sites take batch k in the same round, so at a change no site has published later
+events. A site that has not joined yet, or has left, publishes nothing.
+
+Batches of live sources are files:
+
+    feeds/SITE/K            the position of the source after batch k, the events of the batch, and later events
     feeds/SITE/taken/NAME   the last batch that a replica has committed
-    letters/SITE/K.jsonl    what was no event, or came too late
+    letters/SITE/K.jsonl    dead letters: rows that are not events, or that are too late or too far ahead
 
-What has arrived depends on when one looks, so batch k is the file that was there first, and each replica reads it. It
-follows from that of k - 1 and from one look at the source. Event time has got to the latest event, less what events
-may be `late`; those before are published, the others wait. An event before what was published already is too late, and
-a dead letter; so is one that is further `ahead` of the clock than it may be. A source that has been silent for longer
-than `idle` is taken to go on with the clock.
+Which events have arrived depends on the moment of reading. So the replica that is first creates the file of batch k
+from batch k - 1 and one read of the source, and every replica reads this file. The event time of the source is the time
+of its latest event minus `late`. Earlier events are published, and later events wait. An event becomes a dead letter if
+its time has been published already, or if it is ahead of the clock by more than `ahead`. If a source has no events for
+longer than `idle`, its event time follows the clock.
 
-Batches that all replicas have are removed, and so are those too far behind: a replica that lacks one takes a peer's
-state.
-
-What do a site's sources hand over, and when? Batch k is the same for every replica that asks.
-
-First come the commands that deploy rules, with pauses (`overlay.replicas.staging`), then events by epochs of event
-time, and then some empty epochs, so that what is known of the last events gets through to the sinks. An epoch ends
-where something changes, and the next begins with what the processor is told of it: all sites take batch k in the same
-round, so nobody's sources have gone past that time. A site that has not come yet, or has left, hands over nothing.
+Batches that all replicas have committed are deleted, and so are very old batches. A replica that needs a deleted batch
+takes the state of a peer.
 """
 
 from __future__ import annotations
@@ -35,41 +36,41 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.errors import TocsinError
-from tocsin.events.dead_letters import letters
+from tocsin.events.dead_letters import dead_letter_table
 from tocsin.events.files import records
-from tocsin.events.times import Clock
+from tocsin.events.times import HostClock
 from tocsin.overlay.codec import decode, encode
-from tocsin.overlay.replicas.messages import Command, Part, Publication
+from tocsin.overlay.replicas.messages import Command, Content, Publication
 from tocsin.overlay.replicas.replica import group_of
-from tocsin.overlay.replicas.state_machine import deploying
+from tocsin.overlay.replicas.state_machine import deployment_batches
 from tocsin.overlay.tree_parts import BEGINNING
 from tocsin.sites.arrivals import Arrivals
-from tocsin.sites.channels import written
-from tocsin.sites.site_plan import SECOND_US, Plan
+from tocsin.sites.channels import write_file
+from tocsin.sites.site_plan import SECOND_US, SitePlan
 
 
-class Feeding:
-    """The batches of one site."""
+class PlannedBatches:
+    """The batches of a site whose events are in the plan."""
 
     lost = -1
-    """Batches up to here cannot be had any more."""
-    refused = 0
-    """What of the sources was no event."""
+    """The number of the last batch that is no longer available. Planned batches are always available."""
+    rejected = 0
+    """The number of dead letters of the source."""
 
-    def __init__(self, plan: Plan, site: str) -> None:
+    def __init__(self, plan: SitePlan, site: str) -> None:
         self.plan, self.site = plan, site
         rounds = plan.hosting.settings.rounds
-        self._commands = deploying(plan.begins, plan.strategy, rounds)
+        self._commands = deployment_batches(plan.initial_sites, plan.strategy, rounds)
         self.first = len(self._commands)
-        """The first batch of events."""
+        """The number of the first batch with events."""
         self._epoch_us = round(plan.hosting.epoch_s * SECOND_US)
         count = math.ceil(plan.seconds / plan.hosting.epoch_s)
-        changes = [turn.at_us for turn in plan.turns]
+        changes = [change.at_us for change in plan.changes]
         self._ends_us = sorted({*changes, *((number + 1) * self._epoch_us for number in range(count))})
         self.last = self.first + len(self._ends_us) - 1
-        # An answer may have to be asked for along the longest way, more than once; trees that are new are built first.
-        self.count = self.last + 1 + -(-((8 + 16 * bool(changes)) * plan.reach + 12) // rounds)
-        """How many batches there are."""
+        # A request may cross the longest path more than once. After a change, new trees must be built before that.
+        self.count = self.last + 1 + -(-((8 + 16 * bool(changes)) * plan.diameter + 12) // rounds)
+        """The number of batches, with those of commands and empty epochs."""
 
     @cached_property
     def _events(self) -> pa.Table:
@@ -77,57 +78,66 @@ class Feeding:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are in all."""
+        """The number of rounds after which all batches have been processed."""
         return self.count * self.plan.hosting.settings.rounds
 
-    def parts(self, number: int) -> tuple[Part, ...]:
-        """A batch."""
+    def contents(self, number: int) -> tuple[Content, ...]:
+        """Return the contents of batch `number`."""
         if number < self.first:
             return self._commands[number].get(self.site, ())
-        upto = self._end_us(number)
-        since = self._end_us(number - 1)
-        told = [turn.told.get(self.site) for turn in self.plan.turns if turn.at_us == since]
-        changes = tuple(Command("change", (change,)) for change in told if change is not None)
-        if not self._there(since):
+        end_us = self._end_us(number)
+        start_us = self._end_us(number - 1)
+        topology_changes = [
+            change.topology_changes.get(self.site) for change in self.plan.changes if change.at_us == start_us
+        ]
+        changes = tuple(Command("change", (change,)) for change in topology_changes if change is not None)
+        if not self._exists(start_us):
             return changes
         ts = self._events["ts"].to_numpy()
-        first, last = np.searchsorted(ts, [since, upto])
-        return (*changes, Publication(self._events.slice(first, last - first), upto))
+        first, last = np.searchsorted(ts, [start_us, end_us])
+        return (*changes, Publication(self._events.slice(first, last - first), end_us))
 
     def _end_us(self, number: int) -> int:
-        """Where an epoch ends."""
-        past = number - self.last
-        if past > 0:
-            return self._ends_us[-1] + past * self._epoch_us
+        """Return the end of the epoch of batch `number`, or 0 for batches of commands."""
+        after_last = number - self.last
+        if after_last > 0:
+            return self._ends_us[-1] + after_last * self._epoch_us
         return self._ends_us[number - self.first] if number >= self.first else 0
 
-    def _there(self, at_us: int) -> bool:
-        """Whether the site is there from a time on."""
-        states = [self.plan.begins, *(turn.sites for turn in self.plan.turns if turn.at_us <= at_us)]
+    def _exists(self, at_us: int) -> bool:
+        """Return whether the site exists after all changes up to `at_us`."""
+        states = [self.plan.initial_sites, *(change.sites for change in self.plan.changes if change.at_us <= at_us)]
         return self.site in states[-1].processors
 
-    def taken(self, number: int) -> None:
-        """A replica has committed batches up to here; it may ask again all the same."""
+    def committed(self, number: int) -> None:
+        """Ignore that a replica has committed the batches up to `number`. Planned batches are never deleted."""
 
-    def due(self, number: int, began_us: int, now_us: int) -> bool:
-        """Whether a batch can be handed over, if the first events were at `began_us`."""
+    def due(self, number: int, started_us: int, now_us: int) -> bool:
+        """Return whether batch `number` is available at `now_us`.
+
+        The first events were published at `started_us`.
+        """
         if number >= self.count:
             return False
         if number < self.first or number > self.last or not self.plan.hosting.speed:
             return True
-        return now_us - began_us >= self._end_us(number) / self.plan.hosting.speed
+        return now_us - started_us >= self._end_us(number) / self.plan.hosting.speed
 
 
-KEPT_MAX = 1_000
-"""Batches that are kept for a replica that stays behind."""
+BATCHES_RETAINED_MAX = 1_000
+"""The number of batches that are kept for a slow replica."""
 NO_SOURCE_US = 2**60
-"""How far a site is that publishes nothing: no other waits for it."""
+"""The event time of a site without sources. It is so late that no other site waits for the site."""
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A batch of a live source: how far that was read, the events before `upto_us`, and the `rest`; what was no event;
-    by the clock when this was, and when something last came."""
+class SourceBatch:
+    """A batch of a live source.
+
+    `position` is the position of the source after the batch. `events` are the events before the event time `upto_us`,
+    and `rest` the later events that wait. `letters` are dead letters. By the clock, the batch was created at `cut_us`,
+    and the last event arrived at `heard_us`.
+    """
 
     position: Any
     upto_us: int
@@ -138,129 +148,140 @@ class Cut:
     letters: pa.Table
 
 
-class LiveFeeding:
-    """The batches of a site, as replica `name` of it needs them. `arrivals`: what its source brings, if it has one."""
+class LiveBatches:
+    """The batches of a site with a live source, for its replica `name`.
+
+    `arrivals` reads the source, and is None if the site has no source.
+    """
 
     rounds = None
-    """There is no last one."""
+    """The number of rounds is unknown, because live sources have no end."""
 
-    def __init__(self, plan: Plan, name: str, arrivals: Arrivals | None) -> None:
+    def __init__(self, plan: SitePlan, name: str, arrivals: Arrivals | None) -> None:
         self.plan, self.name, self.arrivals = plan, name, arrivals
         self.site = group_of(name)
-        self._commands = deploying(plan.begins, plan.strategy, plan.hosting.settings.rounds)
+        self._commands = deployment_batches(plan.initial_sites, plan.strategy, plan.hosting.settings.rounds)
         self.first = len(self._commands)
-        """The first batch of events."""
+        """The number of the first batch with events."""
         self.folder = plan.hosting.folder / "feeds" / self.site
         self._epoch_us = round(plan.hosting.epoch_s * SECOND_US)
-        self._read: dict[int, Cut] = {}
-        """The last that was read."""
-        self._taken = -1
-        self.refused = 0
-        """Dead letters."""
+        self._read: dict[int, SourceBatch] = {}
+        """The batches that `contents` and `due` read last, by number."""
+        self._committed = -1
+        self.rejected = 0
+        """The number of dead letters of the source."""
 
-    def parts(self, number: int) -> tuple[Part, ...]:
-        """A batch that is due."""
+    def contents(self, number: int) -> tuple[Content, ...]:
+        """Return the contents of batch `number`, which must be available."""
         if number < self.first:
             return self._commands[number].get(self.site, ())
         if self.arrivals is None:
             return (Publication(self.plan.events.slice(0, 0), NO_SOURCE_US),) if number == self.first else ()
-        cut, before = self._cut(number), self._read.get(number - 1)
-        assert cut is not None
-        self._read = {number: cut}
-        self._bury(number, cut.letters)
-        if before is not None and not cut.events.num_rows and cut.upto_us == before.upto_us:
+        batch, before = self._read_batch(number), self._read.get(number - 1)
+        assert batch is not None
+        self._read = {number: batch}
+        self._write_rejected(number, batch.letters)
+        if before is not None and not batch.events.num_rows and batch.upto_us == before.upto_us:
             return ()
-        return (Publication(cut.events, cut.upto_us),)
+        return (Publication(batch.events, batch.upto_us),)
 
-    def due(self, number: int, began_us: int, now_us: int) -> bool:
-        """Whether a batch can be handed over; it is cut if it is time and nobody has."""
+    def due(self, number: int, started_us: int, now_us: int) -> bool:
+        """Return whether batch `number` is available at `now_us`.
+
+        Create the batch if an epoch has passed since the last batch and no other replica has created it.
+        """
         if number < self.first or self.arrivals is None or self._path(number).exists():
             return True
         if number <= self.lost:
             return False
-        before = self._cut(number - 1)
+        before = self._read_batch(number - 1)
         if before is not None and now_us - before.cut_us < self._epoch_us:
             return False
-        cut = self._look(self.arrivals, before, now_us)
+        batch = self._look(self.arrivals, before, now_us)
         self.folder.mkdir(parents=True, exist_ok=True)
-        written(self._path(number), encode({one.name: getattr(cut, one.name) for one in fields(Cut)}), once=True)
+        write_file(
+            self._path(number), encode({one.name: getattr(batch, one.name) for one in fields(SourceBatch)}), once=True
+        )
         return True
 
     @property
     def lost(self) -> int:
-        """Batches up to here were removed."""
+        """The number of the last batch that was deleted."""
         numbers = self._numbers()
         return numbers[0] - 1 if numbers else self.first - 1
 
-    def taken(self, number: int) -> None:
-        """This replica has committed batches up to here. What no other needs is removed, but the last, on which the
-        next depends."""
-        if self.arrivals is None or number < self.first or number == self._taken:
+    def committed(self, number: int) -> None:
+        """Record that this replica has committed the batches up to `number`.
+
+        Delete the batches that no replica needs any more. The last committed batch is kept, because the next batch
+        depends on it.
+        """
+        if self.arrivals is None or number < self.first or number == self._committed:
             return
-        self._taken = number
-        marks = self.folder / "taken"
-        marks.mkdir(parents=True, exist_ok=True)
-        written(marks / self.name, str(number).encode())
-        reached = [_number(marks / name) for name in self.plan.replicas(self.site)]
-        floor = max(min(reached), max(reached) - KEPT_MAX)
+        self._committed = number
+        positions = self.folder / "taken"
+        positions.mkdir(parents=True, exist_ok=True)
+        write_file(positions / self.name, str(number).encode())
+        committed_by = [_number(positions / name) for name in self.plan.replicas(self.site)]
+        floor = max(min(committed_by), max(committed_by) - BATCHES_RETAINED_MAX)
         for old in [old for old in self._numbers() if old < floor]:
             self._path(old).unlink(missing_ok=True)
 
-    def _look(self, arrivals: Arrivals, before: Cut | None, now_us: int) -> Cut:
-        """The batch that follows from what has come until now."""
-        hosted = self.plan.hosting.live[self.site]
-        came = arrivals.look(None if before is None else before.position)
-        heard_us = now_us if before is None or came.events.num_rows else before.heard_us
+    def _look(self, arrivals: Arrivals, before: SourceBatch | None, now_us: int) -> SourceBatch:
+        """Read the source and return the batch that follows `before`, with the events that have arrived so far."""
+        live_source = self.plan.hosting.live[self.site]
+        arrived = arrivals.look(None if before is None else before.position)
+        heard_us = now_us if before is None or arrived.events.num_rows else before.heard_us
         upto_us = BEGINNING if before is None else before.upto_us
-        clock = Clock(now_us, hosted.ahead_us)
-        ts = came.events["ts"].to_numpy()
+        clock = HostClock(now_us, live_source.ahead_us)
+        ts = arrived.events["ts"].to_numpy()
         late, ahead = ts < upto_us, ts > clock.latest_us
-        said = f"{self.site} had got beyond that time"
-        dead = [
-            (f"too late: {said}", row["type"], row["ts"], json.dumps(row))
-            for row in records(came.events.filter(pa.array(late)))
+        reason = f"{self.site} had got beyond that time"
+        rejected_rows = [
+            (f"too late: {reason}", row["type"], row["ts"], json.dumps(row))
+            for row in records(arrived.events.filter(pa.array(late)))
         ]
-        dead += [
+        rejected_rows += [
             (clock.reason(row["ts"]), row["type"], row["ts"], json.dumps(row))
-            for row in records(came.events.filter(pa.array(ahead)))
+            for row in records(arrived.events.filter(pa.array(ahead)))
         ]
-        waiting, ts = came.events.filter(pa.array(~late & ~ahead)), ts[~ahead]
+        waiting, ts = arrived.events.filter(pa.array(~late & ~ahead)), ts[~ahead]
         if before is not None:
             waiting = pa.concat_tables([before.rest, waiting])
         if len(ts):
-            upto_us = max(upto_us, int(ts.max()) - hosted.late_us)
-        if hosted.idle_us is not None and now_us - heard_us >= hosted.idle_us:
-            upto_us = max(upto_us, now_us - hosted.idle_us)
+            upto_us = max(upto_us, int(ts.max()) - live_source.late_us)
+        if live_source.idle_us is not None and now_us - heard_us >= live_source.idle_us:
+            upto_us = max(upto_us, now_us - live_source.idle_us)
         ready = waiting["ts"].to_numpy() < upto_us
         events = waiting.filter(pa.array(ready))
         order = np.lexsort((events["seq"].to_numpy(), events["ts"].to_numpy()))
-        refused = pa.concat_tables([came.letters, letters(dead)])
-        return Cut(
-            came.position, upto_us, now_us, heard_us, events.take(pa.array(order)),
-            waiting.filter(pa.array(~ready)), refused,
+        rejected = pa.concat_tables([arrived.letters, dead_letter_table(rejected_rows)])
+        return SourceBatch(
+            arrived.position, upto_us, now_us, heard_us, events.take(pa.array(order)),
+            waiting.filter(pa.array(~ready)), rejected,
         )  # fmt: skip
 
-    def _cut(self, number: int) -> Cut | None:
-        """A batch that was cut; none before the first."""
+    def _read_batch(self, number: int) -> SourceBatch | None:
+        """Return batch `number`, which must exist, or None if it precedes the first batch with events."""
         if number < self.first:
             return None
         if number not in self._read:
             try:
-                self._read[number] = Cut(**decode(self._path(number).read_bytes()))
+                self._read[number] = SourceBatch(**decode(self._path(number).read_bytes()))
             except FileNotFoundError:
                 raise TocsinError(
-                    f"{self._path(number)} is missing: without it nobody knows what {self.site} has read of its source"
+                    f"{self._path(number)} is missing: it records how far {self.site} has read its source"
                 ) from None
         return self._read[number]
 
-    def _bury(self, number: int, dead: pa.Table) -> None:
-        """Writes down dead letters, the same whoever does."""
-        if dead.num_rows:
-            self.refused += dead.num_rows
+    def _write_rejected(self, number: int, rejected_rows: pa.Table) -> None:
+        """Write dead letters to the file of batch `number`, which is the same for every replica."""
+        if rejected_rows.num_rows:
+            self.rejected += rejected_rows.num_rows
             folder = self.plan.hosting.folder / "letters" / self.site
             folder.mkdir(parents=True, exist_ok=True)
-            lines = [json.dumps(row) + "\n" for row in records(dead)]
-            written(folder / f"{number:09}.jsonl", "".join(lines).encode(), once=True)
+            lines = [json.dumps(row) + "\n" for row in records(rejected_rows)]
+            write_file(folder / f"{number:09}.jsonl", "".join(lines).encode(), once=True)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:012}"

@@ -1,9 +1,11 @@
-"""Where it runs: Spark, on one machine or a cluster, on tables and on streams.
+"""Run detection on Spark, on one machine or a cluster, over tables and streams.
 
-    rows ─► pushdown ─► packing ─► (shuffle) ─► slots, streaming ─► reports
+    rows ─► pushdown ─► shuffle blocks ─► (shuffle) ─► slots ─► report
 
-Rows are sorted out by Catalyst (`pushdown`), packed into parcels beside the source (`packing`), detected slot by slot
-(`slots` for tables, `streaming` for streams), and come out as one report (`reports`). `jobs` is what workers are told.
+A *slot* is a unit of parallel work: it runs a detector for some of the rules, or for some of the keys of their events.
+Catalyst filters the rows (`pushdown`), and workers next to the source pack them into shuffle blocks, one block for each
+slot that needs them (`blocks`). Each slot runs its detector (`batch` for tables, `stream` for streams). Matches, dead
+letters and metrics leave the slots in one table, the report. `job` describes the detection to the workers.
 """
 
 from __future__ import annotations

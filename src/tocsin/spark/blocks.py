@@ -1,13 +1,18 @@
-"""From rows to slots: whole columns are packed on the side of the source, so that the shuffle moves a few large values.
+"""Pack events into shuffle blocks, and unpack the reports of slots.
 
-A *parcel* is a row of the shuffle: the slot, what is in it, and the bytes. Parcels of events hold a batch; a *tick*
-tells every slot how far time has come, so that those without events go on too; letters are rows that could not be read;
-control rows are changes of the rules; a seed is the state that a slot starts from.
+A *shuffle block* is one row of Spark's shuffle: the slot that receives it, its kind (the column `what`), and bytes.
+Workers next to the source pack whole columns of events into blocks, so that the shuffle moves a few large values. There
+are five kinds of blocks, to which `moving_slot` adds one for location updates:
 
-What comes out: one row for each match, for each event that could not be used, and for what a slot has to tell.
+- `EVENTS` has a batch of events.
+- `WATERMARK`, also called a *marker*, has the largest ts so far, so that slots without events advance, too.
+- `REJECTED` has rows that could not be read.
+- `CONTROL` has a control row, which changes the rules or advances time.
+- `INITIAL_STATE` has the state that a slot starts with.
 
-All three leave one query in one table, the *report*, told apart by `_kind`; `matches`, `dead_letters` and `metrics`
-are its parts.
+A slot writes a row for each match and each dead letter (rejected event), and one row with its metrics. These rows leave
+the query in one table, the *report*, whose column `_kind` distinguishes them. `matches`, `dead_letters` and `metrics`
+select its parts.
 """
 
 from __future__ import annotations
@@ -20,18 +25,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.engine.ingest import identities
-from tocsin.events.columns import whole
-from tocsin.events.dead_letters import letters
-from tocsin.events.reader import Columns, Data, Known, read
+from tocsin.engine.ingest import content_ids
+from tocsin.events.columns import one_array
+from tocsin.events.dead_letters import dead_letter_table
+from tocsin.events.reader import Columns, Data, TypeInfo, read
 from tocsin.events.types import text_words
-from tocsin.process import settling
-from tocsin.spark.job import Job, Sent
+from tocsin.process import freezing_gc
+from tocsin.spark.job import Job, SentJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PARCELS = pa.schema(
+BLOCK_SCHEMA = pa.schema(
     [
         ("slot", pa.int32()),
         ("what", pa.string()),
@@ -40,149 +45,168 @@ PARCELS = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-PARCELS_DDL = "slot int, what string, least bigint, largest bigint, payload binary"
-EVENTS, TICK, LETTERS, CONTROL, SEED = "events", "tick", "letters", "control", "seed"
+BLOCK_DDL = "slot int, what string, least bigint, largest bigint, payload binary"
+EVENTS, WATERMARK, REJECTED, CONTROL, INITIAL_STATE = "events", "tick", "letters", "control", "seed"
 UNREADABLE = "_unreadable"
-"""A column of sources that cannot read every row: the reason why not, and the row's text; null for an event."""
+"""The column in which a source puts each row that it cannot read, as a reason and the text of the row.
 
-TYPE_NAME = "_tocsin_type"
-"""A column of rows whose types came as numbers: the names of those that have none."""
+The column is null for events. Sources that can read every row do not have it.
+"""
+
+UNKNOWN_TYPE = "_tocsin_type"
+"""The column with the names of types that have no number, if the type column has numbers."""
 
 CHUNK_ROWS = 1 << 18
-"""How many rows are packed at once."""
+"""The number of rows in a chunk. A chunk is a table of rows that are packed at once."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
-class Parcel(NamedTuple):
+class ShuffleBlock(NamedTuple):
+    """A row of the shuffle."""
+
     slot: int
+    """The key by which Spark knows the slot (see `job.labels`)."""
     what: str
     least: int | None
+    """The key by which the blocks of a slot are sorted in a table.
+
+    It is the least ts (µs) of a block of events. For moving queries, it is the number of a chunk of emissions.
+    """
     largest: int | None
     payload: bytes | pa.Buffer | None
 
 
-def packer(sent: Sent[Job], *, ticks: bool) -> Callable[[Batches], Batches]:
-    """The function that packs a partition. `ticks`: for a stream."""
+def block_packer(sent: SentJob[Job], *, watermarks: bool) -> Callable[[Batches], Batches]:
+    """Return the function that packs the rows of a partition into shuffle blocks.
 
-    @settling
+    `watermarks` appends a marker for each slot, as streams need.
+    """
+
+    @freezing_gc
     def pack(batches: Batches) -> Batches:
         job, largest = sent.job, None
         for table in chunks(batches):
-            for parcel in _packed(table, job):
-                if parcel.what == TICK:
-                    assert parcel.largest is not None
-                    largest = parcel.largest if largest is None else max(largest, parcel.largest)
+            for block in _pack_chunk(table, job):
+                if block.what == WATERMARK:
+                    assert block.largest is not None
+                    largest = block.largest if largest is None else max(largest, block.largest)
                 else:
-                    yield rows([parcel])
-        if ticks:
-            yield rows([Parcel(label, TICK, None, largest, None) for label in job.labels])
+                    yield to_record_batch([block])
+        if watermarks:
+            yield to_record_batch([ShuffleBlock(label, WATERMARK, None, largest, None) for label in job.labels])
 
     return pack
 
 
 def chunks(batches: Batches) -> Iterator[pa.Table]:
-    """Record batches put together to what is worth the work."""
-    held: list[pa.RecordBatch] = []
+    """Combine record batches into tables of about `CHUNK_ROWS` rows."""
+    collected: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
-        held.append(batch)
+        collected.append(batch)
         count += batch.num_rows
         if count >= CHUNK_ROWS:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
+            yield pa.Table.from_batches(collected)
+            collected, count = [], 0
     if count:
-        yield pa.Table.from_batches(held)
+        yield pa.Table.from_batches(collected)
 
 
-def _packed(table: pa.Table, job: Job) -> Iterator[Parcel]:
-    """The parcels of a chunk, and a tick with its largest ts."""
-    batch, dead = readable(_named(table, job), job)
-    if dead is not None:
-        yield dead
+def _pack_chunk(table: pa.Table, job: Job) -> Iterator[ShuffleBlock]:
+    """Yield the shuffle blocks of the chunk `table`, and a marker with the largest ts of the chunk."""
+    batch, rejected = read_chunk(_with_type_names(table, job), job)
+    if rejected is not None:
+        yield rejected
     if not batch.num_rows:
         return
-    yield Parcel(0, TICK, None, int(batch["ts"].to_numpy().max()), None)
+    yield ShuffleBlock(0, WATERMARK, None, int(batch["ts"].to_numpy().max()), None)
     types = json.dumps(job.types)
     for slot, part in job.router.route(batch):
         ts = part["ts"].to_numpy()
-        yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(shortened(part, types)))
+        yield ShuffleBlock(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(compacted(part, types)))
 
 
-def _named(table: pa.Table, job: Job) -> pa.Table:
-    """The rows with the names of their types."""
-    if TYPE_NAME not in table.column_names:
+def _with_type_names(table: pa.Table, job: Job) -> pa.Table:
+    """Replace the numbers in the type column by the names of the types."""
+    if UNKNOWN_TYPE not in table.column_names:
         return table
-    place = table.column_names.index(job.columns.type)
-    numbers, strangers = whole(table[job.columns.type]), table[TYPE_NAME]
+    position = table.column_names.index(job.columns.type)
+    numbers, unknown = one_array(table[job.columns.type]), table[UNKNOWN_TYPE]
     types: Any = pa.DictionaryArray.from_arrays(numbers, pa.array(job.types, pa.string()))
-    if strangers.null_count < len(strangers):
-        types = pc.coalesce(types.cast(pa.string()), strangers)
-    return table.set_column(place, job.columns.type, types).drop_columns([TYPE_NAME])
+    if unknown.null_count < len(unknown):
+        types = pc.coalesce(types.cast(pa.string()), unknown)
+    return table.set_column(position, job.columns.type, types).drop_columns([UNKNOWN_TYPE])
 
 
-class Read(Protocol):
-    """What must be known to read rows."""
+class ReadContext(Protocol):
+    """What `read_chunk` needs to know of a job."""
 
     @property
     def columns(self) -> Columns: ...
     @property
     def tables(self) -> Mapping[str, Mapping[str, str]] | None: ...
     @property
-    def known(self) -> Known: ...
+    def known(self) -> TypeInfo: ...
     @property
     def labels(self) -> list[int]: ...
 
 
-def readable(table: pa.Table, job: Read) -> tuple[pa.Table, Parcel | None]:
-    """The events of a chunk as a batch, and a parcel of what could not be read."""
-    dead: list[tuple[str, str | None, int | None, str]] = []
+def read_chunk(table: pa.Table, job: ReadContext) -> tuple[pa.Table, ShuffleBlock | None]:
+    """Return the events of the chunk `table` as a batch, and a block with the rows that could not be read."""
+    rejected: list[tuple[str, str | None, int | None, str]] = []
     if UNREADABLE in table.column_names:
-        strange = table[UNREADABLE].filter(table[UNREADABLE].is_valid()).to_pylist()
-        dead += [(row["reason"], None, None, row["text"]) for row in strange]
+        unreadable = table[UNREADABLE].filter(table[UNREADABLE].is_valid()).to_pylist()
+        rejected += [(row["reason"], None, None, row["text"]) for row in unreadable]
         table = table.filter(table[UNREADABLE].is_null()).drop_columns([UNREADABLE])
-    seen = read(_by_type(table, job), job.columns, job.known)
-    dead += seen.dead
-    return seen.batch, Parcel(job.labels[0], LETTERS, None, None, encode(letters(dead))) if dead else None
+    result = read(_split_by_type(table, job), job.columns, job.known)
+    rejected += result.rejected
+    return result.batch, ShuffleBlock(
+        job.labels[0], REJECTED, None, None, encode(dead_letter_table(rejected))
+    ) if rejected else None
 
 
-def _by_type(table: pa.Table, job: Read) -> Data:
-    """The rows as they were given: one table, or one for each type."""
+def _split_by_type(table: pa.Table, job: ReadContext) -> Data:
+    """Return the rows of `table` as the source had them, in one table or in one table for each type."""
     if job.tables is None:
         return table
     names = job.columns
     header = [name for name in (names.ts, names.seq, names.id) if name in table.column_names]
     parts: dict[str, pa.Table] = {}
     for type, attributes in job.tables.items():
-        mine = table.filter(pc.equal(table[names.type], type))
-        if mine.num_rows:
-            columns = {name: mine[name] for name in header}
-            columns |= {name: mine[column] for name, column in attributes.items() if column in mine.column_names}
+        selected = table.filter(pc.equal(table[names.type], type))
+        if selected.num_rows:
+            columns = {name: selected[name] for name in header}
+            columns |= {
+                name: selected[column] for name, column in attributes.items() if column in selected.column_names
+            }
             parts[type] = pa.table(columns)
     nothing = pa.table({names.ts: pa.array([], pa.int64())})
     return parts or {"": nothing}
 
 
-def rows(parcels: list[Parcel]) -> pa.RecordBatch:
-    """Parcels as rows. The payload of a single one is not copied."""
-    *header, payloads = zip(*parcels, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(header, PARCELS, strict=False)]
+def to_record_batch(shuffle_blocks: list[ShuffleBlock]) -> pa.RecordBatch:
+    """Convert shuffle blocks to a record batch. The payload of a single block is not copied."""
+    *header, payloads = zip(*shuffle_blocks, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(header, BLOCK_SCHEMA, strict=False)]
     if len(payloads) == 1 and payloads[0] is not None:
         payload = pa.py_buffer(payloads[0])
         ends = pa.array([0, payload.size], pa.int32()).buffers()[1]
-        return pa.record_batch([*arrays, pa.Array.from_buffers(pa.binary(), 1, [None, ends, payload])], schema=PARCELS)
+        return pa.record_batch(
+            [*arrays, pa.Array.from_buffers(pa.binary(), 1, [None, ends, payload])], schema=BLOCK_SCHEMA
+        )
     copied = [None if payload is None else bytes(payload) for payload in payloads]
-    return pa.record_batch([*arrays, pa.array(copied, pa.binary())], schema=PARCELS)
+    return pa.record_batch([*arrays, pa.array(copied, pa.binary())], schema=BLOCK_SCHEMA)
 
 
 def encode(table: pa.Table) -> pa.Buffer:
-    """A table as bytes. How many is known before they are written, as a buffer that grows is copied again and again."""
+    """Serialize a table. The size is computed first, because a growing buffer would be copied repeatedly."""
     table = table.combine_chunks()
     measured = pa.MockOutputStream()
     _write(table, measured)
-    held = pa.allocate_buffer(measured.size())
-    _write(table, pa.FixedSizeBufferWriter(held))
-    return held
+    buffer = pa.allocate_buffer(measured.size())
+    _write(table, pa.FixedSizeBufferWriter(buffer))
+    return buffer
 
 
 def _write(table: pa.Table, sink: pa.NativeFile) -> None:
@@ -191,12 +215,16 @@ def _write(table: pa.Table, sink: pa.NativeFile) -> None:
 
 
 def decode(payload: bytes | pa.Buffer) -> pa.Table:
-    """The table behind the bytes."""
+    """Return the table that `encode` has serialized."""
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()
 
 
-def shortened(batch: pa.Table, types: str) -> pa.Table:
-    """A batch as it travels: without what is the same in all rows, types in one byte if there are few."""
+def compacted(batch: pa.Table, types: str) -> pa.Table:
+    """Return a smaller form of a batch of events for the shuffle.
+
+    The column `seq` is dropped if it is always 0, and the numbers of types take one byte if they fit.
+    `types` is the JSON list of the types by number, which is stored as metadata.
+    """
     if not batch["seq"].to_numpy().any():
         batch = batch.drop_columns(["seq"])
     numbers = batch["type"].to_numpy()
@@ -205,38 +233,41 @@ def shortened(batch: pa.Table, types: str) -> pa.Table:
     return batch.replace_schema_metadata({"types": types})
 
 
-def events_of(payload: bytes | pa.Buffer, *, nameless: bool = False) -> tuple[pa.Table, list[str]]:
-    """The batch of a parcel of events, and the types that the numbers in it stand for.
+def decode_events(payload: bytes | pa.Buffer, *, without_ids: bool = False) -> tuple[pa.Table, list[str]]:
+    """Return the events in the payload of a block as a batch, and the names of their types by number.
 
-    Every event is identified, unless it can stay `nameless`.
+    If the payload has no ids, they are computed, unless `without_ids` says that the detector does not need them.
     """
     batch = decode(payload)
     types = list(json.loads(batch.schema.metadata[b"types"]))
     columns = {"type": pa.array(batch["type"].to_numpy().astype(np.int32)), "ts": batch["ts"]}
     columns["seq"] = batch["seq"] if "seq" in batch.column_names else pa.array(np.zeros(batch.num_rows, np.int64))
     for name in batch.column_names:
-        held = batch[name]
-        columns.setdefault(name, held.cast(pa.string()) if pa.types.is_dictionary(held.type) else held)
-    found = pa.table(columns)
-    if not nameless and "first" not in columns:
-        words = np.array([text_words(type) for type in types], np.uint64)
-        first, second = identities(found, words, np.arange(found.num_rows), {})
-        found = found.append_column("first", pa.array(first)).append_column("second", pa.array(second))
-    return found, types
+        column = batch[name]
+        columns.setdefault(name, column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column)
+    events = pa.table(columns)
+    if not without_ids and "first" not in columns:
+        type_hashes = np.array([text_words(type) for type in types], np.uint64)
+        first, second = content_ids(events, type_hashes, np.arange(events.num_rows), {})
+        events = events.append_column("first", pa.array(first)).append_column("second", pa.array(second))
+    return events, types
 
 
-MORE = [("_reason", pa.string()), ("_event", pa.string()), ("_metrics", pa.string())]
+REPORT_FIELDS = [("_reason", pa.string()), ("_event", pa.string()), ("_metrics", pa.string())]
 KIND = "CASE WHEN _metrics IS NOT NULL THEN 'metrics' WHEN _reason IS NOT NULL THEN 'dead letter' ELSE 'match' END"
 PAYLOADS_DDL = "payload binary"
 
 
-def schema(matches: pa.Schema) -> pa.Schema:
-    """The columns of a report as slots write it: those of the matches, and more."""
-    return pa.schema([*matches, *(pa.field(name, type) for name, type in MORE)])
+def report_fields(matches: pa.Schema) -> pa.Schema:
+    """Return the schema of a report as slots write it: the columns of `matches`, and then `REPORT_FIELDS`."""
+    return pa.schema([*matches, *(pa.field(name, type) for name, type in REPORT_FIELDS)])
 
 
 def report(columns: pa.Schema, matches: pa.Table, letters: pa.Table, counted: Mapping[str, Any] | None) -> pa.Table:
-    """Everything as one table of those columns."""
+    """Combine matches, dead letters (`letters`) and metrics (`counted`) into one table with the schema `columns`.
+
+    Attributes of matches that have no column go into the column `attributes`, if there is one.
+    """
     parts = []
     if matches.num_rows:
         values = {name: matches[name] for name in matches.column_names if name in columns.names}
@@ -256,9 +287,9 @@ def report(columns: pa.Schema, matches: pa.Table, letters: pa.Table, counted: Ma
 
 
 def _as_json(table: pa.Table) -> pa.Array:
-    """The values of each row that has any, as a JSON object."""
-    found = [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
-    return pa.array([json.dumps(row, default=str) if row else None for row in found], pa.string())
+    """Return the non-null values of each row as a JSON object; null for a row of nulls."""
+    rows = [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
+    return pa.array([json.dumps(row, default=str) if row else None for row in rows], pa.string())
 
 
 def _wide(columns: pa.Schema, values: Mapping[str, Any], size: int) -> pa.Table:
@@ -266,12 +297,12 @@ def _wide(columns: pa.Schema, values: Mapping[str, Any], size: int) -> pa.Table:
     return pa.table(arrays, schema=columns)
 
 
-def unpacker(sent: Sent[Any]) -> Callable[[Batches], Batches]:
-    """The function that turns payloads into the rows of the report."""
+def report_unpacker(sent: SentJob[Any]) -> Callable[[Batches], Batches]:
+    """Return the function that converts the payloads that slots wrote to rows of the report."""
 
-    @settling
+    @freezing_gc
     def unpack(batches: Batches) -> Batches:
-        columns = schema(sent.job.matches)
+        columns = report_fields(sent.job.matches)
         for batch in batches:
             for payload in batch["payload"]:
                 yield from decode(payload.as_buffer()).cast(columns).to_batches()
@@ -280,28 +311,28 @@ def unpacker(sent: Sent[Any]) -> Callable[[Batches], Batches]:
 
 
 def count_by_rule(matches: pa.Table) -> dict[str, int]:
-    """How many matches each rule has."""
+    """Return the number of matches of each rule, by the name of the rule."""
     counted: Any = pc.value_counts(matches["rule"].drop_null())
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 
-def told_apart(written: DataFrame) -> DataFrame:
-    """The report, from what slots wrote."""
+def with_kind(written: DataFrame) -> DataFrame:
+    """Add the column `_kind` to `written`, the rows that slots wrote."""
     return written.selectExpr("*", f"{KIND} AS _kind")
 
 
 def matches(report: DataFrame) -> DataFrame:
-    """The matches of a report."""
+    """Select the matches of `report`, with their own columns."""
     from tocsin.spark.names import col, exact
 
-    beside = {"_kind", *(name for name, _ in MORE)}
+    beside = {"_kind", *(name for name, _ in REPORT_FIELDS)}
     with exact(report.sparkSession, report.columns):
         rows = report.where("_reason IS NULL AND _metrics IS NULL")
         return rows.select(*(col(name) for name in report.columns if name not in beside))
 
 
 def dead_letters(report: DataFrame) -> DataFrame:
-    """The events of a report that could not be used: reason, type, ts, and the event in its notation."""
+    """Select the dead letters of `report`: their reason, type and ts, and the event as text."""
     from tocsin.spark.names import exact
 
     with exact(report.sparkSession, report.columns):
@@ -310,7 +341,7 @@ def dead_letters(report: DataFrame) -> DataFrame:
 
 
 def metrics(report: DataFrame) -> DataFrame:
-    """What the slots counted, a JSON object for each."""
+    """Select the metrics of `report`, which are one JSON object for each slot."""
     from tocsin.spark.names import exact
 
     with exact(report.sparkSession, report.columns):

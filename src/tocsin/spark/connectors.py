@@ -1,9 +1,9 @@
-"""Where do the events of a run come from? From files or a Kafka topic, as DataFrames for Spark to read.
+"""Read the events of a run, from files or a Kafka topic, as Spark DataFrames.
 
-Spark reads Parquet, with the columns that are found in the files. Lines of text (NDJSON, CSV, the values of Kafka
-messages) are read in Python, by the functions that read them in one process; a line that cannot be read comes along in
-the column `UNREADABLE`, with the reason. What columns of text hold is found out by reading the files once (as
-`events.files` does), or is what the rules declare. A `Shape` is what must be the same when a stream goes on.
+Spark reads Parquet. Lines of text (NDJSON, CSV and the values of Kafka messages) are parsed in Python, by the same
+functions as in a single process. If a line is not an event, its text and the reason go into the column `UNREADABLE`.
+The kinds of columns of text are inferred by reading the files once (as `events.files` does), or are those that the
+rules declare. A `SourceSchema` is what must not change when a stream continues.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tocsin.errors import EventError, TocsinError
-from tocsin.events.columns import ARROW, kind_of, whole
-from tocsin.events.dead_letters import letters
+from tocsin.events.columns import ARROW, kind_of, one_array
+from tocsin.events.dead_letters import dead_letter_table
 from tocsin.events.files import FORMATS, OPTIONAL, EventFiles, ParquetFiles, TextFiles, open_events
 from tocsin.events.formats import Csv, Format, Ndjson
 from tocsin.events.lines import Block, parse
@@ -34,7 +34,7 @@ from tocsin.events.types import EventType, Kind
 from tocsin.spark import kafka
 from tocsin.spark.blocks import UNREADABLE, Batches
 from tocsin.spark.names import col, quoted
-from tocsin.spark.times import micros, moment
+from tocsin.spark.times import event_time, micros
 
 SPARK: dict[pa.DataType, T.DataType] = {
     pa.string(): T.StringType(),
@@ -52,31 +52,31 @@ SPARK: dict[pa.DataType, T.DataType] = {
     pa.date32(): T.DateType(),
     pa.date64(): T.DateType(),
 }
-"""As what Spark reads columns of Parquet files."""
+"""The Spark type of a column of Parquet files, by its Arrow type."""
 
 LINE = "_line"
 NANOS = "tocsin.nanos"
-"""In a schema, what marks columns with nanoseconds, which Spark reads as whole numbers."""
+"""The metadata key that marks columns of times in nanoseconds, which Spark reads as integers."""
 NANOS_SETTING = "spark.sql.legacy.parquet.nanosAsLong"
-MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the events of a source look like."""
+class SourceSchema:
+    """The format and the columns of a source of events."""
 
     format: str
     """Parquet, NDJSON, CSV or Kafka."""
     kinds: Mapping[str, str | None] = field(default_factory=dict)
-    """What each column of text holds."""
+    """The kind of each column of lines of text; None for a column without values."""
     schema: str = ""
-    """The columns of Parquet, as Spark's JSON."""
+    """The columns of Parquet files, as a Spark schema in JSON."""
     header: str = ""
     """The first line of CSV files."""
 
     @property
     def names(self) -> list[str]:
-        """The columns, in the order that they have in a line."""
+        """The names of the columns, in the order of the values in a line of CSV."""
         return next(csv.reader([self.header])) if self.header else list(self.kinds)
 
     def to_data(self) -> dict[str, Any]:
@@ -88,8 +88,8 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """How many events there were, how many lines that are none, and the first and the last time of events (µs)."""
+class InputStatistics:
+    """The numbers of events and of bad lines that were read, and the earliest and latest time of the events (µs)."""
 
     events: int
     bad_lines: int
@@ -98,171 +98,180 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Events:
-    """The events of a run over what is there."""
+class EventInput:
+    """The events of a run over a table, and what is needed to count them."""
 
     frame: DataFrame
     columns: Columns
-    observed: Observation | None = None
-    bad: pa.Table = field(default_factory=lambda: letters([]))
-    """Lines that were found to be bad before Spark saw them."""
+    observation: Observation | None = None
+    bad: pa.Table = field(default_factory=lambda: dead_letter_table([]))
+    """The bad lines that were found before Spark read the events, as dead letters."""
 
-    def measured(self) -> Measured:
-        """What there was, after it was read."""
-        if self.observed is not None:
-            with suppress(Py4JJavaError):  # where Spark sees that no row can be needed, it reads and counts none
-                return measured(self.observed.get)
-        (found,) = self.frame.agg(*measures(self.frame, self.columns)).collect()
-        counted = measured(found.asDict())
+    def statistics(self) -> InputStatistics:
+        """Return the statistics of the events. Call this only after Spark has read the events."""
+        if self.observation is not None:
+            with suppress(Py4JJavaError):  # Spark reads and counts no rows if it proves that none is needed
+                return input_statistics(self.observation.get)
+        (found,) = self.frame.agg(*statistics_columns(self.frame, self.columns)).collect()
+        counted = input_statistics(found.asDict())
         return replace(counted, bad_lines=counted.bad_lines + self.bad.num_rows)
 
 
-def measures(frame: DataFrame, columns: Columns) -> list[Column]:
-    """What to count of events, for `measured`."""
-    ts = F.unix_micros(moment(columns, frame.schema[columns.ts].dataType))
+def statistics_columns(frame: DataFrame, columns: Columns) -> list[Column]:
+    """Return the aggregates of `frame` that `input_statistics` converts."""
+    ts = F.unix_micros(event_time(columns, frame.schema[columns.ts].dataType))
     unreadable = col(UNREADABLE) if UNREADABLE in frame.columns else F.lit(None)
     counts = F.count(F.lit(1)).alias("rows"), F.count(unreadable).alias("unreadable")
     return [*counts, F.min(ts).alias("first"), F.max(ts).alias("last")]
 
 
-def measured(found: Mapping[str, Any]) -> Measured:
-    """What was counted."""
-    return Measured(found["rows"] - found["unreadable"], found["unreadable"], found["first"], found["last"])
+def input_statistics(found: Mapping[str, Any]) -> InputStatistics:
+    """Convert the values of `statistics_columns`, by name, to an object."""
+    return InputStatistics(found["rows"] - found["unreadable"], found["unreadable"], found["first"], found["last"])
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is a path on this machine."""
+    """Return whether `address` is a path on this machine, and not a URL."""
     return "://" not in address
 
 
 def absolute(address: str) -> str:
-    """The address as Spark understands it, whose own working folder is that in which it was started."""
+    """Make a local `address` an absolute path, because Spark may have another working directory."""
     return str(Path(address).absolute()) if is_local(address) else address
 
 
-def table(
+def open_table(
     session: SparkSession,
     address: str,
     columns: Columns,
     types: Mapping[str, EventType],
     optional: Collection[str] = OPTIONAL,
-) -> Events:
-    """What is there now. `optional`: columns that may be missing."""
+) -> EventInput:
+    """Open the events that are now at `address` as a table.
+
+    `types` are the event types that the rules declare. `optional` are the columns that may be missing.
+    """
     if address.startswith("kafka://"):
         lines = _messages(session.read.format("kafka").options(**kafka.reading(kafka.topic(address))).load())
-        return _observed(typed(lines, Shape("Kafka", declared(types, columns))), columns)
+        return _observe(parse_lines(lines, SourceSchema("Kafka", declared_kinds(types, columns))), columns)
     if not is_local(address):
         format = _format(Path(address))
         if format == "Parquet":
-            return Events(session.read.option("mergeSchema", True).parquet(address), columns)
-        shape = Shape(format, declared(types, columns))
-        return _observed(typed(_lines(session.read.text(address, lineSep="\n")), shape), columns)
-    files = opened(address, columns, types, optional)
+            return EventInput(session.read.option("mergeSchema", True).parquet(address), columns)
+        shape = SourceSchema(format, declared_kinds(types, columns))
+        return _observe(parse_lines(_lines(session.read.text(address, lineSep="\n")), shape), columns)
+    files = open_files(address, columns, types, optional)
     if isinstance(files, TextFiles):
         return _text(session, files, columns)
     assert isinstance(files, ParquetFiles)
     schema = _parquet_schema(session, address, files)
-    alike = _by_columns(files, schema)
-    if not any(alike) or files.source != Path(address):
-        return Events(_parquet(session, session.read, address, schema), columns)
+    paths_by_fields = _group_by_fields(files, schema)
+    if not any(paths_by_fields) or files.source != Path(address):
+        return EventInput(_parquet(session, session.read, address, schema), columns)
     parts = []
-    for own, paths in alike.items():
+    for own, paths in paths_by_fields.items():
         fields = dict(own)
         rows = _parquet(session, session.read, paths, T.StructType([fields.get(one.name, one) for one in schema]))
-        parts.append(rows.select(*(_as_held(fields.get(one.name, one), one) for one in schema)))
-    return Events(reduce(DataFrame.unionByName, parts), columns)
+        parts.append(rows.select(*(_as_common(fields.get(one.name, one), one) for one in schema)))
+    return EventInput(reduce(DataFrame.unionByName, parts), columns)
 
 
-def stream(session: SparkSession, address: str, shape: Shape, columns: Columns) -> DataFrame:
-    """What comes, from the beginning on or from where a checkpoint is."""
+def open_stream(session: SparkSession, address: str, shape: SourceSchema, columns: Columns) -> DataFrame:
+    """Open the events at `address` as a stream.
+
+    A query over the stream begins at the first event, or continues from its checkpoint.
+    """
     if shape.format == "Kafka":
         options = kafka.reading(kafka.topic(address))
-        return typed(_messages(session.readStream.format("kafka").options(**options).load()), shape)
+        return parse_lines(_messages(session.readStream.format("kafka").options(**options).load()), shape)
     suffixes = [suffix[1:] for suffix, format in FORMATS.items() if format == shape.format]
     reader = session.readStream.option("pathGlobFilter", "*.{" + ",".join(suffixes) + "}")
     if shape.format == "Parquet":
         return _parquet(session, reader, address, T.StructType.fromJson(json.loads(shape.schema)))
-    return typed(_lines(reader.text(absolute(address), lineSep="\n")), shape)
+    return parse_lines(_lines(reader.text(absolute(address), lineSep="\n")), shape)
 
 
-def shape_of(
+def infer_schema(
     session: SparkSession,
     address: str,
     columns: Columns,
     types: Mapping[str, EventType],
     optional: Collection[str] = OPTIONAL,
-) -> Shape:
-    """What a stream looks like, as far as that can be seen now."""
+) -> SourceSchema:
+    """Return the schema of the stream at `address`, from its current files or from the types that the rules declare."""
     if address.startswith("kafka://"):
-        return Shape("Kafka", declared(types, columns))
+        return SourceSchema("Kafka", declared_kinds(types, columns))
     if not is_local(address):
         format = _format(Path(address))
         if format != "Parquet":
-            return Shape(format, declared(types, columns))
-        return Shape(format, schema=session.read.option("mergeSchema", True).parquet(address).schema.json())
+            return SourceSchema(format, declared_kinds(types, columns))
+        return SourceSchema(format, schema=session.read.option("mergeSchema", True).parquet(address).schema.json())
     if Path(address).is_file():
         raise EventError(
             f"{address} is a file, and --follow waits for new ones: name a folder, or kafka://host:port/topic"
         )
-    files = opened(address, columns, types, optional)
+    files = open_files(address, columns, types, optional)
     if not isinstance(files, TextFiles):
         assert isinstance(files, ParquetFiles)
         schema = _parquet_schema(session, address, files)
-        alike = _by_columns(files, schema)
-        if len(alike) == 1:
-            (own,) = alike
+        paths_by_fields = _group_by_fields(files, schema)
+        if len(paths_by_fields) == 1:
+            (own,) = paths_by_fields
             fields = dict(own)
             schema = T.StructType([fields.get(one.name, one) for one in schema])
-        elif name := next((name for own in alike for name, _ in own), None):
-            told = ", ".join(dict.fromkeys(str(one.field(name).type) for one in files.schemas if name in one.names))
-            raise EventError(f"files that are followed have the same columns: '{name}' of {address} is {told}")
-        return Shape("Parquet", schema=schema.json())
+        elif name := next((name for own in paths_by_fields for name, _ in own), None):
+            types_in = ", ".join(dict.fromkeys(str(one.field(name).type) for one in files.schemas if name in one.names))
+            raise EventError(f"followed files must have the same columns: '{name}' of {address} is {types_in}")
+        return SourceSchema("Parquet", schema=schema.json())
     format = _format(files.paths[0])
     if format == "notation":
-        raise EventError(f"{address} is in event notation, which cannot be followed: write NDJSON, CSV or Parquet")
-    headers = list(_by_header(files.paths, format))
+        raise EventError(f"{address} is in event notation, which cannot be followed: use NDJSON, CSV or Parquet")
+    headers = list(_group_by_header(files.paths, format))
     if len(headers) > 1:
         raise EventError(f"the files of {address} have different columns: {headers[0]} and {headers[1]}")
-    return Shape(format, _kinds(files), header=headers[0] if headers else "")
+    return SourceSchema(format, _kinds(files), header=headers[0] if headers else "")
 
 
-def opened(
+def open_files(
     address: str, columns: Columns, types: Mapping[str, EventType], optional: Collection[str] = OPTIONAL
 ) -> EventFiles:
-    """The files of a path on this machine, looked at as in one process, and so with the same complaints."""
+    """Open the local files at `address` with `events.files`, so that errors are the same as without Spark."""
     path = Path(address)
     names: dict[str, Any] = {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id}
     names["ts_unit"] = columns.ts_unit
     if path.is_dir() and not any(file.is_file() and file.name[0] not in "._" for file in path.iterdir()):
-        below = (file for file in sorted(path.rglob("*.parquet")) if _visible(file.relative_to(path)))
-        path = next((file for file in below), path)  # folders in folders, as Spark writes them
-    files = open_events(path, declared=_agreed(types), optional=optional, **names)
+        files_below = (file for file in sorted(path.rglob("*.parquet")) if _visible(file.relative_to(path)))
+        path = next((file for file in files_below), path)  # Spark may write nested folders
+    files = open_events(path, declared=_common_kinds(types), optional=optional, **names)
     _ = files.schema
     return files
 
 
-def declared(types: Mapping[str, EventType], columns: Columns) -> dict[str, str | None]:
-    """What the columns of text hold by what the rules declare; of two kinds, each type makes its own of the text."""
+def declared_kinds(types: Mapping[str, EventType], columns: Columns) -> dict[str, str | None]:
+    """Return the kind of each column of text, as the rules declare it.
+
+    If types declare different kinds for a column, the column stays text, and each type converts it.
+    """
     if not types:
         raise TocsinError(
-            "messages do not say what their attributes hold: declare the types in the rules, "
+            "the kinds of attributes in messages are unknown: declare the types in the rules, "
             "as in  event Temp(area: string, value: double)"
         )
-    agreed = _agreed(types)
+    agreed = _common_kinds(types)
     names = dict.fromkeys(name for type in types.values() for name, _ in type.attributes)
-    kinds: dict[str, str | None] = {name: _whole(agreed.get(name, Kind.STRING)) for name in names}
-    # A whole number where a unit is given, else a time.
+    kinds: dict[str, str | None] = {name: _kind_read(agreed.get(name, Kind.STRING)) for name in names}
+    # The ts is an integer if it has a unit, else a time.
     ts = Kind.LONG if columns.ts_unit else Kind.TIMESTAMP
     header = {columns.type: "string", columns.ts: ts.value, columns.seq: "long"}
     return {**header, **({} if columns.id is None else {columns.id: "string"}), **kinds}
 
 
-def typed(lines: DataFrame, shape: Shape) -> DataFrame:
-    """Lines as rows of the columns that the shape has, and `UNREADABLE`."""
+def parse_lines(lines: DataFrame, shape: SourceSchema) -> DataFrame:
+    """Parse lines of text into rows with the columns of `shape`, and the column `UNREADABLE`."""
     fields = [T.StructField(name, SPARK_KINDS[Kind(kind)]) for name, kind in shape.kinds.items() if kind is not None]
     rows = lines.mapInArrow(_reader(shape), T.StructType([*fields, T.StructField(UNREADABLE, BAD)]))
-    known = {field.name for field in fields}
-    values = [col(name) if name in known else F.lit(None).alias(name) for name in shape.kinds]
+    names = {field.name for field in fields}
+    values = [col(name) if name in names else F.lit(None).alias(name) for name in shape.kinds]
     return rows.select(*values, UNREADABLE)
 
 
@@ -276,8 +285,8 @@ SPARK_KINDS = {
 BAD = T.StructType([T.StructField("reason", T.StringType()), T.StructField("text", T.StringType())])
 
 
-def _reader(shape: Shape) -> Callable[[Batches], Batches]:
-    """What reads lines in a worker."""
+def _reader(shape: SourceSchema) -> Callable[[Batches], Batches]:
+    """Return the function with which a worker parses lines of text."""
     kinds = {name: Kind(kind) for name, kind in shape.kinds.items() if kind is not None}
     bad_type = pa.struct([("reason", pa.string()), ("text", pa.string())])
     fields = pa.schema([*((name, ARROW[kind]) for name, kind in kinds.items()), (UNREADABLE, bad_type)])
@@ -289,44 +298,49 @@ def _reader(shape: Shape) -> Callable[[Batches], Batches]:
             format = Csv()
             format.header = names
         for batch in batches:
-            lines = [line.removeprefix(MARK).replace(b"\n", b" ").rstrip(b"\r") for line in batch[LINE].to_pylist()]
+            lines = [
+                line.removeprefix(BYTE_ORDER_MARK).replace(b"\n", b" ").rstrip(b"\r")
+                for line in batch[LINE].to_pylist()
+            ]
             data = b"\n".join(line for line in lines if line != header)
             table, bad = parse(Block(Path(), 1, data, 0), format, kinds)
-            good = [*(whole(column) for column in table.columns), pa.nulls(table.num_rows, bad_type)]
+            good = [*(one_array(column) for column in table.columns), pa.nulls(table.num_rows, bad_type)]
             yield pa.record_batch(good, schema=fields)
-            told = pa.array([{"reason": line.reason, "text": line.text} for line in bad], bad_type)
-            yield pa.record_batch([*(pa.nulls(len(bad), ARROW[kind]) for kind in kinds.values()), told], schema=fields)
+            reasons = pa.array([{"reason": line.reason, "text": line.text} for line in bad], bad_type)
+            yield pa.record_batch(
+                [*(pa.nulls(len(bad), ARROW[kind]) for kind in kinds.values()), reasons], schema=fields
+            )
 
     return read
 
 
 def _fields(schema: pa.Schema) -> list[T.StructField]:
-    """The columns of Parquet as Spark is to read them; without those that it cannot."""
+    """Return the columns of a Parquet schema as Spark reads them, without columns that Spark cannot read."""
     fields = []
     for one in schema:
         type = one.type.value_type if pa.types.is_dictionary(one.type) else one.type
         type = pa.string() if pa.types.is_large_string(type) or pa.types.is_string_view(type) else type
         nanos = pa.types.is_timestamp(type) and type.unit == "ns"
-        held = SPARK.get(type)
+        read_as = SPARK.get(type)
         if pa.types.is_timestamp(type):
-            held = T.LongType() if nanos else T.TimestampNTZType() if type.tz is None else T.TimestampType()
+            read_as = T.LongType() if nanos else T.TimestampNTZType() if type.tz is None else T.TimestampType()
         elif pa.types.is_decimal128(type):
-            held = T.DecimalType(type.precision, type.scale)
+            read_as = T.DecimalType(type.precision, type.scale)
         elif pa.types.is_null(type):
-            held = T.NullType()
-        if held is not None:
-            fields.append(T.StructField(one.name, held, metadata={NANOS: True} if nanos else None))
+            read_as = T.NullType()
+        if read_as is not None:
+            fields.append(T.StructField(one.name, read_as, metadata={NANOS: True} if nanos else None))
     return fields
 
 
-Own = tuple[tuple[str, T.StructField], ...]
-"""The columns, by name, that a file holds in another type than all files together."""
+FieldOverrides = tuple[tuple[str, T.StructField], ...]
+"""The name and field of each column whose type in a file differs from the common type of all files."""
 
 
-def _by_columns(files: ParquetFiles, schema: T.StructType) -> dict[Own, list[str]]:
-    """The files that hold columns of the same types."""
+def _group_by_fields(files: ParquetFiles, schema: T.StructType) -> dict[FieldOverrides, list[str]]:
+    """Group the paths of `files` by the columns whose types differ from the common `schema`."""
     whole = {field.name: field for field in schema}
-    found: dict[Own, list[str]] = {}
+    found: dict[FieldOverrides, list[str]] = {}
     for path, one in zip(files.paths, files.schemas, strict=True):
         fields = [field for field in _fields(one) if not isinstance(field.dataType, T.NullType)]
         own = ((field.name, field) for field in fields if field.name in whole and field != whole[field.name])
@@ -334,38 +348,38 @@ def _by_columns(files: ParquetFiles, schema: T.StructType) -> dict[Own, list[str
     return found
 
 
-def _as_held(own: T.StructField, whole: T.StructField) -> Column:
-    """A column of some files as it is held in all. Times without a zone are UTC."""
+def _as_common(own: T.StructField, whole: T.StructField) -> Column:
+    """Cast the column `own` of a file to the common field `whole` of all files. Times without a zone are in UTC."""
     if own == whole:
         return col(whole.name)
     if isinstance(own.dataType, T.TimestampNTZType | T.DateType) and isinstance(whole.dataType, T.TimestampType):
-        words = micros(Columns(ts=own.name), own.dataType)
-        return F.timestamp_micros(words).alias(whole.name)
+        ts_us = micros(Columns(ts=own.name), own.dataType)
+        return F.timestamp_micros(ts_us).alias(whole.name)
     return col(own.name).cast(whole.dataType).alias(whole.name)
 
 
 def _parquet_schema(session: SparkSession, address: str, files: EventFiles) -> T.StructType:
-    """The columns of Parquet files that can be attributes, as Spark is to read them."""
+    """Return the schema with which Spark reads `files`, without columns that it cannot read."""
     fields = _fields(files.schema)
     if files.source == Path(address):
         return T.StructType(fields)
-    # Folders in folders, whose names are columns too.
-    known = {field.name: field for field in fields}
+    # In nested folders, the names of folders are columns, too.
+    names = {field.name: field for field in fields}
     if any(field.metadata for field in fields):
         session.conf.set(NANOS_SETTING, "true")
     found = session.read.option("mergeSchema", True).parquet(absolute(address)).schema
-    return T.StructType([known.get(field.name, field) for field in found])
+    return T.StructType([names.get(field.name, field) for field in found])
 
 
 def _parquet(session: SparkSession, reader: Any, address: str | list[str], schema: T.StructType) -> DataFrame:
-    """Parquet files, of which these columns are read."""
-    places = [absolute(address)] if isinstance(address, str) else address
-    held = T.StructType([field for field in schema if not isinstance(field.dataType, T.NullType)])
-    if not any(field.metadata.get(NANOS) for field in held):
-        rows: DataFrame = reader.schema(held).parquet(*places)
-        return rows if len(held) == len(schema) else rows.select(*map(_column, schema))
+    """Read the columns `schema` of the Parquet files at `address`."""
+    paths = [absolute(address)] if isinstance(address, str) else address
+    present = T.StructType([field for field in schema if not isinstance(field.dataType, T.NullType)])
+    if not any(field.metadata.get(NANOS) for field in present):
+        rows: DataFrame = reader.schema(present).parquet(*paths)
+        return rows if len(present) == len(schema) else rows.select(*map(_column, schema))
     session.conf.set(NANOS_SETTING, "true")
-    return cast(DataFrame, reader.schema(held).parquet(*places).select(*map(_column, schema)))
+    return cast(DataFrame, reader.schema(present).parquet(*paths).select(*map(_column, schema)))
 
 
 def _column(field: T.StructField) -> Column:
@@ -377,40 +391,45 @@ def _column(field: T.StructField) -> Column:
     return F.expr(f"timestamp_micros(({name} - pmod({name}, 1000L)) div 1000L)").alias(field.name)
 
 
-def _text(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
-    """Text files as a table. Those with the same header are read together."""
+def _text(session: SparkSession, files: TextFiles, columns: Columns) -> EventInput:
+    """Read files of text as a table. Files with the same header are read together."""
     format = _format(files.paths[0])
     if format == "notation":
         return _notation(session, files, columns)
     kinds = _kinds(files)
     parts = []
-    for header, paths in _by_header(files.paths, format).items():
+    for header, paths in _group_by_header(files.paths, format).items():
         lines = _lines(session.read.text([absolute(str(path)) for path in paths], lineSep="\n"))
-        parts.append(typed(lines, Shape(format, kinds, header=header)))
-    return _observed(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts), columns)
+        parts.append(parse_lines(lines, SourceSchema(format, kinds, header=header)))
+    return _observe(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts), columns)
 
 
-def _notation(session: SparkSession, files: TextFiles, columns: Columns) -> Events:
+def _notation(session: SparkSession, files: TextFiles, columns: Columns) -> EventInput:
     chunks = list(files.chunks())
     whole = pa.concat_tables([chunk.table for chunk in chunks])
-    held = whole.select([name for name in whole.column_names if not pa.types.is_null(whole[name].type)])
-    empty = {name: F.lit(None) for name in whole.column_names if name not in held.column_names}
+    present = whole.select([name for name in whole.column_names if not pa.types.is_null(whole[name].type)])
+    empty = {name: F.lit(None) for name in whole.column_names if name not in present.column_names}
     bad = [
         (f"{line.path}, line {line.line}: {line.reason}", None, None, line.text)
         for chunk in chunks
         for line in chunk.bad
     ]
-    return Events(session.createDataFrame(held).withColumns(empty), columns, bad=letters(bad))
+    return EventInput(session.createDataFrame(present).withColumns(empty), columns, bad=dead_letter_table(bad))
 
 
-def _by_header(paths: Sequence[Path], format: str) -> dict[str, list[Path]]:
-    """The files that have the same first line, where that is a header."""
+def _group_by_header(paths: Sequence[Path], format: str) -> dict[str, list[Path]]:
+    """Group the paths of CSV files by their header; files of other formats are one group."""
     found: dict[str, list[Path]] = {}
     for path in paths:
         header = ""
         if format == "CSV":
             with path.open("rb") as file:
-                header = next((line for line in file if line.strip()), b"").removeprefix(MARK).decode().strip("\r\n")
+                header = (
+                    next((line for line in file if line.strip()), b"")
+                    .removeprefix(BYTE_ORDER_MARK)
+                    .decode()
+                    .strip("\r\n")
+                )
         if header or format != "CSV":
             found.setdefault(header, []).append(path)
     return found
@@ -421,21 +440,21 @@ def _lines(text: DataFrame) -> DataFrame:
 
 
 def _messages(rows: DataFrame) -> DataFrame:
-    """The values of messages, as lines."""
+    """Return the values of Kafka messages as lines of text."""
     return rows.where("value IS NOT NULL").select(F.col("value").alias(LINE))
 
 
-def _observed(frame: DataFrame, columns: Columns) -> Events:
-    observed = Observation()
-    return Events(frame.observe(observed, *measures(frame, columns)), columns, observed)
+def _observe(frame: DataFrame, columns: Columns) -> EventInput:
+    observation = Observation()
+    return EventInput(frame.observe(observation, *statistics_columns(frame, columns)), columns, observation)
 
 
 def _kinds(files: TextFiles) -> dict[str, str | None]:
     return {field.name: (kind := kind_of(field.type)) and kind.value for field in files.schema}
 
 
-def _agreed(types: Mapping[str, EventType]) -> dict[str, Kind]:
-    """What the attributes hold that are declared with one kind for all types."""
+def _common_kinds(types: Mapping[str, EventType]) -> dict[str, Kind]:
+    """Return the attributes that have the same kind in all types that declare them, with this kind."""
     kinds: dict[str, set[Kind]] = {}
     for type in types.values():
         for name, kind in type.attributes:
@@ -443,7 +462,7 @@ def _agreed(types: Mapping[str, EventType]) -> dict[str, Kind]:
     return {name: kind for name, (kind, *others) in kinds.items() if not others}
 
 
-def _whole(kind: Kind) -> str:
+def _kind_read(kind: Kind) -> str:
     return (Kind.LONG if kind is Kind.INT else kind).value
 
 

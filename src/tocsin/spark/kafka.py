@@ -1,16 +1,16 @@
-"""Where is a Kafka topic, and where does Spark get what it needs to read and write it?
+"""Parse addresses of Kafka topics, and provide Spark's Kafka connector.
 
-A topic is named by an address, `kafka://host:port,host:port/topic`; `topic` takes it apart, and `reading` and `writing`
-are the options for Spark's readers and writers. What stands in the messages is not known here.
+The address of a topic is `kafka://host:port,host:port/topic`. `topic` parses an address; `reading` and `writing` return
+the options for Spark's readers and writers of a topic. The content of messages does not matter here.
 
-Spark reads Kafka with a connector that is no part of PySpark. Two ways lead to it:
+Spark reads Kafka with a connector that is not part of PySpark. There are two ways to get the connector:
 
-- `packages()` names it for `spark.jars.packages`; Spark then looks for it whenever a session's JVM starts.
-- `jars()` downloads it once and answers files for `spark.jars`. It needs nothing but Java and PySpark: it runs the Ivy
-  that comes with Spark, so it finds what Spark would find, but a failure is one sentence and not a JVM that ends.
+- `packages()` names it for `spark.jars.packages`. Spark then resolves it whenever a session's JVM starts.
+- `jars()` downloads it once and returns its files for `spark.jars`. This needs only Java and PySpark, because it runs
+  the Ivy that comes with Spark. So it finds the same files, but a failure is a short error and not a JVM that exits.
 
-The connector is the one with PySpark's own version. `TOCSIN_KAFKA_CONNECTOR` names others, as comma-separated Maven
-coordinates; each is taken in just that version, whatever the others ask for.
+The version of the connector is that of PySpark. `TOCSIN_KAFKA_CONNECTOR` can name other connectors, as comma-separated
+Maven coordinates, each of which is used in exactly the given version.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ BROUGHT_BY_SPARK = (
     "org.slf4j",
     "org.xerial.snappy",
 )
-"""Makers of libraries that the connector needs and Spark has. A second copy is 60 MB, and might be another version."""
+"""Organisations whose libraries the connector needs and Spark already has.
+
+A second copy of these libraries would take 60 MB, and might be of another version.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, and the brokers to ask for it first."""
+    """A Kafka topic and its bootstrap servers."""
 
     servers: tuple[str, ...]
     name: str
@@ -62,7 +65,7 @@ class Topic:
 
 
 def topic(address: str) -> Topic:
-    """The topic that an address names.
+    """Parse the address of a Kafka topic.
 
     >>> topic("kafka://one:9092,two:9092/alarms")
     Topic(servers=('one:9092', 'two:9092'), name='alarms')
@@ -96,10 +99,10 @@ def topic(address: str) -> Topic:
 def reading(
     topic: Topic, *, start: Literal["earliest", "latest"] = "earliest", batch_events_max: int | None = None
 ) -> dict[str, str]:
-    """The options for `spark.read.format("kafka")` and `spark.readStream.format("kafka")`.
+    """Return the options for `spark.read.format("kafka")` and `spark.readStream.format("kafka")`.
 
-    `start` is where a stream begins that has no checkpoint yet; a table is always read from the earliest event on.
-    `batch_events_max` limits how many events a stream takes at a time.
+    `start` is where a stream without a checkpoint begins; a table always begins at the earliest event.
+    `batch_events_max` limits the number of events in a batch of a stream.
 
     >>> reading(topic("kafka://localhost:9092/alarms"))
     {'kafka.bootstrap.servers': 'localhost:9092', 'subscribe': 'alarms', 'startingOffsets': 'earliest'}
@@ -111,7 +114,7 @@ def reading(
 
 
 def writing(topic: Topic) -> dict[str, str]:
-    """The options for `frame.write.format("kafka")` and `frame.writeStream.format("kafka")`.
+    """Return the options for `frame.write.format("kafka")` and `frame.writeStream.format("kafka")`.
 
     >>> writing(topic("kafka://localhost:9092/alarms"))
     {'kafka.bootstrap.servers': 'localhost:9092', 'topic': 'alarms'}
@@ -120,21 +123,25 @@ def writing(topic: Topic) -> dict[str, str]:
 
 
 def packages() -> str:
-    """The connector for this PySpark, or what TOCSIN_KAFKA_CONNECTOR names, as a value of `spark.jars.packages`."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        return named
+    """Return the Maven coordinates of the connector, as a value of `spark.jars.packages`.
+
+    They are the coordinates in TOCSIN_KAFKA_CONNECTOR if that is set, and otherwise those for the installed PySpark.
+    """
+    configured = os.environ.get(VARIABLE)
+    if configured:
+        return configured
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
-        raise TocsinError("Kafka is read through PySpark, and it is not installed.") from None
+        raise TocsinError("Kafka is read through PySpark, which is not installed.") from None
     return f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{version}"
 
 
 def jars(coordinates: str | None = None) -> list[str]:
-    """The files of the connector for `",".join(jars())` as `spark.jars`; downloaded at the first call on a machine.
+    """Return the paths of the connector's files; `",".join(jars())` is a value of `spark.jars`.
 
-    `coordinates` are used instead of `packages()`.
+    The first call on a machine downloads the files. `coordinates` are the Maven coordinates of the connector (default:
+    `packages()`).
     """
     names = [name.strip() for name in (coordinates or packages()).split(",")]
     for name in names:
@@ -144,18 +151,18 @@ def jars(coordinates: str | None = None) -> list[str]:
     folder = cache / "+".join(name.partition(":")[2].replace(":", "-") for name in names)
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix="connector.") as fresh:
-            _download(names, Path(fresh))
+        with tempfile.TemporaryDirectory(dir=cache, prefix="connector.") as temporary:
+            _download(names, Path(temporary))
             try:
-                (Path(fresh) / "jars").rename(folder)
+                (Path(temporary) / "jars").rename(folder)
             except OSError:
-                if not folder.is_dir():  # otherwise another process was quicker
+                if not folder.is_dir():  # no other process has created the folder
                     raise
     return sorted(str(path) for path in folder.glob("*.jar"))
 
 
 def _download(names: list[str], folder: Path) -> None:
-    """Puts the artifacts and what they need into `folder/jars`."""
+    """Download the artifacts `names` and their dependencies into `folder/jars`."""
     (folder / "ivy.xml").write_text(_module(names), encoding="utf-8")
     command = [_java(), "-Xmx256m", "-jar", _ivy(), "-warn", "-ivy", "ivy.xml", "-cache", "cache"]
     command += ["-confs", "default", "-types", "jar", "bundle", "-retrieve", "jars/[artifact]-[revision].[ext]"]
@@ -178,12 +185,12 @@ def _download(names: list[str], folder: Path) -> None:
 
 
 def _module(names: list[str]) -> str:
-    """What Ivy is asked for: these artifacts, in just these versions, and what they need that Spark does not have."""
+    """Return the text of an Ivy module with exactly the artifacts `names`, and the dependencies that Spark lacks."""
     lines = ['<ivy-module version="2.0">', '<info organisation="tocsin" module="connector"/>', "<dependencies>"]
     split = [name.split(":") for name in names]
-    # "default" is what Maven calls runtime.
+    # Ivy's configuration "default" is Maven's scope "runtime".
     lines += [f'<dependency org="{g}" name="{a}" rev="{v}" conf="default"/>' for g, a, v in split]
-    lines += [f'<exclude org="{maker}"/>' for maker in BROUGHT_BY_SPARK]
+    lines += [f'<exclude org="{organisation}"/>' for organisation in BROUGHT_BY_SPARK]
     lines += [f'<exclude org="org.apache.spark" module="spark-tags_{SCALA}"/>']
     lines += [f'<override org="{g}" module="{a}" rev="{v}"/>' for g, a, v in split]
     return "\n".join([*lines, "</dependencies>", "</ivy-module>", ""])

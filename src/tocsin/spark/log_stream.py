@@ -1,11 +1,14 @@
-"""How does a stream follow a log that somebody else writes and reads? Its offsets are the log's positions.
+"""Run a streaming query over a log that another process writes and reads.
 
-    log ─► records of a range (beside the source) ─► parcels ─► slots ─► what they found, to the log's owner
+    log ─► records of a range (next to the source) ─► shuffle blocks ─► slots ─► reports, to the owner of the log
 
-The owner goes in lock step: it says up to where the query may read (`run`), takes what was found there, puts it into a
-safe place and says so (`keep`); only then is the batch committed. So after a crash the query is at a position up to
-which everything found is safe, or one batch behind it, which it does again with the same end. `Reading` is how the
-owner's records are read; it is sent to the workers, which see the same files.
+The offsets of the query are positions in the log. The process that owns the log goes in lockstep with the query. It
+sets the position up to which the query may read (`RecordReader.latest`), waits for the reports of the slots
+(`LogQuery.run`), stores them, and acknowledges them (`LogQuery.acknowledge`). Only then is the batch committed. So
+after a crash, either the reports up to the query's position are all stored, or the query repeats one batch with the
+same end.
+
+A `RecordReader` reads the owner's records. It is sent to the workers, which see the same files.
 """
 
 from __future__ import annotations
@@ -34,65 +37,75 @@ from tocsin.events.reader import UNNEEDED
 from tocsin.events.reorder import BEGINNING
 from tocsin.events.types import ID
 from tocsin.spark import blocks
-from tocsin.spark.blocks import CONTROL, EVENTS, PARCELS_DDL, TICK, Parcel, decode, encode, rows, shortened
-from tocsin.spark.job import Job, Sent, send
-from tocsin.spark.sessions import plainly, told
+from tocsin.spark.blocks import (
+    BLOCK_DDL,
+    CONTROL,
+    EVENTS,
+    WATERMARK,
+    ShuffleBlock,
+    compacted,
+    decode,
+    encode,
+    to_record_batch,
+)
+from tocsin.spark.job import Job, SentJob, send
+from tocsin.spark.sessions import plain_errors, to_tocsin_error
 from tocsin.spark.stream import Slot, SlotProcessor
 
 AT = "_tocsin_at"
 STEPWISE = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
-"""A batch is a range of the log: none comes by itself."""
+"""Settings by which Spark starts no batch without data, because each batch must be a range of the log."""
 
 WAIT_S, STOP_S_MAX = 0.5, 60.0
 
 
-class Reading(Protocol):
-    """How the records of a log are read."""
+class RecordReader(Protocol):
+    """The interface by which the driver and the workers read the records of a log."""
 
     def latest(self) -> int:
-        """The position up to which the owner wants them read."""
+        """Return the position up to which the query may read records now."""
 
     def cut(self, start: int, end: int) -> list[int]:
-        """Where a range may be cut, so that its pieces are read at the same time; with its start and end."""
+        """Return positions that split the range for parallel reading, including `start` and `end`."""
 
     def read(self, start: int, end: int) -> tuple[list[tuple[pa.Table, Sequence[str]]], list[int]]:
-        """Batches of events with the names of their types, and times that have been reached (µs)."""
+        """Return the batches of events in a range with the names of their types, and the times (µs) to advance to."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """What the source is told."""
+class LogQueryOptions:
+    """The options of `LogSource`, which say how to read the log, and which job needs the events."""
 
-    reading: Reading
-    sent: Sent[Job]
+    reader: RecordReader
+    sent: SentJob[Job]
     start: int
-    """Where a new query begins to read."""
+    """The position at which a new query begins to read."""
 
 
 @dataclass
-class Range(InputPartition):  # type: ignore[misc]
-    """A piece of the log, for one task."""
+class LogRange(InputPartition):  # type: ignore[misc]
+    """A range of positions in the log that one task reads."""
 
     start: int
     end: int
 
 
 class LogSource(DataSource):  # type: ignore[misc]
-    """Parcels from a log. The option `work` is a file with the `Work`."""
+    """Spark's data source for shuffle blocks from a log. Its option `work` is a file with pickled `LogQueryOptions`."""
 
     @classmethod
     def name(cls) -> str:
         return "tocsin_log"
 
     def schema(self) -> str:
-        return f"{PARCELS_DDL}, {AT} timestamp"
+        return f"{BLOCK_DDL}, {AT} timestamp"
 
     def streamReader(self, schema: Any) -> LogReader:
         return LogReader(self.options["work"])
 
 
 class LogReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Ranges of the log as parcels."""
+    """Reads the ranges of a log as shuffle blocks, for `LogSource`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -101,30 +114,30 @@ class LogReader(DataSourceStreamReader):  # type: ignore[misc]
         return {"position": _work(self._path).start}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        return {"position": max(start["position"], _work(self._path).reading.latest())}
+        return {"position": max(start["position"], _work(self._path).reader.latest())}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
-        cuts = _work(self._path).reading.cut(start["position"], end["position"])
-        return [Range(one, other) for one, other in pairwise(cuts)]
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LogRange]:
+        cuts = _work(self._path).reader.cut(start["position"], end["position"])
+        return [LogRange(one, other) for one, other in pairwise(cuts)]
 
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
         work = _work(self._path)
         job = work.sent.job
-        batches, reached = work.reading.read(partition.start, partition.end)
+        batches, advances = work.reader.read(partition.start, partition.end)
         largest = max((int(batch["ts"].to_numpy().max()) for batch, _ in batches), default=None)
-        parcels = [Parcel(label, TICK, None, largest, None) for label in job.labels]
-        for ts in reached:
-            parcels += [Parcel(label, CONTROL, None, None, _advance(ts)) for label in job.labels]
+        shuffle_blocks = [ShuffleBlock(label, WATERMARK, None, largest, None) for label in job.labels]
+        for ts in advances:
+            shuffle_blocks += [ShuffleBlock(label, CONTROL, None, None, _advance(ts)) for label in job.labels]
         for batch, types in batches:
-            parcels += routed(batch, types, job)
+            shuffle_blocks += to_blocks(batch, types, job)
         clock = pa.scalar(max(largest or 0, 0), pa.timestamp("us", "UTC"))
-        for parcel in parcels:
-            yield rows([parcel]).append_column(AT, pa.array([clock.as_py()], clock.type))
+        for block in shuffle_blocks:
+            yield to_record_batch([block]).append_column(AT, pa.array([clock.as_py()], clock.type))
 
 
 @lru_cache(maxsize=8)
-def _work(path: str) -> Work:
-    work: Work = pickle.loads(Path(path).read_bytes())
+def _work(path: str) -> LogQueryOptions:
+    work: LogQueryOptions = pickle.loads(Path(path).read_bytes())
     return work
 
 
@@ -132,8 +145,8 @@ def _advance(ts: int) -> bytes:
     return json.dumps({"advance": ts}).encode()
 
 
-def routed(batch: pa.Table, types: Sequence[str], job: Job) -> Iterator[Parcel]:
-    """The parcels of a batch of events."""
+def to_blocks(batch: pa.Table, types: Sequence[str], job: Job) -> Iterator[ShuffleBlock]:
+    """Yield the shuffle blocks of `batch`, whose column `type` has positions in `types`."""
     if not batch.num_rows or not job.types:
         return
     numbers = {type: number for number, type in enumerate(job.types) if type not in job.plan.defined}
@@ -146,13 +159,16 @@ def routed(batch: pa.Table, types: Sequence[str], job: Job) -> Iterator[Parcel]:
     names = json.dumps(job.types)
     for slot, part in job.router.route(batch):
         ts = part["ts"].to_numpy()
-        yield Parcel(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(shortened(part, names)))
+        yield ShuffleBlock(job.labels[slot], EVENTS, int(ts.min()), int(ts.max()), encode(compacted(part, names)))
 
 
 class LogProcessor(SlotProcessor):
-    """Slots that start in the middle of the log, and go on with more knowledge of the events than before."""
+    """The stateful operator of a log query.
 
-    def __init__(self, sent: Sent[Job], watermark: int, largest: int) -> None:
+    Its slots can start in the middle of the log, and can continue with a catalog of types that has grown.
+    """
+
+    def __init__(self, sent: SentJob[Job], watermark: int, largest: int) -> None:
         super().__init__(sent)
         self._started_at = watermark, largest
 
@@ -170,136 +186,146 @@ class LogProcessor(SlotProcessor):
         return slot
 
 
-class Following:
-    """A query over a log, used by one thread, that of the log's owner."""
+class LogQuery:
+    """A streaming query over a log. Only one thread, which owns the log, may use it."""
 
-    def __init__(self, session: SparkSession, reading: Reading) -> None:
+    def __init__(self, session: SparkSession, reader: RecordReader) -> None:
         self._session = session.newSession()
         for name, value in STEPWISE.items():
             self._session.conf.set(name, value)
         self._session.dataSource.register(LogSource)
-        self._reading = reading
-        self._found: queue.Queue[tuple[int, int, list[pa.Table]]] = queue.Queue()
-        self._kept: queue.Queue[bool] = queue.Queue()
+        self._reader = reader
+        self._results: queue.Queue[tuple[int, int, list[pa.Table]]] = queue.Queue()
+        self._acknowledgements: queue.Queue[bool] = queue.Queue()
         self._query: Any = None
         self._checkpoint = Path()
-        self._batch: int | None = None
-        """The number of a batch whose outcome was taken, and that may not be committed yet."""
-        self._safe = True
+        self._uncommitted: int | None = None
+        """The number of the last batch whose reports were returned, until the batch is known to be committed."""
+        self._acknowledged = True
 
     @property
     def session(self) -> SparkSession:
         return self._session
 
     @property
-    def runs(self) -> bool:
+    def running(self) -> bool:
         return self._query is not None
 
     def start(self, job: Job, checkpoint: Path, start: int, watermark: int, largest: int) -> None:
-        """Starts the query, or starts it again from its checkpoint. `start`: where a new one begins to read, at that
-        watermark and behind that largest ts.
+        """Start the query, or restart it from `checkpoint`.
+
+        A new query begins to read at the position `start`, with the watermark `watermark` and the largest ts `largest`.
         """
         sent = send(job)
-        data = pickle.dumps(Work(self._reading, sent, start))
+        data = pickle.dumps(LogQueryOptions(self._reader, sent, start))
         work = checkpoint.parent / f"work-{hashlib.sha256(data).hexdigest()[:16]}"
         if not work.exists():
             for old in checkpoint.parent.glob("work-*"):
                 old.unlink()
             work.write_bytes(data)
-        parcels = self._session.readStream.format(LogSource.name()).option("work", str(work)).load()
+        shuffle_blocks = self._session.readStream.format(LogSource.name()).option("work", str(work)).load()
         payloads = (
-            parcels.withWatermark(AT, "0 seconds")
+            shuffle_blocks.withWatermark(AT, "0 seconds")
             .drop(AT)
-            .mapInArrow(_as_they_are, PARCELS_DDL)
+            .mapInArrow(_identity, BLOCK_DDL)
             .groupBy("slot")
             .transformWithStateInPandas(
                 LogProcessor(sent, watermark, largest), blocks.PAYLOADS_DDL, "Append", "EventTime"
             )
         )
         self._checkpoint = checkpoint
-        writer = payloads.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._take)
+        writer = payloads.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._process_batch)
         self._query = writer.start()
 
-    def run(self, upto: int) -> list[pa.Table]:
-        """Waits for the batch that ends at a position, and returns what its slots report."""
+    def run(self, end: int) -> list[pa.Table]:
+        """Wait for the batch that ends at the position `end`, and return the reports of its slots."""
         while True:
             try:
-                position, batch, tables = self._found.get(timeout=WAIT_S)
+                position, batch, tables = self._results.get(timeout=WAIT_S)
             except queue.Empty:
-                self._look()
+                self._check()
                 continue
-            if position != upto:
-                raise StateError(f"Spark has detected up to {position} of the log, not up to {upto}")
-            self._batch, self._safe = batch, False
+            if position != end:
+                raise StateError(f"Spark has processed the log up to {position}, not up to {end}")
+            self._uncommitted, self._acknowledged = batch, False
             return tables
 
-    def keep(self) -> None:
-        """Says that what the last batch found is safe."""
-        if self._batch is not None and not self._safe:
-            self._safe = True
-            self._kept.put(True)
+    def acknowledge(self) -> None:
+        """Confirm to the query that the reports of the last batch are stored, so that Spark commits the batch."""
+        if self._uncommitted is not None and not self._acknowledged:
+            self._acknowledged = True
+            self._acknowledgements.put(True)
 
-    def settle(self) -> None:
-        """Waits until the last batch is committed."""
-        if self._batch is None:
+    def wait_committed(self) -> None:
+        """Wait until Spark has committed the last batch."""
+        if self._uncommitted is None:
             return
         until = monotonic() + STOP_S_MAX
-        while not (self._checkpoint / "commits" / str(self._batch)).exists():
-            self._look()
+        while not (self._checkpoint / "commits" / str(self._uncommitted)).exists():
+            self._check()
             if monotonic() > until:
-                raise TocsinError("Spark does not commit its batch")
+                raise TocsinError("Spark did not commit its batch")
             sleep(0.005)
-        self._batch = None
+        self._uncommitted = None
 
     def stop(self) -> None:
-        """Ends the query after its batch, or without it if what it found is not safe."""
-        if self._query is None:
-            return
-        if self._safe:
-            self.settle()
-        else:
-            self._kept.put(False)
-        with plainly():
-            self._query.stop()
-        self._query, self._batch, self._safe = None, None, True
+        """Stop the query after the commit of its last batch.
 
-    def _look(self) -> None:
-        """Fails if the query has."""
+        If the reports of the batch are not acknowledged, the batch is not committed.
+        """
         if self._query is None:
             return
-        with plainly():
+        if self._acknowledged:
+            self.wait_committed()
+        else:
+            self._acknowledgements.put(False)
+        with plain_errors():
+            self._query.stop()
+        self._query, self._uncommitted, self._acknowledged = None, None, True
+
+    def _check(self) -> None:
+        """Raise an error if the query has failed or ended."""
+        if self._query is None:
+            return
+        with plain_errors():
             if (failed := self._query.exception()) is not None:
-                raise told(failed)
+                raise to_tocsin_error(failed)
             if not self._query.isActive:
                 raise TocsinError("the query has ended")
 
-    def _take(self, payloads: DataFrame, batch: int) -> None:
-        """What Spark does with each batch: the state is written when this returns."""
+    def _process_batch(self, payloads: DataFrame, batch: int) -> None:
+        """Pass the reports of a batch to `run`, and wait for the acknowledgement.
+
+        Spark calls this for each batch, and writes the state after it returns.
+        """
         found = payloads.toArrow()["payload"]
-        position = ended(self._checkpoint, batch)
-        self._found.put((position, batch, [decode(payload.as_buffer()) for payload in found]))
-        if not self._kept.get():
-            raise StateError("what the batch found was not kept")
+        position = end_position(self._checkpoint, batch)
+        self._results.put((position, batch, [decode(payload.as_buffer()) for payload in found]))
+        if not self._acknowledgements.get():
+            raise StateError("the reports of the batch were not acknowledged")
 
 
-def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def ended(checkpoint: Path, batch: int) -> int:
-    """The position at which a batch ends."""
+def end_position(checkpoint: Path, batch: int) -> int:
+    """Return the position in the log at which `batch` of `checkpoint` ends."""
     offset = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
     return int(json.loads(offset)["position"])
 
 
-def positions(checkpoint: Path) -> tuple[int | None, int | None]:
-    """Where the last committed batch of a checkpoint ends, and where the one that was begun after it does."""
+def checkpoint_positions(checkpoint: Path) -> tuple[int | None, int | None]:
+    """Return the positions at which the last committed batch and the last started batch of `checkpoint` end.
+
+    A position is None if there is no such batch.
+    """
     found: list[int | None] = []
     for folder in ("commits", "offsets"):
         numbers = [int(path.name) for path in (checkpoint / folder).glob("[0-9]*")]
         position = None
         if numbers:
             with suppress(FileNotFoundError, IndexError, ValueError):
-                position = ended(checkpoint, max(numbers))
+                position = end_position(checkpoint, max(numbers))
         found.append(position)
     return found[0], found[1]

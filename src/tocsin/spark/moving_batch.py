@@ -1,8 +1,9 @@
-"""Queries that move, over a table.
+"""Detect moving queries over a table of events and a table of location updates.
 
-Location updates are found first, by a job of their own, so that all ranges are known when the events are read.
-
-From DataFrames of events and of location updates to a DataFrame of markers and matches.
+A separate Spark job reads the location updates first, so that all ranges are known before the events are read. The
+emissions of each slot (see `moving_job`) are split into *chunks* in the order of their time, and a slot runs one chunk
+after the other. Workers send each event to the slots and chunks with emissions near it. The report has matches and
+markers, which are rows that end a range.
 """
 
 from __future__ import annotations
@@ -18,163 +19,183 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tocsin.engine import match_table
-from tocsin.engine.moving.detector import the_focal_type
-from tocsin.engine.moving.gather import UPDATES, Array, Focals, Gathered, Sieve
-from tocsin.engine.moving.ranges import FOREVER, HISTORY_US, PIECE, Follower
+from tocsin.engine.moving.detector import common_focal_type
+from tocsin.engine.moving.gather import UPDATES, Array, FocalObjects, GatheredEvents, Gatherer
+from tocsin.engine.moving.ranges import EMISSION, HISTORY_US, UNBOUNDED_US, RangeTracker
 from tocsin.errors import EventError
-from tocsin.events.dead_letters import letters
+from tocsin.events.dead_letters import dead_letter_table
 from tocsin.events.reader import Columns
 from tocsin.events.types import EventType
 from tocsin.language.mcep.ast import Interest
 from tocsin.plans.moving import is_exact, is_strong
 from tocsin.plans.plan import plan
 from tocsin.plans.typing import Catalog
-from tocsin.process import settling
+from tocsin.process import freezing_gc
 from tocsin.spark import blocks
-from tocsin.spark.batch import Tally, parcels_of
+from tocsin.spark.batch import SlotReport, blocks_of
 from tocsin.spark.blocks import (
+    BLOCK_DDL,
     EVENTS,
-    LETTERS,
-    PARCELS_DDL,
-    TICK,
+    REJECTED,
+    WATERMARK,
     Batches,
-    Parcel,
+    ShuffleBlock,
     chunks,
     decode,
     encode,
-    readable,
-    rows,
+    read_chunk,
+    to_record_batch,
 )
-from tocsin.spark.job import Sent, send
-from tocsin.spark.moving_job import MovingJob, tell
+from tocsin.spark.job import SentJob, send
+from tocsin.spark.moving_job import MovingJob, run_ranges
 from tocsin.spark.names import exact, map_in_arrow
-from tocsin.spark.rejected import counted, counter
-from tocsin.spark.source import Events, Source, default_slots
+from tocsin.spark.rejected import count_rejected, rejected_accumulator
+from tocsin.spark.source import EventFrames, FrameSource, default_slots
 
-PIECES_MAX = 2_000
-"""How many pieces of a slot are run together."""
-FOUND = pa.schema([*UPDATES, ("reason", pa.string()), ("type", pa.string()), ("event", pa.string())])
-"""Location updates, and those that could not be used."""
+EMISSIONS_MAX = 2_000
+"""The most emissions in a chunk, which run together."""
+LOCATION_SCHEMA = pa.schema([*UPDATES, ("reason", pa.string()), ("type", pa.string()), ("event", pa.string())])
+"""The columns of location updates, followed by the columns of dead letters for rejected location updates."""
 
 
-def detect_table(source: Source, locations: Source, job: MovingJob, telling: bool = False) -> DataFrame:
-    """The report of a table. Looks for the location updates now. `telling`: rejected rows are logged."""
-    job = with_pieces(job, locations)
+def detect_table(source: FrameSource, locations: FrameSource, job: MovingJob, log_rejected: bool = False) -> DataFrame:
+    """Return the report of the moving queries of `job` over a table.
+
+    The location updates are read immediately, and the events when Spark computes the report. `log_rejected` logs a
+    warning about rejected rows.
+    """
+    job = with_emissions(job, locations)
     sent = send(job)
     spark = source.frame.sparkSession
-    parcels = map_in_arrow(source.needed(), _sending(sent), PARCELS_DDL)
-    every = [(label, TICK, -1, None, None) for label in job.labels]
-    parcels = parcels.unionByName(spark.createDataFrame(every, PARCELS_DDL))
-    spread = parcels.repartition(job.slots, "slot").sortWithinPartitions("least")
-    columns = from_arrow_schema(blocks.schema(job.matches))
-    run = counted(_running(sent), counter(spark) if telling else None)
-    return blocks.told_apart(spread.mapInArrow(run, columns))
+    shuffle_blocks = map_in_arrow(source.needed(), _packer(sent), BLOCK_DDL)
+    markers = [(label, WATERMARK, -1, None, None) for label in job.labels]
+    shuffle_blocks = shuffle_blocks.unionByName(spark.createDataFrame(markers, BLOCK_DDL))
+    spread = shuffle_blocks.repartition(job.slots, "slot").sortWithinPartitions("least")
+    columns = from_arrow_schema(blocks.report_fields(job.matches))
+    run = count_rejected(_runner(sent), rejected_accumulator(spark) if log_rejected else None)
+    return blocks.with_kind(spread.mapInArrow(run, columns))
 
 
-def with_pieces(job: MovingJob, locations: Source) -> MovingJob:
-    """The job with what is to be run in each slot."""
-    found = map_in_arrow(locations.needed(), _looking(send(job)), from_arrow_schema(FOUND)).toArrow()
-    bad = found.filter(found["reason"].is_valid()).to_pylist()
-    dead = tuple((row["reason"], row["type"], row["ts"], row["event"]) for row in bad)
-    updates = found.filter(found["reason"].is_null()).select(UPDATES.names).cast(UPDATES)
-    pieces = Follower(job.followed).advance(job.sieve.focals.expanded(updates), None)
-    slots = job.slot_of_query[pieces["query"]]
-    return replace(job, pieces=tuple(_chunked(pieces[slots == slot]) for slot in range(job.slots)), letters=dead)
-
-
-def _chunked(pieces: Array) -> tuple[Array, ...]:
-    """Pieces in the order of their beginning; those without an end, each the last of its query, behind the others."""
-    endless = pieces["hi"] >= FOREVER - 1
-    pieces = pieces[np.lexsort((pieces["number"], pieces["query"], pieces["begin"], endless))]
-    # A query's ranges stay in order: a range that begins later is not in an earlier chunk.
-    count = int(np.count_nonzero(~endless))
-    return tuple(
-        part[at : at + PIECES_MAX]
-        for part in (pieces[:count], pieces[count:])
-        for at in range(0, len(part), PIECES_MAX)
+def with_emissions(job: MovingJob, locations: FrameSource) -> MovingJob:
+    """Read the location updates, and return `job` with the emissions of each slot and the rejected updates."""
+    updates_found = map_in_arrow(
+        locations.needed(), _location_finder(send(job)), from_arrow_schema(LOCATION_SCHEMA)
+    ).toArrow()
+    bad = updates_found.filter(updates_found["reason"].is_valid()).to_pylist()
+    rejected_rows = tuple((row["reason"], row["type"], row["ts"], row["event"]) for row in bad)
+    updates = updates_found.filter(updates_found["reason"].is_null()).select(UPDATES.names).cast(UPDATES)
+    emissions = RangeTracker(job.range_parameters).advance(job.gatherer.focals.expanded(updates), None)
+    slots = job.slot_of_query[emissions["query"]]
+    return replace(
+        job,
+        emissions=tuple(_split_chunks(emissions[slots == slot]) for slot in range(job.slots)),
+        rejected=rejected_rows,
     )
 
 
-def _looking(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
-    """The function that finds the location updates of a partition."""
+def _split_chunks(emissions: Array) -> tuple[Array, ...]:
+    """Sort emissions by their begin, and split them into chunks.
 
-    @settling
-    def look(batches: Batches) -> Batches:
+    Emissions without an end come last. Each of them is the last emission of its query.
+    """
+    open_ended = emissions["hi"] >= UNBOUNDED_US - 1
+    emissions = emissions[np.lexsort((emissions["number"], emissions["query"], emissions["begin"], open_ended))]
+    # The ranges of a query stay in order, because a range that begins later is not in an earlier chunk.
+    count = int(np.count_nonzero(~open_ended))
+    return tuple(
+        part[at : at + EMISSIONS_MAX]
+        for part in (emissions[:count], emissions[count:])
+        for at in range(0, len(part), EMISSIONS_MAX)
+    )
+
+
+def _location_finder(sent: SentJob[MovingJob]) -> Callable[[Batches], Batches]:
+    """Return the function that selects the location updates in the rows of a partition, and rejects invalid updates."""
+
+    @freezing_gc
+    def find(batches: Batches) -> Batches:
         job = sent.job
         for table in chunks(batches):
-            batch, _ = readable(table, job)
-            updates, dead = job.sieve.updates(batch)
-            told = letters(dead)
+            batch, _ = read_chunk(table, job)
+            updates, rejected_rows = job.gatherer.updates(batch)
+            rejected = dead_letter_table(rejected_rows)
             bad = pa.table(
-                [*(pa.nulls(len(told), field.type) for field in UPDATES), told["reason"], told["type"], told["event"]],
-                schema=FOUND,
-            ).set_column(1, "ts", told["ts"])
+                [
+                    *(pa.nulls(len(rejected), field.type) for field in UPDATES),
+                    rejected["reason"],
+                    rejected["type"],
+                    rejected["event"],
+                ],
+                schema=LOCATION_SCHEMA,
+            ).set_column(1, "ts", rejected["ts"])
             nothing = [pa.nulls(len(updates), pa.string())] * 3
-            yield from pa.table([*updates.columns, *nothing], schema=FOUND).to_batches()
+            yield from pa.table([*updates.columns, *nothing], schema=LOCATION_SCHEMA).to_batches()
             yield from bad.to_batches()
 
-    return look
+    return find
 
 
-def _sending(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
-    """The function that sends the events of a partition to the slots and chunks that they can concern."""
+def _packer(sent: SentJob[MovingJob]) -> Callable[[Batches], Batches]:
+    """Return the function that packs the events of a partition for the slots and chunks with emissions near them."""
 
-    @settling
+    @freezing_gc
     def pack(batches: Batches) -> Batches:
         job = sent.job
         for table in chunks(batches):
-            batch, dead = readable(table, job)
-            if dead is not None:
-                yield rows([dead])
-            events = job.sieve.events(batch) if batch.num_rows else None
+            batch, rejected_rows = read_chunk(table, job)
+            if rejected_rows is not None:
+                yield to_record_batch([rejected_rows])
+            events = job.gatherer.events(batch) if batch.num_rows else None
             if events is None:
                 continue
-            gathered = Gathered([events], job.sieve.types, settled=False)
-            for slot, parts in enumerate(job.pieces):
-                for number, pieces in enumerate(parts):
-                    near = job.near(gathered, pieces)
+            gathered = GatheredEvents([events], job.gatherer.types, canonical=False)
+            for slot, parts in enumerate(job.emissions):
+                for number, emissions in enumerate(parts):
+                    near = job.near(gathered, emissions)
                     if near.any():
                         payload = encode(gathered.batch.filter(pa.array(near)))
-                        yield rows([Parcel(job.labels[slot], EVENTS, number, None, payload)])
+                        yield to_record_batch([ShuffleBlock(job.labels[slot], EVENTS, number, None, payload)])
 
     return pack
 
 
-def _running(sent: Sent[MovingJob]) -> Callable[[Batches], Batches]:
-    """The function that runs the queries of a slot, chunk by chunk."""
+def _runner(sent: SentJob[MovingJob]) -> Callable[[Batches], Batches]:
+    """Return the function that runs the emissions of a slot, chunk by chunk, and yields the slot's report."""
 
-    @settling
+    @freezing_gc
     def run(batches: Batches) -> Batches:
         job = sent.job
-        parcels = parcels_of(batches)
-        first = next(parcels, None)
+        shuffle_blocks = blocks_of(batches)
+        first = next(shuffle_blocks, None)
         if first is None:
             return
         slot = job.labels.index(first.slot)
-        tally, count = Tally(job.matches, slot), 0
+        slot_report, count = SlotReport(job.matches, slot), 0
         if slot == 0:
-            tally.bury(letters(list(job.letters)))
-        waiting = groupby(_all(first, parcels), key=lambda parcel: -1 if parcel.what != EVENTS else parcel.least)
-        given = next(waiting, None)
-        for number, pieces in enumerate((np.zeros(0, PIECE), *job.pieces[slot]), -1):
+            slot_report.reject(dead_letter_table(list(job.rejected)))
+        by_chunk = groupby(
+            _with_first(first, shuffle_blocks), key=lambda block: -1 if block.what != EVENTS else block.least
+        )
+        current = next(by_chunk, None)
+        for number, emissions in enumerate((np.zeros(0, EMISSION), *job.emissions[slot]), -1):
             parts: list[pa.Table] = []
-            if given is not None and given[0] == number:
-                for parcel in given[1]:
-                    if parcel.what == LETTERS:
-                        tally.bury(decode(parcel.payload or b""))
-                    elif parcel.what == EVENTS:
-                        parts.append(decode(parcel.payload or b""))
-                given = next(waiting, None)
+            if current is not None and current[0] == number:
+                for block in current[1]:
+                    if block.what == REJECTED:
+                        slot_report.reject(decode(block.payload or b""))
+                    elif block.what == EVENTS:
+                        parts.append(decode(block.payload or b""))
+                current = next(by_chunk, None)
             count += sum(part.num_rows for part in parts)
-            tell(job, tally, pieces, parts)
-            yield from tally.rows().to_batches()
-        counted = {"events": count, "late": 0, "ranges": sum(len(pieces) for pieces in job.pieces[slot])}
-        yield from tally.closing(counted).to_batches()
+            run_ranges(job, slot_report, emissions, parts)
+            yield from slot_report.take_rows().to_batches()
+        metrics = {"events": count, "late": 0, "ranges": sum(len(emissions) for emissions in job.emissions[slot])}
+        yield from slot_report.finish(metrics).to_batches()
 
     return run
 
 
-def _all(first: Parcel, rest: Iterator[Parcel]) -> Iterator[Parcel]:
+def _with_first(first: ShuffleBlock, rest: Iterator[ShuffleBlock]) -> Iterator[ShuffleBlock]:
     yield first
     yield from rest
 
@@ -182,7 +203,7 @@ def _all(first: Parcel, rest: Iterator[Parcel]) -> Iterator[Parcel]:
 def detect(
     interests: tuple[Interest, ...],
     types: Mapping[str, EventType],
-    events: Events,
+    events: EventFrames,
     columns: Columns,
     *,
     locations: DataFrame | None = None,
@@ -191,21 +212,24 @@ def detect(
     slots: int | None = None,
     control: DataFrame | None = None,
     select: Iterable[str] | None = None,
-    telling: bool = False,
+    log_rejected: bool = False,
 ) -> DataFrame:
-    """The report of these queries over these events and location updates. `telling`: rejected rows of a table are
-    logged."""
+    """Return the report of the moving queries `interests` over `events` as a DataFrame.
+
+    `locations` are location updates that are not among `events`. `log_rejected` logs a warning about rejected rows of
+    a table.
+    """
     frames = [*([events] if isinstance(events, DataFrame) else events.values()), *([locations] if locations else [])]
     with exact(frames[0].sparkSession, {name for frame in frames for name in frame.columns}):
         return _detect(
-            interests, types, events, columns, locations, delay_us, history_us, slots, control, select, telling
+            interests, types, events, columns, locations, delay_us, history_us, slots, control, select, log_rejected
         )
 
 
 def _detect(
     interests: tuple[Interest, ...],
     types: Mapping[str, EventType],
-    events: Events,
+    events: EventFrames,
     columns: Columns,
     locations: DataFrame | None,
     delay_us: int,
@@ -213,13 +237,13 @@ def _detect(
     slots: int | None,
     control: DataFrame | None,
     select: Iterable[str] | None,
-    telling: bool,
+    log_rejected: bool,
 ) -> DataFrame:
     source, focal, job = prepare(
         interests, types, events, columns, locations=locations, delay_us=delay_us, history_us=history_us, slots=slots
     )
     if select is not None:
-        job = replace(job, select=match_table.checked(select, job.matches.names))
+        job = replace(job, select=match_table.checked_select(select, job.matches.names))
     if source.streaming:
         from tocsin.spark.moving_slot import detect_stream
 
@@ -227,37 +251,39 @@ def _detect(
     if control is not None:
         raise EventError("control rows are for streams only: these events are no stream")
 
-    return detect_table(source, focal, job, telling)
+    return detect_table(source, focal, job, log_rejected)
 
 
 def prepare(
     interests: tuple[Interest, ...],
     types: Mapping[str, EventType],
-    events: Events,
+    events: EventFrames,
     columns: Columns,
     *,
     locations: DataFrame | None = None,
     delay_us: int = 0,
     history_us: int | None = None,
     slots: int | None = None,
-) -> tuple[Source, Source, MovingJob]:
-    """What is read for the queries, what of it for location updates alone, and what workers are told."""
-    together = joined(events, locations, interests, columns)
-    focals = Focals(interests)
+) -> tuple[FrameSource, FrameSource, MovingJob]:
+    """Check `interests` against the events, and return the sources of events and of location updates, and the job."""
+    combined = combine_inputs(events, locations, interests, columns)
+    focals = FocalObjects(interests)
     rules = tuple(dict.fromkeys(rule for one in interests for rule in one.rules))
-    strong = {type for one in interests if is_strong(one) for type in Sieve.used_by(one)}
-    places = tuple(dict.fromkeys(name for one in interests for name in one.space.coordinates))
+    strong = {type for one in interests if is_strong(one) for type in Gatherer.used_by(one)}
+    coordinates = tuple(dict.fromkeys(name for one in interests for name in one.space.coordinates))
     given = Catalog(types=types, closed=bool(types))
-    source = Source(plan((*rules, *focals.rules), given), together, columns, tuple(sorted(strong)), places)
+    source = FrameSource(plan((*rules, *focals.rules), given), combined, columns, tuple(sorted(strong)), coordinates)
     if source.streaming and history_us is None and any(is_exact(one) for one in interests):
         history_us = HISTORY_US
     slots = slots or default_slots(source.frame.sparkSession)
     job = MovingJob(interests, source.catalog, columns, slots, source.times, source.tables, delay_us, history_us)
-    return source, Source(plan(focals.rules, given), together, columns, (), places), job
+    return source, FrameSource(plan(focals.rules, given), combined, columns, (), coordinates), job
 
 
-def joined(events: Events, locations: DataFrame | None, interests: tuple[Interest, ...], columns: Columns) -> Events:
-    """Events and location updates as one."""
+def combine_inputs(
+    events: EventFrames, locations: DataFrame | None, interests: tuple[Interest, ...], columns: Columns
+) -> EventFrames:
+    """Combine `events` and `locations` into one input, in the form of `events`."""
     if locations is None:
         return events
     frames = [events] if isinstance(events, DataFrame) else list(events.values())
@@ -266,11 +292,11 @@ def joined(events: Events, locations: DataFrame | None, interests: tuple[Interes
     typed = columns.type in locations.columns
     if isinstance(events, DataFrame):
         if not typed:
-            locations = locations.withColumn(columns.type, F.lit(the_focal_type(interests, columns)))
+            locations = locations.withColumn(columns.type, F.lit(common_focal_type(interests, columns)))
         return events.unionByName(locations, allowMissingColumns=True)
     if typed:
         raise EventError(f"events come by type, the locations have a column '{columns.type}': give them by type too")
-    name = the_focal_type(interests, columns)
+    name = common_focal_type(interests, columns)
     if name in events:
         return {**events, name: events[name].unionByName(locations, allowMissingColumns=True)}
     return {**events, name: locations}

@@ -1,7 +1,11 @@
-"""What the workers are told of queries that move: the interests, what is known of the events, and how many slots.
+"""Describe moving queries to Spark workers: the interests, the event types, and the number of slots.
 
-A query runs in the slot of its focal object, so that queries that share ranges are together. Events go by *blocks*,
-cells as large as the largest range: a piece lies on the blocks that its box touches.
+An *interest* is a moving query. It applies rules to the events near a *focal object*, which moves. A *range* is the
+region of interest while the focal object is at one position. An *emission* is the part of a range that can be delivered
+now (see `engine.moving.ranges`).
+
+A query runs in the slot of its focal object, so that queries that share ranges run together. Events are partitioned by
+*cells*. A cell is as large as the largest range, and a range touches the cells that its bounding box overlaps.
 """
 
 from __future__ import annotations
@@ -14,87 +18,88 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine.moving.detector import text_of
-from tocsin.engine.moving.gather import Gathered, Letter, Sieve
+from tocsin.engine.moving.detector import query_text
+from tocsin.engine.moving.gather import DeadLetter, GatheredEvents, Gatherer
 from tocsin.engine.moving.matcher import Matcher
-from tocsin.engine.moving.ranges import FAR, Followed, boxes
-from tocsin.events.reader import Columns, Known
+from tocsin.engine.moving.ranges import CELL_MAX, RangeParameters, boxes
+from tocsin.events.reader import Columns, TypeInfo
 from tocsin.events.types import hexadecimal, text_words
 from tocsin.language.mcep.ast import Interest, Shape, Space
 from tocsin.plans.moving import DEGREE_M, Region
 from tocsin.plans.typing import Catalog
-from tocsin.spark.batch import Tally
-from tocsin.spark.job import given, labels
+from tocsin.spark.batch import SlotReport
+from tocsin.spark.job import job_fields, labels
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class MovingJob:
-    """Queries that move over events of a known shape."""
+    """A detection of moving queries over events whose types are known."""
 
     interests: tuple[Interest, ...]
     catalog: Catalog
     columns: Columns
     slots: int
     times: bool
-    """Whether `ts` are timestamps."""
+    """Whether the column `ts` of matches has timestamps instead of integers."""
     tables: Mapping[str, Mapping[str, str]] | None = None
-    """With a table for each type: for each type its attributes, and the columns that hold them."""
+    """The column of each attribute, by type and attribute, if each type has its own table; otherwise None."""
     delay_us: int = 0
     history_us: int | None = None
     select: tuple[str, ...] | None = None
-    """The columns that rows have, if not all."""
-    pieces: tuple[tuple[Array, ...], ...] = ()
-    """Over a table: for each slot what is to be run, in chunks."""
-    letters: tuple[Letter, ...] = field(default=(), repr=False)
-    """Location updates that could not be used."""
+    """The columns of matches and markers to return; None for all."""
+    emissions: tuple[tuple[Array, ...], ...] = ()
+    """The emissions of each slot in chunks that run together (see `moving_batch`). It is empty for a stream."""
+    rejected: tuple[DeadLetter, ...] = field(default=(), repr=False)
+    """The location updates of a table that were rejected."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return given(self)
+        return job_fields(self)
 
     @cached_property
-    def followed(self) -> Followed:
-        return Followed(self.interests, self.history_us)
+    def range_parameters(self) -> RangeParameters:
+        return RangeParameters(self.interests, self.history_us)
 
     @cached_property
-    def sieve(self) -> Sieve:
-        return Sieve(self.interests, self.catalog)
+    def gatherer(self) -> Gatherer:
+        return Gatherer(self.interests, self.catalog)
 
     @cached_property
     def matcher(self) -> Matcher:
-        return Matcher(self.followed, self.sieve, times=self.times, select=self.select)
+        return Matcher(self.range_parameters, self.gatherer, times=self.times, select=self.select)
 
     @property
     def matches(self) -> pa.Schema:
-        """The columns of markers and matches."""
+        """The columns of matches and of markers, which are rows that end a range."""
         return self.matcher.schema
 
     @cached_property
-    def known(self) -> Known:
-        """What the reader of batches must know."""
-        return self.sieve.known
+    def known(self) -> TypeInfo:
+        """What the reader of batches needs to know about types and attributes."""
+        return self.gatherer.known
 
     @cached_property
     def labels(self) -> list[int]:
+        """The keys by which Spark knows the slots."""
         return labels(self.slots)
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """What tells whether a query is still the same, by its name."""
-        return {one.name: hexadecimal(text_words(text_of(one))) for one in self.interests}
+        """The digest of each query's text, by the name of the query. It changes if the query changes."""
+        return {one.name: hexadecimal(text_words(query_text(one))) for one in self.interests}
 
     @cached_property
     def slot_of_query(self) -> Array:
-        """The slot in which each query runs."""
-        found: Array = self.sieve.focals.of_query % self.slots
-        return found
+        """The slot in which each query runs, in the order of `interests`."""
+        slots: Array = self.gatherer.focals.of_query % self.slots
+        return slots
 
-    # ---- blocks
+    # ---- cells
 
     @cached_property
-    def block(self) -> dict[Space, tuple[float, float]]:
-        """How wide and high blocks are."""
+    def cell_size(self) -> dict[Space, tuple[float, float]]:
+        """The width and height of the cells of each space."""
         found: dict[Space, tuple[float, float]] = {}
         for one in self.interests:
             west, south, east, north = Region(one.shape, (0.0, 0.0)).boxes[0]
@@ -103,59 +108,61 @@ class MovingJob:
             found[one.space] = max(before[0], (east - west) / unit), max(before[1], (north - south) / unit)
         return found
 
-    def blocks(self, east: Array, north: Array, space: Space) -> Array:
-        """The block of each place."""
-        width, height = self.block[space]
-        return _keys(_steps(east, width), _steps(north, height))
+    def cells_of(self, east: Array, north: Array, space: Space) -> Array:
+        """Return the key of the cell in which each position lies."""
+        width, height = self.cell_size[space]
+        return _cell_keys(_steps(east, width), _steps(north, height))
 
-    def touched(self, pieces: Array, space: Space) -> Array:
-        """The blocks that pieces of queries in a space touch, each once."""
-        width, height = self.block[space]
+    def cells_touched(self, emissions: Array, space: Space) -> Array:
+        """Return the keys of the distinct cells that `emissions` of queries in `space` touch."""
+        width, height = self.cell_size[space]
         found = [np.zeros(0, np.int64)]
-        for (shape, where), number in self._shaped.items():
+        for (shape, where), number in self._shapes.items():
             if where is not space:
                 continue
-            mine = pieces[self._shaped_of[pieces["query"]] == number]
+            mine = emissions[self._shape_of_query[emissions["query"]] == number]
             box = boxes(shape, space, mine["east"], mine["north"])
             west, south = _steps(box[:, 1], width), _steps(box[:, 2], height)
             across, up = _steps(box[:, 3], width) - west + 1, _steps(box[:, 4], height) - south + 1
             counts = across * up
             row = np.repeat(np.arange(len(box)), counts)
             number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-            found.append(np.unique(_keys(west[row] + number // up[row], south[row] + number % up[row])))
+            found.append(np.unique(_cell_keys(west[row] + number // up[row], south[row] + number % up[row])))
         return np.unique(np.concatenate(found))
 
     @cached_property
-    def _shaped(self) -> dict[tuple[Shape, Space], int]:
+    def _shapes(self) -> dict[tuple[Shape, Space], int]:
         return {key: n for n, key in enumerate(dict.fromkeys((one.shape, one.space) for one in self.interests))}
 
     @cached_property
-    def _shaped_of(self) -> Array:
-        return np.array([self._shaped[one.shape, one.space] for one in self.interests], np.int64)
+    def _shape_of_query(self) -> Array:
+        return np.array([self._shapes[one.shape, one.space] for one in self.interests], np.int64)
 
-    def near(self, events: Gathered, pieces: Array) -> Array:
-        """Whether each event can lie in one of the pieces."""
-        wanted = np.zeros(len(events), bool)
-        if not len(pieces) or not len(events):
-            return wanted
-        in_time = (events.ts > pieces["begin"].min()) & (events.ts <= pieces["hi"].max())
-        for space in self.sieve.spaces:
-            east, north = events.places(space)
-            there = in_time & ~np.isnan(east)
-            wanted[there] |= np.isin(self.blocks(east[there], north[there], space), self.touched(pieces, space))
-        return wanted
+    def near(self, events: GatheredEvents, emissions: Array) -> Array:
+        """Return for each event whether it may lie in the range of one of `emissions`."""
+        near = np.zeros(len(events), bool)
+        if not len(emissions) or not len(events):
+            return near
+        in_time = (events.ts > emissions["begin"].min()) & (events.ts <= emissions["hi"].max())
+        for space in self.gatherer.spaces:
+            east, north = events.positions(space)
+            located = in_time & ~np.isnan(east)
+            near[located] |= np.isin(
+                self.cells_of(east[located], north[located], space), self.cells_touched(emissions, space)
+            )
+        return near
 
 
 def _steps(along: Array, step: float) -> Array:
-    found: Array = np.clip(np.floor(along / step), -FAR, FAR).astype(np.int64)
+    found: Array = np.clip(np.floor(along / step), -CELL_MAX, CELL_MAX).astype(np.int64)
     return found
 
 
-def _keys(column: Array, row: Array) -> Array:
+def _cell_keys(column: Array, row: Array) -> Array:
     found: Array = (column << 32) + (row & 0xFFFFFFFF)
     return found
 
 
-def tell(job: MovingJob, tally: Tally, pieces: Array, parts: Sequence[pa.Table]) -> None:
-    """Runs pieces over the events near them."""
-    tally.take(job.matcher.run(pieces, Gathered(parts, job.sieve.types)))
+def run_ranges(job: MovingJob, slot_report: SlotReport, emissions: Array, parts: Sequence[pa.Table]) -> None:
+    """Run `emissions` over `parts`, which are the events near them, and add the matches to `slot_report`."""
+    slot_report.add_matches(job.matcher.run(emissions, GatheredEvents(parts, job.gatherer.types)))

@@ -1,4 +1,4 @@
-"""What are columns called? Users' names may hold anything, and Spark takes dots and backquotes in names for its own."""
+"""Handle column names that Spark's SQL would misread, such as names with dots, backquotes or different case."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CASE = "spark.sql.caseSensitive"
 
 
 def col(name: str) -> Column:
-    """A column by its name, whatever is in that."""
+    """Return the column with exactly this name, even if the name has dots or backquotes."""
     return F.col(quoted(name))
 
 
 def quoted(name: str) -> str:
-    """A name of a column in Spark's own language."""
+    """Quote a column name for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -28,23 +28,25 @@ def map_in_arrow(
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: T.StructType | str,
 ) -> DataFrame:
-    """`DataFrame.mapInArrow` for columns of any names: PySpark itself fails for names with dots, or twice in two cases.
+    """Call `DataFrame.mapInArrow` on columns with any names.
 
-    The columns have numbers on their way to Python.
+    PySpark fails for names with dots, and for names that differ only in case. So the columns are sent to Python under
+    numbered names, and `function` receives them under their own names.
     """
     names = rows.columns
 
-    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def with_names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return function(batch.rename_columns(names) for batch in batches)
 
-    return rows.toDF(*(f"c{place}" for place in range(len(names)))).mapInArrow(named, schema)
+    return rows.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(with_names, schema)
 
 
 @contextmanager
 def exact(session: SparkSession, names: Collection[str] | None = None) -> Iterator[None]:
-    """Lets Spark tell apart names that differ only in case while a plan is made.
+    """Make the names of columns case-sensitive in Spark while a plan is built.
 
-    With `names`, only if two of them do: it is a setting of the session, which others use too.
+    The setting belongs to the session, which other code uses too. So if `names` are given, it is changed only if two
+    of the names differ only in case.
     """
     if names is not None and len({name.lower() for name in names}) == len(set(names)):
         yield

@@ -1,8 +1,9 @@
-"""How does a user learn that rows of a table were rejected? From a line in the log soon after they were.
+"""Log the number of rejected rows of a table, soon after the rows were rejected.
 
-Slots count the dead letters that they write in an accumulator, which Spark brings to the driver with each task that
-ends. There they are logged (`tocsin`, as a warning) when no more have come for a moment. Spark Connect has no
-accumulators: there, and for all rows with their reasons, see `reports.dead_letters`.
+Slots count the dead letters (rejected rows) that they write in an accumulator, which Spark sends to the driver with
+each completed task. When no more rejected rows have arrived for a moment, the driver logs the count as a warning of the
+logger `tocsin`. Spark Connect has no accumulators, so nothing is logged there. `blocks.dead_letters` returns all
+rejected rows with their reasons.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark.sql import SparkSession
 from tocsin.events.dead_letters import count_reasons, rejected_text
 
 QUIET_S = 0.5
-"""For how long no more must have come before a line is logged."""
+"""How long (s) the driver waits for further rejected rows before it logs a line."""
 
 WHERE = "tocsin.spark.dead_letters(rules.report(events)) has all of them"
 
@@ -32,7 +33,7 @@ log = logging.getLogger("tocsin")
 
 @dataclass
 class Rejected:
-    """Rows that were rejected: how many for each reason, and one of them."""
+    """The number of rejected rows by reason, and one rejected row as an example."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     first: str = ""
@@ -41,8 +42,8 @@ class Rejected:
         return Rejected(self.reasons + other.reasons, self.first or other.first)
 
 
-class _Adding(AccumulatorParam[Rejected]):  # type: ignore[misc]
-    """How slots count."""
+class _RejectedParam(AccumulatorParam[Rejected]):  # type: ignore[misc]
+    """Adds up the counts of rejected rows in workers."""
 
     def zero(self, value: Rejected) -> Rejected:
         return Rejected()
@@ -51,57 +52,57 @@ class _Adding(AccumulatorParam[Rejected]):  # type: ignore[misc]
         return value1.plus(value2)
 
 
-class _Telling(_Adding):
-    """How the driver does: what came is logged, and then forgotten, so that each action has its own line."""
+class _LoggingParam(_RejectedParam):
+    """Logs the counts on the driver and then resets them, so that each Spark action has its own line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting = Rejected()
         self._timer: threading.Timer | None = None
-        atexit.register(self.tell)
+        atexit.register(self.log_waiting)
 
     def __reduce__(self) -> Any:
-        return _Adding, ()
+        return _RejectedParam, ()
 
     def addInPlace(self, value1: Rejected, value2: Rejected) -> Rejected:
         with self._lock:
             self._waiting = self._waiting.plus(value2)
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = threading.Timer(QUIET_S, self.tell)
+            self._timer = threading.Timer(QUIET_S, self.log_waiting)
             self._timer.daemon = True
             self._timer.start()
         return value1
 
-    def tell(self) -> None:
-        """Logs what has come since the last time."""
+    def log_waiting(self) -> None:
+        """Log the rows that were rejected since the last call, if there are any."""
         with self._lock:
-            told, self._waiting = self._waiting, Rejected()
-        if told.reasons:
-            log.warning("%s. %s", rejected_text(told.reasons.total(), told.reasons, told.first), WHERE)
+            rejected, self._waiting = self._waiting, Rejected()
+        if rejected.reasons:
+            log.warning("%s. %s", rejected_text(rejected.reasons.total(), rejected.reasons, rejected.first), WHERE)
 
 
-def counter(session: SparkSession) -> Accumulator[Rejected] | None:
-    """What counts the rejected rows of one detection; None where there are no accumulators."""
+def rejected_accumulator(session: SparkSession) -> Accumulator[Rejected] | None:
+    """Return the accumulator for the rejected rows of one detection; None if accumulators are not available."""
     if getattr(session, "_sc", None) is None:
         return None
-    return session.sparkContext.accumulator(Rejected(), _Telling())
+    return session.sparkContext.accumulator(Rejected(), _LoggingParam())
 
 
-def counted(
+def count_rejected(
     function: Callable[[Batches], Batches], rejected: Accumulator[Rejected] | None
 ) -> Callable[[Batches], Batches]:
-    """The function, whose dead letters are counted on their way into the report."""
+    """Wrap `function` so that the dead letters in its output are added to `rejected`, if that is given."""
     if rejected is None:
         return function
-    kept = rejected
+    accumulator = rejected
 
     def run(batches: Batches) -> Batches:
         for batch in function(batches):
             if batch["_reason"].null_count < batch.num_rows:
                 dead = batch.filter(batch["_reason"].is_valid())
                 first = f"{dead['_reason'][0].as_py()}: {dead['_event'][0].as_py()}"
-                kept.add(Rejected(count_reasons(pa.table({"reason": dead["_reason"]})), first))
+                accumulator.add(Rejected(count_reasons(pa.table({"reason": dead["_reason"]})), first))
             yield batch
 
     return run

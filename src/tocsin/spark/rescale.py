@@ -1,15 +1,14 @@
-"""State that moves: from a checkpoint to a new one with another number of slots, or other rules.
+"""Move the state of a checkpoint to a new checkpoint, for another number of slots or for changed rules.
 
-A checkpoint's slots are read with Spark's state reader, regrouped rule by rule (`engine.rekeying`), and written by a
-first micro-batch of the same stateful operator in the new checkpoint, to which state comes as parcels. Then the new
-checkpoint is given the source offsets and the watermark of the old one, so that a query that starts from it reads on
-where the other stopped. The old checkpoint is left as it is.
+Spark's state reader reads the state of the slots in the old checkpoint. `engine.rescale` regroups the state rule by
+rule. A first micro-batch of the same stateful operator then writes the regrouped state into the new checkpoint; the
+operator receives it as shuffle blocks. Then the new checkpoint gets the source offsets and the watermark of the old
+checkpoint, so that a query that starts from the new checkpoint continues where the old query stopped. The old
+checkpoint is not changed.
 
-How does a stream of queries that move go on with another number of slots? Its events are laid out by place anew.
-
-All slots of cells know the same ranges and the same location updates that wait; only events are apart. So the new slots
-begin with what any of the old ones knows, and with the events of all that lie on their own blocks. The rest is as for
-rules (`spark.rekeying`).
+For moving queries, events are partitioned by their position into cells (see `moving_job`). All slots of cells have the
+same ranges and the same waiting location updates, and only their events differ. So each new slot starts with the ranges
+and location updates of any old slot, and with those events of all old slots that lie in its own cells.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from tocsin.engine import checkpointer, rescale
 from tocsin.engine.detector import Detector
-from tocsin.engine.moving.detector import Snapshot, encode, renumbered
-from tocsin.engine.moving.gather import Gathered
+from tocsin.engine.moving.detector import MovingSnapshot, encode, recode_types
+from tocsin.engine.moving.gather import GatheredEvents
 from tocsin.engine.routing import key_slots
 from tocsin.errors import StateError
 from tocsin.events.reorder import BEGINNING
@@ -41,63 +40,79 @@ from tocsin.language import parse
 from tocsin.language.eps.ast import Statement
 from tocsin.plans.assignment import Layout, RuleUnit
 from tocsin.spark import blocks
-from tocsin.spark.blocks import PARCELS, PARCELS_DDL, SEED, Batches, Parcel, decode, rows
+from tocsin.spark.blocks import BLOCK_DDL, BLOCK_SCHEMA, INITIAL_STATE, Batches, ShuffleBlock, decode, to_record_batch
 from tocsin.spark.job import Job, labels, send
 from tocsin.spark.moving_job import MovingJob
-from tocsin.spark.moving_slot import HANDED_DDL, CellProcessor, homes_of
-from tocsin.spark.sessions import QUIET
+from tocsin.spark.moving_slot import FORWARDED_DDL, CellProcessor, cell_slots
+from tocsin.spark.sessions import SESSION_DEFAULTS
 from tocsin.spark.stream import SlotProcessor
 
 AT = "_tocsin_at"
-SEEDING = {
+ONE_BATCH = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
-    "spark.sql.streaming.stateStore.providerClass": QUIET["spark.sql.streaming.stateStore.providerClass"],
+    "spark.sql.streaming.stateStore.providerClass": SESSION_DEFAULTS["spark.sql.streaming.stateStore.providerClass"],
 }
-"""One batch, whose state is written whole."""
+"""Settings with which a query runs only one batch and writes its complete state."""
 
 
 def rekey(session: SparkSession, old: str | Path, new: str | Path, job: Job) -> None:
-    """Makes a checkpoint for the job, whose state is that of the old checkpoint."""
+    """Create the checkpoint `new` for `job` with the state of the checkpoint `old`."""
     old, new = Path(old), Path(new)
     batch = last_commit(old, new)
     layout, states, largest = _read(session, old)
-    write(session, new, SlotProcessor(send(job)), blocks.PAYLOADS_DDL, seeds(layout, states, job, largest), largest)
-    take_over(old, new, batch)
+    write(
+        session,
+        new,
+        SlotProcessor(send(job)),
+        blocks.PAYLOADS_DDL,
+        initial_states(layout, states, job, largest),
+        largest,
+    )
+    copy_progress(old, new, batch)
 
 
-def seeds(layout: Layout, states: Mapping[int, bytes], job: Job, largest: int) -> list[Parcel]:
-    """What the slots of the job start from, given the snapshots of another layout's slots and the largest ts."""
+def initial_states(layout: Layout, states: Mapping[int, bytes], job: Job, largest: int) -> list[ShuffleBlock]:
+    """Return a shuffle block with the initial state of each slot of `job`.
+
+    `states` are snapshots of the slots of `layout`, and `largest` is the largest ts that they have received.
+    """
     return [
-        Parcel(job.labels[slot], SEED, None, largest, _seed(job, slot, state, largest))
+        ShuffleBlock(job.labels[slot], INITIAL_STATE, None, largest, _initial_state(job, slot, state, largest))
         for slot, state in enumerate(regroup(layout, states, job))
     ]
 
 
 def regroup(layout: Layout, states: Mapping[int, bytes], job: Job) -> list[bytes | None]:
-    """The snapshots of the job's slots, made of those of the slots of another layout."""
-    pieces: list[list[bytes]] = [[] for _ in range(job.layout.slots)]
+    """Return a snapshot for each slot of `job`, from `states`, the snapshots of the slots of `layout`.
+
+    The snapshot of a slot is None if none of its rules has a state.
+    """
+    parts_of_slots: list[list[bytes]] = [[] for _ in range(job.layout.slots)]
     for unit in job.layout.units:
-        known = [name for name in unit.rules if name in layout.homes]
-        rules = tuple(rule for rule in job.rules if rule.name in known)
-        held = []
+        names_before = [name for name in unit.rules if name in layout.units_by_rule]
+        rules = tuple(rule for rule in job.rules if rule.name in names_before)
+        snapshots = []
         for slot, state in states.items():
-            mine = tuple(rule for rule in rules if layout.homes[rule.name].slot in (None, slot))
+            mine = tuple(rule for rule in rules if layout.units_by_rule[rule.name].slot in (None, slot))
             if mine:
-                held.append(rescale.narrowed(state, mine, {}))
-        if not held:
+                snapshots.append(rescale.narrow(state, mine, {}))
+        if not snapshots:
             continue
-        whole = rescale.joined(held)
+        whole = rescale.join(snapshots)
         if unit.slot is not None:
-            pieces[unit.slot].append(whole)
+            parts_of_slots[unit.slot].append(whole)
             continue
-        for slot, part in enumerate(rescale.split(whole, _place(unit, job), job.layout.slots)):
-            pieces[slot].append(part)
-    return [rescale.joined(mine) if mine else None for mine in pieces]
+        for slot, part in enumerate(rescale.split(whole, _router(unit, job), job.layout.slots)):
+            parts_of_slots[slot].append(part)
+    return [rescale.join(mine) if mine else None for mine in parts_of_slots]
 
 
-def _place(unit: RuleUnit, job: Job) -> Any:
-    """Where events of a keyed unit go; composite events go where their own key says."""
+def _router(unit: RuleUnit, job: Job) -> Any:
+    """Return the function that assigns events of a keyed `unit` to slots by their key.
+
+    The key of composite events is an attribute of their own.
+    """
     from tocsin.plans.keys import common_key
 
     rules = [rule for rule in job.plan.rules if rule.rule.name in unit.rules]
@@ -114,7 +129,7 @@ def _place(unit: RuleUnit, job: Job) -> Any:
 
 
 def _read(session: SparkSession, old: Path) -> tuple[Layout, dict[int, bytes], int]:
-    """The layout of a checkpoint, a snapshot of each slot, and the largest ts."""
+    """Return the layout of the checkpoint `old`, a snapshot of each of its slots, and the largest ts."""
 
     heads, stored = heads_in(session, old), segments_in(session, old)
     written = variable(session, old, "layout").select("value.layout").first()
@@ -127,36 +142,36 @@ def _read(session: SparkSession, old: Path) -> tuple[Layout, dict[int, bytes], i
 
 
 def variable(session: SparkSession, checkpoint: Path, name: str) -> DataFrame:
-    """A variable of the state in a checkpoint."""
+    """Read the state variable `name` of the stateful operator from `checkpoint`."""
     return session.read.format("statestore").option("path", str(checkpoint)).option("stateVarName", name).load()
 
 
 def heads_in(session: SparkSession, checkpoint: Path) -> dict[int, Any]:
-    """The head of each slot, by its label."""
+    """Return the stored head of each slot, by the label of the slot."""
     stored = variable(session, checkpoint, "head").select("key", "value").collect()
     if not stored:
-        raise StateError(f"there is no state of a detection in {checkpoint}")
+        raise StateError(f"{checkpoint} has no state of a detection")
     return {row["key"]["slot"]: row["value"] for row in stored}
 
 
 def segments_in(session: SparkSession, checkpoint: Path) -> dict[int, dict[int, bytes]]:
-    """The segments of each slot, by its label and by their numbers."""
-    found: dict[int, dict[int, bytes]] = {}
+    """Return the stored segments by the label of their slot and by their number."""
+    segments: dict[int, dict[int, bytes]] = {}
     columns = ("key", "user_map_key", "user_map_value")
     for key, number, segment in variable(session, checkpoint, "segments").select(*columns).collect():
-        found.setdefault(key["slot"], {})[number["number"]] = bytes(segment["segment"])
-    return found
+        segments.setdefault(key["slot"], {})[number["number"]] = bytes(segment["segment"])
+    return segments
 
 
 def snapshot_of(head: bytes, stored: Mapping[int, bytes]) -> bytes:
-    """The snapshot of a slot, of which the head and the segments are stored."""
+    """Return the snapshot of a slot from its stored `head` and segments."""
     texts = checkpointer.rules_of(head, stored).values()
     rules: Sequence[Statement] = [rule for text in texts for rule in parse(text).rules]
     return checkpointer.restore(head, stored, rules, {})[0].snapshot()
 
 
-def _seed(job: Job, slot: int, state: bytes | None, largest: int) -> bytes:
-    """What a slot starts from."""
+def _initial_state(job: Job, slot: int, state: bytes | None, largest: int) -> bytes:
+    """Return the initial state of `slot`, from its snapshot `state` or, without that, at the time `largest`."""
     if state is not None:
         return Detector.restore(state, job.rules_of(slot), {}).snapshot()
     detector = job.detector(slot)
@@ -166,31 +181,39 @@ def _seed(job: Job, slot: int, state: bytes | None, largest: int) -> bytes:
 
 
 def write(
-    session: SparkSession, new: Path, processor: StatefulProcessor, columns: str, seeds: list[Parcel], largest: int
+    session: SparkSession,
+    new: Path,
+    processor: StatefulProcessor,
+    columns: str,
+    states: list[ShuffleBlock],
+    largest: int,
 ) -> None:
-    """Runs the first micro-batch of the new checkpoint: the processor, which gives these columns, takes its seeds."""
+    """Create the checkpoint `new` by a micro-batch in which `processor` receives its initial `states`.
 
-    def as_they_are(batches: Batches) -> Batches:
+    `columns` are the output columns of `processor`, and `largest` is the largest ts (µs) of the old slots.
+    """
+
+    def identity(batches: Batches) -> Batches:
         yield from batches
 
     with tempfile.TemporaryDirectory() as folder:
-        pq.write_table(pa.Table.from_batches([rows(seeds)], PARCELS), f"{folder}/seeds.parquet")
-        parcels = session.readStream.schema(PARCELS_DDL).parquet(folder)
-        timed = parcels.withColumn(AT, F.timestamp_micros(F.lit(max(largest, 0)))).withWatermark(AT, "0 seconds")
+        pq.write_table(pa.Table.from_batches([to_record_batch(states)], BLOCK_SCHEMA), f"{folder}/seeds.parquet")
+        shuffle_blocks = session.readStream.schema(BLOCK_DDL).parquet(folder)
+        timed = shuffle_blocks.withColumn(AT, F.timestamp_micros(F.lit(max(largest, 0)))).withWatermark(AT, "0 seconds")
         payloads = (
             timed.drop(AT)
-            .mapInArrow(as_they_are, PARCELS_DDL)
+            .mapInArrow(identity, BLOCK_DDL)
             .groupBy("slot")
             .transformWithStateInPandas(processor, columns, "Append", "EventTime")
         )
-        with _settings(session, SEEDING):
+        with _settings(session, ONE_BATCH):
             writer = payloads.writeStream.format("noop").option("checkpointLocation", str(new))
             writer.trigger(availableNow=True).start().awaitTermination()
 
 
 @contextmanager
 def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Runs with these settings."""
+    """Change settings of the session in the `with` block."""
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)
@@ -204,14 +227,14 @@ def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[No
                 session.conf.set(name, earlier)
 
 
-def take_over(old: Path, new: Path, batch: int) -> None:
-    """Makes the new checkpoint's first batch the old one's last: its number, offsets, watermark and query.
+def copy_progress(old: Path, new: Path, batch: int) -> None:
+    """Give the first batch of the checkpoint `new` the number, offsets, watermark and query of `batch` of `old`.
 
-    So sinks go on counting batches where they were.
+    `batch` is the last committed batch of `old`, so that sinks continue with the next number.
     """
-    version, told, *sources = (old / "offsets" / str(batch)).read_text().splitlines()
-    own = (new / "offsets" / "0").read_text().splitlines()
-    settings = {**json.loads(own[1]), "batchWatermarkMs": json.loads(told)["batchWatermarkMs"]}
+    version, batch_metadata, *sources = (old / "offsets" / str(batch)).read_text().splitlines()
+    new_offsets = (new / "offsets" / "0").read_text().splitlines()
+    settings = {**json.loads(new_offsets[1]), "batchWatermarkMs": json.loads(batch_metadata)["batchWatermarkMs"]}
     mark = json.loads((old / "commits" / str(batch)).read_text().splitlines()[1])
     first, commit = (new / "commits" / "0").read_text().splitlines()[:2]
     commit = json.dumps({**json.loads(commit), "nextBatchWatermarkMs": mark["nextBatchWatermarkMs"]})
@@ -221,7 +244,7 @@ def take_over(old: Path, new: Path, batch: int) -> None:
     (new / "commits").mkdir()
     (new / "offsets" / str(batch)).write_text("\n".join([version, json.dumps(settings), *sources]))
     (new / "commits" / str(batch)).write_text(f"{first}\n{commit}")
-    for folder in ("offsets", "commits"):  # Spark looks at the batch before the last, too
+    for folder in ("offsets", "commits"):  # Spark reads the batch before the last, too
         if batch and (old / folder / str(batch - 1)).exists():
             shutil.copy(old / folder / str(batch - 1), new / folder / str(batch - 1))
     if (old / "sources").exists():
@@ -234,45 +257,56 @@ def take_over(old: Path, new: Path, batch: int) -> None:
 
 
 def last_commit(old: Path, new: Path) -> int:
-    """The last batch of the old checkpoint; fails if there is none, or if the new one is not empty."""
+    """Return the number of the last committed batch of the checkpoint `old`.
+
+    Raise `StateError` if there is none, or if the folder `new` is not empty.
+    """
     if new.exists() and any(new.iterdir()):
-        raise StateError(f"there is something in {new} already: a new checkpoint needs an empty folder")
+        raise StateError(f"{new} is not empty: a new checkpoint needs an empty folder")
     commits = [int(path.name) for path in (old / "commits").glob("[0-9]*")]
     if not commits:
-        raise StateError(f"{old} is no checkpoint of a stream, or no batch of it was ever committed")
+        raise StateError(f"{old} is not the checkpoint of a stream, or has no committed batch")
     return max(commits)
 
 
 def rekey_moving(session: SparkSession, old: str | Path, new: str | Path, job: MovingJob) -> None:
-    """Makes a checkpoint for the job, whose state is that of the old checkpoint."""
+    """Create the checkpoint `new` for the moving queries of `job` with the state of the checkpoint `old`."""
     old, new = Path(old), Path(new)
     batch = last_commit(old, new)
     heads, stored = heads_in(session, old), segments_in(session, old)
     if any("waiting" not in head for head in heads.values()):
-        raise StateError(f"{old} is the checkpoint of rules, not of queries that move")
-    told = [json.loads(head["head"]) for head in heads.values()]
+        raise StateError(f"{old} is the checkpoint of rules, not of moving queries")
+    slot_states = [json.loads(head["head"]) for head in heads.values()]
     waiting = decode(bytes(next(iter(heads.values()))["waiting"]))
-    live = [decode(stored[label][number]) for label, head in zip(heads, told, strict=True) for number in head["live"]]
-    largest = max(head["largest"] for head in told)
-    seeds = [
-        Parcel(job.labels[slot], SEED, None, largest, seed)
-        for slot, seed in enumerate(spread(job, told[0], waiting, live))
+    live = [
+        decode(stored[label][number]) for label, head in zip(heads, slot_states, strict=True) for number in head["live"]
     ]
-    write(session, new, CellProcessor(send(job)), HANDED_DDL, seeds, largest)
-    take_over(old, new, batch)
+    largest = max(head["largest"] for head in slot_states)
+    states = [
+        ShuffleBlock(job.labels[slot], INITIAL_STATE, None, largest, state)
+        for slot, state in enumerate(moving_initial_states(job, slot_states[0], waiting, live))
+    ]
+    write(session, new, CellProcessor(send(job)), FORWARDED_DDL, states, largest)
+    copy_progress(old, new, batch)
 
 
-def spread(job: MovingJob, told: Mapping[str, Any], waiting: pa.Table, parts: Sequence[pa.Table]) -> list[bytes]:
-    """What each slot begins with, of what one slot knew and the events of all."""
-    settings = {name: told[name] for name in ("largest", "watermark", "focals", "queries")}
-    settings["types"] = list(job.sieve.types)
-    events = Gathered(
-        [renumbered(part, told["types"], job.sieve.types) for part in parts], job.sieve.types, settled=False
+def moving_initial_states(
+    job: MovingJob, state: Mapping[str, Any], waiting: pa.Table, parts: Sequence[pa.Table]
+) -> list[bytes]:
+    """Return the initial state of each slot of `job`.
+
+    `state` and `waiting` are the head and the waiting location updates of any old slot. `parts` are the events of all
+    old slots.
+    """
+    settings = {name: state[name] for name in ("largest", "watermark", "focals", "queries")}
+    settings["types"] = list(job.gatherer.types)
+    events = GatheredEvents(
+        [recode_types(part, state["types"], job.gatherer.types) for part in parts], job.gatherer.types, canonical=False
     )
-    homes = homes_of(job, events)
-    seeds = []
+    slots = cell_slots(job, events)
+    states = []
     for slot in range(job.slots):
-        mine = events.batch.filter(pa.array(homes == slot)) if len(events) else None
-        held = mine if mine is not None and mine.num_rows else None
-        seeds.append(encode(Snapshot(settings, told["follower"], held, waiting)))
-    return seeds
+        mine = events.batch.filter(pa.array(slots == slot)) if len(events) else None
+        stored = mine if mine is not None and mine.num_rows else None
+        states.append(encode(MovingSnapshot(settings, state["follower"], stored, waiting)))
+    return states

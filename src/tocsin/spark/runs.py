@@ -1,10 +1,12 @@
-"""A whole run on Spark, as a shell starts it: once over what is there, or following what comes.
+"""Run a detection on Spark from the command line: once over a table, or following a stream.
 
-A run that follows has a checkpoint folder. Beside Spark's own files it holds what must be the same when it goes on
-(`tocsin.json`: the number of slots, the shape of the events) and the changes of rules that were taken (`changes/`).
-Rules change through a folder that is looked into between batches. A change is checked, and then handed on to the query
-through `changes/`, which is a source of its own. If it needs events of a type that the query does not keep, the query
-is first started anew from its checkpoint, so that it keeps them.
+A run that follows a stream has a checkpoint folder. Besides Spark's own files, the folder has `tocsin.json`, with what
+must not change when the run continues (such as the number of slots and the schema of the events), and `changes/`, with
+the rule changes that the run has accepted.
+
+Rules change through another folder, which the run checks between batches. A change is validated and then copied to
+`changes/`, which is a source of the query. If the change needs types of events that the query does not keep, the query
+is first restarted from its checkpoint, so that it keeps them.
 """
 
 from __future__ import annotations
@@ -33,26 +35,26 @@ from tocsin.events.dead_letters import count_reasons
 from tocsin.events.files import FORMATS, TableWriter
 from tocsin.events.reader import Columns
 from tocsin.spark import blocks, connectors, kafka, sessions, sinks
-from tocsin.spark.metrics import SEEN, Counters, Listener
+from tocsin.spark.listener import INPUT_METRICS, Counters, Listener
 from tocsin.spark.names import col
 from tocsin.spark.sessions import session
 from tocsin.spark.source import default_slots
-from tocsin.spark.stream import ELSEWHERE, SCHEMA, added, types_of
+from tocsin.spark.stream import SCHEMA, SLOTS_DIFFER, added_rules, types_of
 
 if TYPE_CHECKING:
     from tocsin.ruleset import RuleSet
 
 COLLECTED_MAX = 1_000_000
-"""More matches than this go through a folder on their way into one file."""
+"""The most rows that the driver collects to write a single output file. More rows go through a temporary folder."""
 EXAMPLES = 3
 NAME = "tocsin"
-PLACE = "_tocsin_place"
+ROW_NUMBER = "_tocsin_place"
 STOP_S_MAX = 10.0
 
 
 def connect(master: str, slots: int | None, addresses: tuple[str | None, ...]) -> SparkSession:
-    """The session for a run that reads and writes these addresses."""
-    sessions.reach(master)
+    """Return the Spark session for a run that reads from and writes to `addresses`."""
+    sessions.check_master(master)
     settings = {}
     topics = [kafka.topic(address) for address in addresses if address and address.startswith("kafka://")]
     if topics:
@@ -68,50 +70,57 @@ def connect(master: str, slots: int | None, addresses: tuple[str | None, ...]) -
 
 
 @dataclass
-class Found:
-    """What a run over what is there has found."""
+class RunResult:
+    """The result of a run over a table."""
 
     counts: dict[str, int]
+    """The numbers of events, late events, dead letters, matches and bad lines."""
     by_rule: Counter[str]
     shown: pa.Table | None
+    """The first matches, if the matches are not written to an output."""
     dead: int
     examples: list[str]
+    """Some dead letters as text."""
     seconds: float
     reasons: Counter[str]
-    """How many dead letters there are for each reason."""
+    """The number of dead letters by reason."""
     span: tuple[int, int] | None
-    """The first and the last time of the events (µs)."""
+    """The earliest and the latest time of the events (µs)."""
 
 
-def once(
+def run_once(
     ruleset: RuleSet,
-    events: connectors.Events,
+    events: connectors.EventInput,
     columns: Columns,
     *,
     slots: int | None = None,
     matches: str | None = None,
     dead_letters: str | None = None,
     limit: int = 20,
-    locations: connectors.Events | None = None,
+    locations: connectors.EventInput | None = None,
     history: str | None = None,
-) -> Found:
-    """Detects in what is there, and writes or shows the matches in the order of time, or by query and range."""
-    begun = perf_counter()
-    with ExitStack() as places:
-        matches_to = places.enter_context(_place(matches)) if matches is not None else None
-        dead_to = places.enter_context(_place(dead_letters)) if dead_letters is not None else None
+) -> RunResult:
+    """Detect in a table, write the matches and dead letters, and return the result.
+
+    The matches of rules are ordered by time, and those of moving queries by query and range. Without an output
+    `matches`, the result has the first `limit` matches.
+    """
+    started_s = perf_counter()
+    with ExitStack() as outputs:
+        matches_to = outputs.enter_context(_open_output(matches)) if matches is not None else None
+        dead_to = outputs.enter_context(_open_output(dead_letters)) if dead_letters is not None else None
         at = None if locations is None else locations.frame
-        named = names(columns)
+        named = column_options(columns)
         report = ruleset.report(events.frame, **named, slots=slots, locations=at, history=history).persist()
-        places.callback(report.unpersist)
-        told = [json.loads(row["metrics"]) for row in blocks.metrics(report).collect()]
+        outputs.callback(report.unpersist)
+        metrics = [json.loads(row["metrics"]) for row in blocks.metrics(report).collect()]
         by_rule: Counter[str] = Counter()
         reasons = count_reasons(events.bad)
-        for slot in told:
+        for slot in metrics:
             by_rule.update(slot["by_rule"])
             reasons.update(slot.get("reasons", {}))
-        dead = sum(slot["letters"] for slot in told) + events.bad.num_rows
-        found, strange = blocks.matches(report), blocks.dead_letters(report)
+        dead = sum(slot["letters"] for slot in metrics) + events.bad.num_rows
+        found, rejected = blocks.matches(report), blocks.dead_letters(report)
         shown = None
         if matches_to is not None:
             _write(found, matches_to, by_rule.total())
@@ -119,39 +128,47 @@ def once(
             shown = in_order(found).limit(limit).toArrow()
         examples: list[str] = []
         if dead:
-            rows = [*events.bad.slice(0, EXAMPLES).to_pylist(), *(row.asDict() for row in strange.take(EXAMPLES))]
+            rows = [*events.bad.slice(0, EXAMPLES).to_pylist(), *(row.asDict() for row in rejected.take(EXAMPLES))]
             examples = [f"{row['reason']}: {row['event'][:120]}" for row in rows[:EXAMPLES]]
         if dead_to is not None:
-            _write(strange, dead_to, dead, events.bad)
-        all_read = [source.measured() for source in (events, locations) if source is not None]
+            _write(rejected, dead_to, dead, events.bad)
+        all_read = [source.statistics() for source in (events, locations) if source is not None]
     bad = sum(read.bad_lines for read in all_read)
     counts = {
         "events": sum(read.events for read in all_read),
-        "late": sum(slot["late"] for slot in told),
+        "late": sum(slot["late"] for slot in metrics),
         "dead": dead - bad,
         "matches": by_rule.total(),
         "bad_lines": bad,
     }
     first, last = all_read[0].first, all_read[0].last
     span = None if first is None or last is None else (first, last)
-    return Found(counts, by_rule, shown, dead, examples, perf_counter() - begun, reasons, span)
+    return RunResult(counts, by_rule, shown, dead, examples, perf_counter() - started_s, reasons, span)
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """Rows by time; what queries that move deliver by query, each in the order in which it stands in its partition."""
+    """Order the matches of rules by time and id, and the rows of moving queries by query.
+
+    The rows of one moving query stay in the order of their partition.
+    """
     if "query" in rows.columns:
-        return rows.withColumn(PLACE, F.monotonically_increasing_id()).orderBy("query", PLACE).drop(PLACE)
+        return (
+            rows.withColumn(ROW_NUMBER, F.monotonically_increasing_id()).orderBy("query", ROW_NUMBER).drop(ROW_NUMBER)
+        )
     return rows.orderBy(*(name for name in ("ts", "id") if name in rows.columns))
 
 
-def names(columns: Columns) -> dict[str, Any]:
-    """The columns as options of `RuleSet.report`."""
+def column_options(columns: Columns) -> dict[str, Any]:
+    """Convert `columns` to keyword arguments of `RuleSet.report`."""
     return {"type": columns.type, "ts": columns.ts, "seq": columns.seq, "id": columns.id, "ts_unit": columns.ts_unit}
 
 
 @contextmanager
-def _place(path: str) -> Iterator[TableWriter | str]:
-    """Where to write; fails early if that cannot be."""
+def _open_output(path: str) -> Iterator[TableWriter | str]:
+    """Open the output `path` as a file, or check that it is a topic or an empty folder.
+
+    An output that cannot be written raises an error before the detection starts.
+    """
     if path.startswith("kafka://"):
         kafka.topic(path)
         yield path
@@ -161,13 +178,16 @@ def _place(path: str) -> Iterator[TableWriter | str]:
     else:
         there = Path(path)
         if connectors.is_local(path) and there.exists() and (not there.is_dir() or any(there.iterdir())):
-            message = f"there is something in {path} already: name an empty folder, or a file such as {path}.parquet"
+            message = f"{path} is not empty: name an empty folder, or a file such as {path}.parquet"
             raise EventError(message)
         yield connectors.absolute(path)
 
 
 def is_file(path: str) -> bool:
-    """Whether a path names one file, by its ending."""
+    """Return whether `path` is a single file, which is so if it is local and has a suffix.
+
+    Raise `EventError` if the suffix is not that of a known format.
+    """
     suffix = Path(path).suffix.lower()
     if suffix and suffix not in FORMATS:
         raise EventError(f"{Path(path).name} ends in '{suffix}', which is no known format")
@@ -175,7 +195,10 @@ def is_file(path: str) -> bool:
 
 
 def _write(rows: DataFrame, to: TableWriter | str, count: int, first: pa.Table | None = None) -> None:
-    """Rows into one file, a folder of files, or a topic; `first` before them."""
+    """Write `rows` to the output `to`, which is one file, a folder of files or a topic.
+
+    `count` is the number of rows. A file or a folder also gets the rows of `first`.
+    """
     if isinstance(to, str):
         if to.startswith("kafka://"):
             sinks.send(rows, to)
@@ -193,14 +216,14 @@ def _write(rows: DataFrame, to: TableWriter | str, count: int, first: pa.Table |
                     for batch in file.iter_batches():
                         to.write(pa.Table.from_batches([batch]).cast(columns))
         return
-    found = settled(rows.toArrow())
+    found = sort_collected(rows.toArrow())
     if first is not None and first.num_rows:
         found = pa.concat_tables([first.cast(found.schema), found])
     to.write(found)
 
 
-def settled(found: pa.Table) -> pa.Table:
-    """Collected rows in the order that `in_order` means."""
+def sort_collected(found: pa.Table) -> pa.Table:
+    """Sort the collected rows `found` as `in_order` sorts rows in Spark."""
     order = ("query",) if "query" in found.column_names else ("ts", "id")
     # The sort is stable.
     return found.sort_by([(name, "ascending") for name in order if name in found.column_names])
@@ -214,8 +237,8 @@ def _as(rows: DataFrame) -> list[Any]:
 
 
 @dataclass
-class Follow:
-    """What to follow, and where to."""
+class FollowOptions:
+    """The inputs, outputs and settings of a run that follows a stream."""
 
     events: str
     columns: Columns
@@ -225,66 +248,66 @@ class Follow:
     matches: str | None = None
     dead_letters: str | None = None
     changes: str | None = None
-    """The folder of changes of the rules."""
+    """The folder that the run checks for rule changes."""
     locations: str | None = None
-    """Location updates, for queries that move."""
+    """The address of the location updates, for moving queries."""
     history: str | None = None
-    printed: Callable[[pa.Table], None] | None = None
-    """Takes matches that are written nowhere."""
-    said: Callable[[str], None] = print
-    """Takes what is worth a line."""
+    print_matches: Callable[[pa.Table], None] | None = None
+    """Called with the matches of each batch if `matches` is None."""
+    log: Callable[[str], None] = print
+    """Called with each log line."""
 
 
 @dataclass
-class Followed:
-    """A query that follows events, and is started anew when it must keep more of them."""
+class FollowRun:
+    """A streaming query that follows events, and is restarted when a rule change needs more types of events."""
 
     ruleset: RuleSet
     spark: SparkSession
-    what: Follow
+    what: FollowOptions
     counters: Counters = field(default_factory=Counters)
     query: Any = None
-    kept: set[str] = field(default_factory=set)
-    _refused: set[tuple[str, int]] = field(default_factory=set)
+    retained_types: set[str] = field(default_factory=set)
+    _refused_changes: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         what = self.what
         for path in (what.matches, what.dead_letters):
             if path is not None and not path.startswith("kafka://") and is_file(path):
-                raise EventError(f"{path} is one file; with --follow, name a folder, or kafka://host:port/topic")
+                raise EventError(f"{path} is a file; with --follow, name a folder, or kafka://host:port/topic")
         if what.dead_letters is not None and what.dead_letters.startswith("kafka://"):
             raise EventError("dead letters go to a folder")
-        memo = _remembered(what.checkpoint)
-        self.slots = what.slots or memo.get("slots") or default_slots(self.spark)
-        if self.slots != memo.get("slots", self.slots):
-            raise StateError(ELSEWHERE.format(slots=memo["slots"], now=self.slots))
-        if "shape" in memo:
-            self.shape = connectors.Shape.from_data(memo["shape"])
+        settings = _read_settings(what.checkpoint)
+        self.slots = what.slots or settings.get("slots") or default_slots(self.spark)
+        if self.slots != settings.get("slots", self.slots):
+            raise StateError(SLOTS_DIFFER.format(slots=settings["slots"], now=self.slots))
+        if "shape" in settings:
+            self.shape = connectors.SourceSchema.from_data(settings["shape"])
         else:
-            self.shape = connectors.shape_of(self.spark, what.events, what.columns, self.ruleset.types)
-        self.places: connectors.Shape | None = None
+            self.shape = connectors.infer_schema(self.spark, what.events, what.columns, self.ruleset.types)
+        self.location_schema: connectors.SourceSchema | None = None
         if what.locations is not None:
-            if "places" in memo:
-                self.places = connectors.Shape.from_data(memo["places"])
+            if "places" in settings:
+                self.location_schema = connectors.SourceSchema.from_data(settings["places"])
             else:
-                self.places = connectors.shape_of(
+                self.location_schema = connectors.infer_schema(
                     self.spark, what.locations, what.columns, self.ruleset.types, ("type", "seq", "id")
                 )
         if what.changes is not None:
             Path(what.changes).mkdir(parents=True, exist_ok=True)
-            self._taken.mkdir(parents=True, exist_ok=True)
-            for change in sorted(self._taken.glob("*.json")):
-                self.kept |= self._needed(change)[0]
-        told = {"events": what.events, "columns": asdict(what.columns), "delay_us": what.delay_us}
-        if self.places is not None:
-            told |= {"locations": what.locations, "places": self.places.to_data()}
+            self._changes_taken.mkdir(parents=True, exist_ok=True)
+            for change in sorted(self._changes_taken.glob("*.json")):
+                self.retained_types |= self._read_change(change)[0]
+        source = {"events": what.events, "columns": asdict(what.columns), "delay_us": what.delay_us}
+        if self.location_schema is not None:
+            source |= {"locations": what.locations, "places": self.location_schema.to_data()}
         if what.history is not None:
-            told["history"] = what.history
-        _remember(what.checkpoint, {"slots": self.slots, "shape": self.shape.to_data(), **told} | memo)
+            source["history"] = what.history
+        _write_settings(what.checkpoint, {"slots": self.slots, "shape": self.shape.to_data(), **source} | settings)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The query runs within."""
+        """Start the query, and stop it at the end of the `with` block."""
         listener = Listener(self.counters, NAME)
         self.spark.streams.addListener(listener)
         try:
@@ -295,23 +318,23 @@ class Followed:
             self.spark.streams.removeListener(listener)
 
     def start(self) -> None:
-        """Starts the query, or starts it again from its checkpoint."""
+        """Start the query, or restart it from its checkpoint."""
         what, changes, keep = self.what, None, None
-        events = connectors.stream(self.spark, what.events, self.shape, what.columns)
-        events = events.observe(SEEN, *connectors.measures(events, what.columns))
+        events = connectors.open_stream(self.spark, what.events, self.shape, what.columns)
+        events = events.observe(INPUT_METRICS, *connectors.statistics_columns(events, what.columns))
         if what.changes is not None:
             changes, keep = (
-                self.spark.readStream.schema(SCHEMA).json(connectors.absolute(str(self._taken))),
-                sorted(self.kept),
+                self.spark.readStream.schema(SCHEMA).json(connectors.absolute(str(self._changes_taken))),
+                sorted(self.retained_types),
             )
         locations = None
-        if what.locations is not None and self.places is not None:
-            locations = connectors.stream(self.spark, what.locations, self.places, what.columns)
+        if what.locations is not None and self.location_schema is not None:
+            locations = connectors.open_stream(self.spark, what.locations, self.location_schema, what.columns)
         report = self.ruleset.report(
-            events, **names(what.columns), delay=what.delay_us, slots=self.slots, control=changes, keep=keep,
+            events, **column_options(what.columns), delay=what.delay_us, slots=self.slots, control=changes, keep=keep,
             locations=locations, history=what.history,
         )  # fmt: skip
-        more: list[sinks.Batch] = [self._tell_refusals] if what.changes is not None else []
+        more: list[sinks.Batch] = [self._log_refused] if what.changes is not None else []
         folder = dead_letters = None
         if what.matches is None:
             more.append(self._print)
@@ -325,7 +348,11 @@ class Followed:
         self.query = writer.foreachBatch(sinks.folders(folder, dead_letters, more)).start()
 
     def stop(self) -> None:
-        """Stops the query after the batch that is under way, if that ends soon; else it is done again later."""
+        """Stop the query after its current batch.
+
+        If the batch does not end within `STOP_S_MAX` seconds, the query stops at once, and the batch is repeated when
+        the query continues.
+        """
         query, batches, until = self.query, self.counters.batches, monotonic() + STOP_S_MAX
         if query is None:
             return
@@ -334,11 +361,14 @@ class Followed:
                 break
             sleep(0.05)
         query.stop()
-        with suppress(Py4JError):  # so that all that was done is counted
+        with suppress(Py4JError):  # so that the counters include the last batch
             self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
-    def look(self) -> None:
-        """Looks whether the query is well, and whether rules are to change. To be called now and then."""
+    def poll(self) -> None:
+        """Raise an error if the query has failed or ended, and accept new rule changes.
+
+        Call this regularly while the query runs.
+        """
         failed = self.query.exception()
         if failed is not None:
             raise failed
@@ -347,114 +377,117 @@ class Followed:
         if self.what.changes is None:
             return
         for path in sorted(Path(self.what.changes).glob("*.json")):
-            if path.name[0] not in "._" and not (self._taken / path.name).exists():
-                self._take(path)
+            if path.name[0] not in "._" and not (self._changes_taken / path.name).exists():
+                self._take_change(path)
 
-    def _take(self, path: Path) -> None:
-        """Hands a change of the rules on to the query."""
+    def _take_change(self, path: Path) -> None:
+        """Pass the rule change in the file `path` to the query, or log why it is invalid."""
         mark = path.name, path.stat().st_mtime_ns
-        if mark in self._refused:
+        if mark in self._refused_changes:
             return
         try:
-            needed, told = self._needed(path)
+            needed, description = self._read_change(path)
         except (TocsinError, ValueError) as error:
-            self._refused.add(mark)
-            self.what.said(f"{path} was not taken: {error}")
+            self._refused_changes.add(mark)
+            self.what.log(f"{path} was rejected: {error}")
             return
-        more = needed - self.kept - self._own()
+        more = needed - self.retained_types - self._own_types()
         if more:
             self.stop()
-            self.kept |= needed
-        fresh = self._taken / f".{path.name}"
-        shutil.copyfile(path, fresh)
-        fresh.rename(self._taken / path.name)
-        again = f"; started again from the checkpoint, to keep {', '.join(sorted(more))}" if more else ""
+            self.retained_types |= needed
+        temporary = self._changes_taken / f".{path.name}"
+        shutil.copyfile(path, temporary)
+        temporary.rename(self._changes_taken / path.name)
+        restarted = f"; restarted from the checkpoint, to keep {', '.join(sorted(more))}" if more else ""
         if more:
             self.start()
-        self.what.said(f"{path.name}: {told}{again}")
+        self.what.log(f"{path.name}: {description}{restarted}")
 
-    def _needed(self, path: Path) -> tuple[set[str], str]:
-        """The types that a change of the rules needs, and what it does."""
+    def _read_change(self, path: Path) -> tuple[set[str], str]:
+        """Return the event types that the rule change in the file `path` needs, and a description of the change."""
         types: set[str] = set()
         does = []
         for line in path.read_text(encoding="utf-8").splitlines():
             order = json.loads(line) if line.strip() else {}
             if not isinstance(order, dict) or not order.keys() <= {"add", "remove", "at", "advance"}:
                 raise EventError("a change has the keys add, remove, at, advance, and no other")
-            rules = added(order)
+            rules = added_rules(order)
             types |= {type for rule in rules for type in types_of(rule)} - {rule.emits.name for rule in rules}
             does += [f"adds {rule.name}" for rule in rules]
             does += [f"removes {name}" for name in order.get("remove") or ()]
             does += [f"advances to {order['advance']}"] if order.get("advance") is not None else []
         return types - {rule.emits.name for rule in self.ruleset.rules}, ", ".join(does) or "nothing to do"
 
-    def _own(self) -> set[str]:
-        """The types that are kept anyway."""
+    def _own_types(self) -> set[str]:
+        """Return the event types that the query keeps even without rule changes."""
         return {type for rule in self.ruleset.rules for type in types_of(rule)} | set(self.ruleset.types)
 
     def _print(self, report: DataFrame, batch: int) -> None:
-        if self.what.printed is not None:
+        if self.what.print_matches is not None:
             found = blocks.matches(report).toArrow()
             if found.num_rows:
-                self.what.printed(settled(found))
+                self.what.print_matches(sort_collected(found))
 
-    def _tell_refusals(self, report: DataFrame, batch: int) -> None:
+    def _log_refused(self, report: DataFrame, batch: int) -> None:
         for row in blocks.dead_letters(report).where("reason LIKE 'the rules were not changed%'").collect():
-            self.what.said(row["reason"])
+            self.what.log(row["reason"])
 
     @property
-    def _taken(self) -> Path:
+    def _changes_taken(self) -> Path:
         return Path(self.what.checkpoint) / "changes"
 
 
 def events_of(checkpoint: str) -> str | None:
-    """What the run of a checkpoint follows."""
-    address: str | None = _remembered(checkpoint).get("events")
+    """Return the address of the events that the run with this checkpoint follows."""
+    address: str | None = _read_settings(checkpoint).get("events")
     return address
 
 
 def rekey(ruleset: RuleSet, spark: SparkSession, old: str, new: str, slots: int | None) -> tuple[int, int]:
-    """Makes the checkpoint `new` for these rules and that many slots, with the state of the checkpoint of a run.
+    """Create the checkpoint `new` for `ruleset` and `slots` with the state of the checkpoint `old`.
 
-    Returns the numbers of slots before and after.
+    `old` must be the checkpoint of a run that follows a stream. Without `slots`, the number of slots stays the same.
+    Return the number of slots of `old` and of `new`.
     """
-    memo = _remembered(old)
-    if not memo.keys() >= {"slots", "shape", "events", "columns", "delay_us"}:
+    settings = _read_settings(old)
+    if not settings.keys() >= {"slots", "shape", "events", "columns", "delay_us"}:
         raise StateError(f"{old} is not the checkpoint of a 'tocsin run --follow'; see RuleSet.rekey for other queries")
     if (Path(old) / "changes").exists():
-        raise StateError(f"rules come and go in {old}: one key for all of them cannot be moved")
-    columns = Columns(**memo["columns"])
-    events = connectors.stream(spark, memo["events"], connectors.Shape.from_data(memo["shape"]), columns)
-    slots = slots or memo["slots"]
+        raise StateError(f"the rules of {old} change while it runs: its state cannot be moved to other slots")
+    columns = Columns(**settings["columns"])
+    events = connectors.open_stream(
+        spark, settings["events"], connectors.SourceSchema.from_data(settings["shape"]), columns
+    )
+    slots = slots or settings["slots"]
     more: dict[str, Any] = {}
-    if memo.get("locations") is not None:
-        shape = connectors.Shape.from_data(memo["places"])
-        more["locations"] = connectors.stream(spark, memo["locations"], shape, columns)
+    if settings.get("locations") is not None:
+        shape = connectors.SourceSchema.from_data(settings["places"])
+        more["locations"] = connectors.open_stream(spark, settings["locations"], shape, columns)
     if ruleset.interests:
-        more["history"] = memo.get("history")
-    given = {**names(columns), "delay": memo["delay_us"], "slots": slots, **more}
+        more["history"] = settings.get("history")
+    given = {**column_options(columns), "delay": settings["delay_us"], "slots": slots, **more}
     ruleset.rekey(events, connectors.absolute(old), connectors.absolute(new), **given)
-    _remember(new, {**memo, "slots": slots})
-    return memo["slots"], slots
+    _write_settings(new, {**settings, "slots": slots})
+    return settings["slots"], slots
 
 
-def _remembered(checkpoint: str) -> dict[str, Any]:
-    """What must be the same when a run goes on."""
+def _read_settings(checkpoint: str) -> dict[str, Any]:
+    """Read the settings that must not change when a run continues; empty for a new checkpoint."""
     path = Path(checkpoint) / "tocsin.json"
     if not connectors.is_local(checkpoint) or not path.exists():
         return {}
     try:
-        memo: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise StateError(f"{path} is damaged") from None
-    return memo
+    return settings
 
 
-def _remember(checkpoint: str, memo: Mapping[str, Any]) -> None:
+def _write_settings(checkpoint: str, settings: Mapping[str, Any]) -> None:
     if not connectors.is_local(checkpoint):
         return
     path = Path(checkpoint) / "tocsin.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(memo), encoding="utf-8")
-    fresh.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(settings), encoding="utf-8")
+    temporary.replace(path)

@@ -1,14 +1,11 @@
-"""A Spark session that says nothing unless something is wrong.
+"""Start a Spark session, convert Spark's errors to `TocsinError`, and run independent tasks on Spark.
 
-What Java writes to the standard error from its start on goes to a log file; `Session.log` says where.
+A session that `session` starts prints only errors. While Spark starts, its standard error goes to a log file. If Spark
+does not start, the error has the path of that file.
 
-What went wrong in Spark, in one sentence that a person can act on, and without a Java stack.
-
-Spark wraps what happens in a worker into a Java exception, that into a streaming exception, and that into a Python
-one. `plainly` looks for the innermost cause: an error of ours from a worker keeps its own words and its own class, of
-the others the first sentence is told.
-
-Independent pieces of work as Spark tasks, one each.
+Spark wraps an exception of a worker in a Java exception, then in a streaming exception, and then in a Python exception.
+`plain_errors` looks for the innermost cause. If that is an error of this package, its class and message are kept. Of
+any other error, the first sentence is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from pyspark.sql import SparkSession
 from tocsin import errors
 from tocsin.errors import TocsinError
 
-QUIET = {
+SESSION_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -48,19 +45,24 @@ QUIET = {
     "spark.executor.extraJavaOptions": "-XX:G1HeapRegionSize=32m",
     "spark.log.level": "ERROR",
 }
-"""What a session of ours is set to; a session that a user brings is left as it is.
+"""The settings of a session that `session` starts; the user's own session is not changed.
 
-A parcel is a value of some megabytes: with Java's own small regions each would be an object that needs several.
+The region size of Java's garbage collector is larger than its default because a shuffle block has some megabytes, and
+would otherwise need several regions.
 """
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""What writes checkpoints on this machine's disk: Spark's usual way starts a process for every file there."""
+"""The class that writes checkpoints to the local disk. Spark's default class starts a process for every file."""
 
 
 def session(
     master: str | None = None, settings: Mapping[str, str] | None = None, slots: int | None = None
 ) -> SparkSession:
-    """The running session, or a new one: on this machine (`local[*]`), or on a cluster's master URL."""
+    """Return the active Spark session, or start a session if there is none.
+
+    `master` is the URL of a cluster's master; without it, Spark runs on this machine (`local[*]`). `settings` override
+    `SESSION_DEFAULTS`, and `slots` is the number of shuffle partitions (default: the number of cores).
+    """
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
@@ -71,7 +73,7 @@ def session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("tocsin").master(master)
-    chosen = {**QUIET, "spark.sql.shuffle.partitions": str(slots or os.cpu_count() or 2)}
+    chosen = {**SESSION_DEFAULTS, "spark.sql.shuffle.partitions": str(slots or os.cpu_count() or 2)}
     if master.startswith("local"):
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = CHECKPOINTS
     chosen |= settings or {}
@@ -89,61 +91,64 @@ def session(
 
 def _reason(log: Path, error: Exception) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    told = [line for line in lines if "Error" in line or "Exception" in line or "JAVA_HOME" in line]
-    return f"{(told or lines or [str(error)])[-1]} (all of it is in {log})"
+    relevant = [line for line in lines if "Error" in line or "Exception" in line or "JAVA_HOME" in line]
+    return f"{(relevant or lines or [str(error)])[-1]} (all of it is in {log})"
 
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Sends the standard error of this process, and of those that it starts, to a file."""
+    """Redirect the standard error of this process and its child processes to the file `path`."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved = os.dup(2)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.dup2(file, 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(file)
 
 
 MASTER_S_MAX = 5.0
 JAVA_LEAST = 17
 
-OURS = re.compile(
-    r"^(?:tocsin\.errors\.)(?P<name>\w+): (?P<said>.*(?:\n(?!\tat |\s*SQLSTATE|\S*(?:Error|Exception)\b).+)*)", re.M
+TOCSIN_ERROR = re.compile(
+    r"^(?:tocsin\.errors\.)(?P<name>\w+): (?P<message>.*(?:\n(?!\tat |\s*SQLSTATE|\S*(?:Error|Exception)\b).+)*)", re.M
 )
-THEIRS = re.compile(r"^(?:Caused by: |: )?(?P<name>[\w.$]+(?:Exception|Error)): (?P<said>.+)$", re.M)
+JAVA_ERROR = re.compile(r"^(?:Caused by: |: )?(?P<name>[\w.$]+(?:Exception|Error)): (?P<message>.+)$", re.M)
 LABEL = re.compile(r"\[[A-Z_]+(?:\.[A-Z_]+)*\] ?")
 STATE = re.compile(r"\s*SQLSTATE: \w+")
 NO_JAVA = ("JAVA_HOME is not set", "JAVA_GATEWAY_EXITED", "java: command not found", "Unable to locate a Java Runtime")
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
-    """Turns what Spark raises into one `TocsinError`."""
+def plain_errors() -> Iterator[None]:
+    """Convert errors of Spark in the `with` block to `TocsinError`."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError) as error:
-        raise told(error) from None
+        raise to_tocsin_error(error) from None
 
 
-def told(error: BaseException) -> TocsinError:
-    """What an exception of Spark's means."""
+def to_tocsin_error(error: BaseException) -> TocsinError:
+    """Convert `error`, an exception of Spark, to a `TocsinError` with a plain message."""
     if isinstance(error, TocsinError):
         return error
     if isinstance(error, Py4JNetworkError | ConnectionError) or "Answer from Java side is empty" in str(error):
         return TocsinError("Spark has ended: its Java process is gone")
     text = str(error)
-    if ours := [*OURS.finditer(text)]:
-        return _again(ours[-1]["name"], STATE.sub("", ours[-1]["said"]).strip())
-    return TocsinError(_known(text) or _innermost(error, text))
+    if ours := [*TOCSIN_ERROR.finditer(text)]:
+        return _rebuild(ours[-1]["name"], STATE.sub("", ours[-1]["message"]).strip())
+    return TocsinError(_explain(text) or _innermost(error, text))
 
 
-def reach(master: str) -> None:
-    """Fails at once if no master of a standalone cluster answers, for which Spark itself takes a minute."""
+def check_master(master: str) -> None:
+    """Raise an error if no master of the standalone cluster `master` answers within seconds.
+
+    Spark itself would try for a minute. Other kinds of masters are not checked.
+    """
     if not master.startswith("spark://"):
         return
     reason = "there is none in it"
@@ -160,27 +165,28 @@ def reach(master: str) -> None:
 
 
 def no_java(reason: str) -> TocsinError | None:
-    """The error for a Spark that did not start, if that was for want of Java."""
+    """Return the error to raise if Spark did not start because Java is missing or too old; None for other reasons."""
     if not any(sign in reason for sign in NO_JAVA) and "UnsupportedClassVersionError" not in reason:
         return None
     return TocsinError(
-        f"Spark needs Java {JAVA_LEAST} or newer, and none was found: install it (on Debian or Ubuntu: "
+        f"Spark needs Java {JAVA_LEAST} or newer, which was not found: install it (on Debian or Ubuntu: "
         f"sudo apt-get install openjdk-{JAVA_LEAST}-jre-headless), or set JAVA_HOME to where it is"
     )
 
 
-def _again(name: str, said: str) -> TocsinError:
-    """The error that a worker raised."""
+def _rebuild(name: str, message: str) -> TocsinError:
+    """Return the error of this package with the class `name`, as a worker raised it."""
     kind: Any = getattr(errors, name, TocsinError)
-    return kind(said) if isinstance(kind, type) and issubclass(kind, TocsinError) else TocsinError(said)
+    return kind(message) if isinstance(kind, type) and issubclass(kind, TocsinError) else TocsinError(message)
 
 
-def _known(text: str) -> str | None:
-    """What happens often, said for those who do not know Spark."""
+def _explain(text: str) -> str | None:
+    """Return a plain message for the frequent error that `text` describes; None for other errors."""
     if found := re.search(r"\[PATH_NOT_FOUND\] Path does not exist: (\S+?)\.? ", text):
         return f"there is no file or folder {_path(found[1])}"
     if found := re.search(r"\[FAILED_READ_FILE\.\w+\].*? reading file (\S+?)\. ", text):
-        why = [match["said"] for match in THEIRS.finditer(text) if "FAILED_READ_FILE" not in match["said"]]
+        why = [match["message"] for match in JAVA_ERROR.finditer(text)]
+        why = [message for message in why if "FAILED_READ_FILE" not in message]
         return f"{_path(found[1])} cannot be read: {why[-1] if why else 'it is damaged, or of another format'}"
     if "KAFKA_DATA_SOURCE_NOT_ENABLED" in text:
         return "Spark was started without its Kafka connector; start it with the jars of tocsin.spark.kafka.jars()"
@@ -189,23 +195,23 @@ def _known(text: str) -> str | None:
     ):
         return f"the Kafka broker does not answer: {found[0][:200]}"
     if "There are [" in text and "sources in the checkpoint offsets" in text:
-        return "the checkpoint is of a query with other sources: run as before (with or without live rules), or anew"
+        return "the checkpoint has other sources: run as before (with or without live rules), or with a new checkpoint"
     if found := re.search(r"Permission denied[^\n]*|No space left on device", text):
         return found[0]
     return None
 
 
 def _innermost(error: BaseException, text: str) -> str:
-    """The first sentence of the cause that is furthest down."""
+    """Return the first line of the innermost cause of `error`."""
     java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
-    said = ""
+    message = ""
     try:
         while java is not None:
-            said, java = java.getMessage() or said, java.getCause()
+            message, java = java.getMessage() or message, java.getCause()
     except Py4JError:
         pass
     python = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception|Warning): .+$", text, re.M)
-    last = python[-1] if "Traceback (most recent call last)" in text and python else said or text
+    last = python[-1] if "Traceback (most recent call last)" in text and python else message or text
     plain = STATE.sub("", LABEL.sub("", last)).strip()
     return f"Spark says: {(plain.splitlines() or [type(error).__name__])[0].rstrip()}"
 
@@ -221,7 +227,11 @@ POLL_S = 0.2
 
 
 def fan_out(work: Callable[[T], R], items: Sequence[T], done: Callable[[int], None] = lambda _: None) -> list[R]:
-    """What the function of a module makes of each item, in their order; `done` is told how many there are so far."""
+    """Call `work` for each item in a Spark task, and return the results in the order of `items`.
+
+    `work` must be a function that is defined in a module. `done` is called regularly with the number of completed
+    items.
+    """
     context = session().sparkContext
     group = f"tocsin-{id(items)}"
 
@@ -230,8 +240,8 @@ def fan_out(work: Callable[[T], R], items: Sequence[T], done: Callable[[int], No
         found: list[R] = context.parallelize(items, len(items)).map(work).collect()
         return found
 
-    with plainly(), ThreadPoolExecutor(1) as beside:
-        result = beside.submit(collect)
+    with plain_errors(), ThreadPoolExecutor(1) as executor:
+        result = executor.submit(collect)
         tracker = context.statusTracker()
         while not result.done():
             time.sleep(POLL_S)

@@ -1,12 +1,15 @@
-"""Where the matches of a stream go, and how often.
+"""Write the matches of a stream to folders exactly once, or to other sinks at least once.
 
-Exactly once, into folders: a micro-batch may be run again after a failure, with the same number and the same result.
-`folders` writes what it found under a hidden name beside its place, and then renames that to `batch=<number>`. A place
-that is taken is left alone, so that whatever is killed whenever, each batch is there once and whole. A folder belongs
-to one checkpoint, which it notes, since another one counts its batches anew. The rename must be atomic, as it is on a
-disk and on HDFS, and is not in an object store.
+Folders get each batch exactly once. After a failure, a micro-batch may run again, with the same number and the same
+result. `folders` writes the batch under a hidden name in the same folder, and then renames it to `batch=<number>`. If
+that name exists already, the batch is not written again. So after any crash, each batch is there once and complete.
 
-At least once, elsewhere: a match that is sent again has the same id. `deduplicated` is for those who read such.
+A folder belongs to one checkpoint, because another checkpoint numbers its batches independently. So the folder records
+the id of the query of its checkpoint. The rename must be atomic, as it is on a local disk or HDFS, but not in an object
+store.
+
+Other sinks get each match at least once. A match that is sent again has the same id, and `deduplicated` removes
+repeated matches when such a sink is read.
 """
 
 from __future__ import annotations
@@ -30,20 +33,21 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 def folders(matches: str | None = None, dead_letters: str | None = None, more: Sequence[Batch] = ()) -> Batch:
-    """What to give to `foreachBatch` of a report, so that its parts are in these folders exactly once, as Parquet.
+    """Return a function for `foreachBatch` of a report that writes matches and dead letters as Parquet, exactly once.
 
-    `more` are called with the report and the batch's number before that; they may be called again after a failure.
+    `matches` and `dead_letters` are the folders. Before each batch is written, the functions in `more` are called with
+    the report and the number of the batch. They may be called again for the same batch after a failure.
     """
     parts = [(path, part) for path, part in ((matches, blocks.matches), (dead_letters, blocks.dead_letters)) if path]
-    claimed: set[tuple[str, str]] = set()
+    owned: set[tuple[str, str]] = set()
 
     def write(report: DataFrame, batch: int) -> None:
         session = report.sparkSession
         query = session.sparkContext.getLocalProperty(QUERY_ID) or ""
         for path, _ in parts:
-            if (path, query) not in claimed:
+            if (path, query) not in owned:
                 claim(session, path, query)
-                claimed.add((path, query))
+                owned.add((path, query))
         report.persist()
         try:
             for other in more:
@@ -57,29 +61,29 @@ def folders(matches: str | None = None, dead_letters: str | None = None, more: S
 
 
 def to_kafka(address: str) -> Batch:
-    """Sends the matches of each batch to a topic, at least once."""
+    """Return a function for `foreachBatch` that sends the matches of each batch to a Kafka topic, at least once."""
     kafka.topic(address)
     return lambda report, batch: send(blocks.matches(report), address)
 
 
 def send(matches: DataFrame, address: str) -> None:
-    """Sends matches to a topic: the id as the key, and a JSON object."""
+    """Send each match to a Kafka topic as a JSON object, with the id of the match as the key."""
     value = F.to_json(F.struct(*(col(name) for name in matches.columns)), TIMES)
     rows = matches.select(F.col("id").alias("key"), value.alias("value"))
     rows.write.format("kafka").options(**kafka.writing(kafka.topic(address))).save()
 
 
 def deduplicated(frame: DataFrame, by: str = "id", *, ts: str = "ts", horizon: str | None = HORIZON) -> DataFrame:
-    """Each match once, of a table or a stream that may have some of them repeatedly.
+    """Drop repeated matches, which have the same value in the column `by`, from a table or a stream.
 
-    Of a stream, ids are remembered until its time (`ts`) is `horizon` later than the match, and what is later than that
-    is left out, with Spark's `dropDuplicatesWithinWatermark`: unlike `dropDuplicates` it forgets by time alone, and so
-    needs no `ts` in the comparison. A repetition follows its first within minutes, when a query is restarted; the
-    horizon must be longer than the query was ever down. `horizon=None` remembers all ids for ever.
+    For a stream, Spark's `dropDuplicatesWithinWatermark` remembers an id until the stream's time (`ts`) is `horizon`
+    later than the match, and drops matches that arrive later than that. Unlike `dropDuplicates`, it does not compare
+    `ts`. A match is repeated within minutes, when a query is restarted, so `horizon` must be longer than any downtime
+    of the query. With `horizon=None`, all ids are remembered forever.
     """
     for name in (by, *((ts,) if frame.isStreaming and horizon else ())):
         if name not in frame.columns:
-            raise EventError(f"there is no column '{name}' here; there are {', '.join(frame.columns)}")
+            raise EventError(f"there is no column '{name}'; the columns are {', '.join(frame.columns)}")
     if not frame.isStreaming or horizon is None:
         return frame.dropDuplicates([by])
     if isinstance(frame.schema[ts].dataType, T.TimestampType):
@@ -90,7 +94,7 @@ def deduplicated(frame: DataFrame, by: str = "id", *, ts: str = "ts", horizon: s
 
 
 def claim(session: SparkSession, path: str, query: str) -> None:
-    """Notes that a folder is that of a query, or fails if it is another's."""
+    """Record that the folder `path` belongs to `query`, or raise `StateError` if it belongs to another query."""
     files, folder = _files(session, path)
     note = _child(session, folder, ".query")
     if files.exists(note):
@@ -99,47 +103,47 @@ def claim(session: SparkSession, path: str, query: str) -> None:
         stream.close()
         if owner != query:
             raise StateError(
-                f"{path} has the matches of another run: go on with its checkpoint, or write somewhere else"
+                f"{path} has the matches of another run: continue with its checkpoint, or write to another folder"
             )
         return
     if files.exists(folder) and any(name.startswith("batch=") for name in _names(files, folder)):
-        raise StateError(f"{path} has batches in it that no run has noted as its own: write somewhere else")
+        raise StateError(f"{path} has batches that belong to no run: write to another folder")
     files.mkdirs(folder)
-    fresh = _child(session, folder, f".query.{uuid.uuid4().hex}")
-    stream = files.create(fresh)
+    temporary = _child(session, folder, f".query.{uuid.uuid4().hex}")
+    stream = files.create(temporary)
     stream.write(query.encode())
     stream.close()
-    files.rename(fresh, note)
+    files.rename(temporary, note)
 
 
 def _write(rows: DataFrame, path: str, batch: int) -> None:
     session = rows.sparkSession
     files, folder = _files(session, path)
-    place = _child(session, folder, f"batch={batch}")
-    if files.exists(place):
+    target = _child(session, folder, f"batch={batch}")
+    if files.exists(target):
         return
     for name in _names(files, folder):
         if name.startswith(f".batch={batch}."):
             files.delete(_child(session, folder, name), True)
     if rows.isEmpty():
         return
-    fresh = _child(session, folder, f".batch={batch}.{uuid.uuid4().hex}")
-    rows.write.parquet(fresh.toString())
-    if not files.rename(fresh, place):
-        raise StateError(f"{path} cannot be written: batch {batch} could not be put in its place")
+    temporary = _child(session, folder, f".batch={batch}.{uuid.uuid4().hex}")
+    rows.write.parquet(temporary.toString())
+    if not files.rename(temporary, target):
+        raise StateError(f"{path} cannot be written: batch {batch} could not be renamed to its target")
 
 
 def _files(session: SparkSession, path: str) -> tuple[Any, Any]:
-    """Hadoop's file system of a path, and the path in it."""
+    """Return the Hadoop file system of `path`, and `path` as a path of that file system."""
     jvm: Any = session.sparkContext._jvm
-    place = jvm.org.apache.hadoop.fs.Path(path)
-    files = place.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
-    return files, files.makeQualified(place)
+    target = jvm.org.apache.hadoop.fs.Path(path)
+    files = target.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+    return files, files.makeQualified(target)
 
 
 def _child(session: SparkSession, folder: Any, name: str) -> Any:
     jvm: Any = session.sparkContext._jvm
-    # A name with a colon would be taken for a scheme; ours have none.
+    # `name` has no colon: Hadoop would parse the part before it as a scheme.
     return jvm.org.apache.hadoop.fs.Path(folder, name)
 
 

@@ -1,19 +1,29 @@
-"""A slot of a stream: a group of Spark's stateful operator, whose state is the detector's.
+"""Run detection over a stream, micro-batch by micro-batch.
 
-A micro-batch brings a slot its events, and a tick from every partition of the source, so that all slots know the same
-largest ts. The watermark is that minus the delay; what is below it is put in order and detected. Spark's own watermark
-is used as a clock only: it has seen the rows that the filters kept away, and fires a timer in a slot that waits when no
-further batch brings anything. Its late-row filter never applies, since parcels have no event-time column.
+Each slot is a group of Spark's stateful operator, and the state of the group is the state of the slot's detector. In
+each micro-batch, a slot receives its events, and a watermark marker (see `blocks`) from every partition of the source,
+so that all slots know the same largest ts. The watermark is the largest ts minus the delay. The slot sorts and
+processes the events below the watermark.
 
-The state is a head and segments (`engine.segments`): a batch writes what is new. A detector stays in the memory of the
-Python worker under the token of its last commit; if the state store has another token, it is read again from there.
+Spark's own watermark only serves as a clock. It includes rows that filters removed, and it fires the timers of slots
+with waiting events when no further batch arrives. Spark never drops late rows here, because shuffle blocks have no
+event-time column.
 
-Changes while a stream runs: control rows, that reach every slot in one batch and so take effect at one event time.
+The state is stored as a head and segments (see `engine.checkpointer`), and a batch writes only what is new. After a
+batch, the detector stays in the memory of the Python worker, under the token of its last save. If the state store has
+another token, the state is read again.
 
-A control row has `add` (the text of rules), `remove` (names of rules), `at` (the event time, µs, from which on that is
-so) and `advance` (no event before this time, µs, will come any more); each may be null. They come from a stream of
-their own, so that they are in Spark's offset log and are replayed like events. Rules come and go only in a query that
-was started for it, with `keep`: that lays it out by type alone. In any other, control rows can advance time.
+Control rows change a running stream. They reach every slot in one batch, so that they take effect at one event time. A
+control row has four columns, each of which may be null:
+
+- `add` is the text of rules to add.
+- `remove` has the names of rules to remove.
+- `at` is the event time (µs) at which these changes take effect.
+- `advance` is a time (µs) before which no further event will arrive.
+
+Control rows come from a stream of their own, so that Spark logs their offsets and replays them like events. Rules can
+be added and removed only in a query that was started with `keep`, which assigns rules to slots by type alone. In any
+other query, control rows can only advance time.
 """
 
 from __future__ import annotations
@@ -32,10 +42,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from tocsin.engine import checkpointer
-from tocsin.engine.checkpointer import Ledger
+from tocsin.engine.checkpointer import Checkpointer
 from tocsin.engine.detector import Detector
 from tocsin.errors import EventError, RuleError, StateError, nearest
-from tocsin.events.dead_letters import letters
+from tocsin.events.dead_letters import dead_letter_table
 from tocsin.events.reorder import BEGINNING
 from tocsin.language import parse
 from tocsin.language.eps.ast import Request, Statement
@@ -44,27 +54,37 @@ from tocsin.language.supported import check_supported
 from tocsin.language.syntax.ast import Rule
 from tocsin.language.syntax.expressions import print_rule
 from tocsin.plans.assignment import Layout, RuleUnit, check_fit
-from tocsin.process import settle
+from tocsin.process import freeze_gc
 from tocsin.spark import blocks
-from tocsin.spark.batch import Tally, take_events
-from tocsin.spark.blocks import CONTROL, EVENTS, LETTERS, PARCELS_DDL, SEED, Parcel, decode, encode, packer
-from tocsin.spark.job import Job, Sent
+from tocsin.spark.batch import SlotReport, push_events
+from tocsin.spark.blocks import (
+    BLOCK_DDL,
+    CONTROL,
+    EVENTS,
+    INITIAL_STATE,
+    REJECTED,
+    ShuffleBlock,
+    block_packer,
+    decode,
+    encode,
+)
+from tocsin.spark.job import Job, SentJob
 from tocsin.spark.names import map_in_arrow
 
 if TYPE_CHECKING:
-    from tocsin.spark.source import Source
+    from tocsin.spark.source import FrameSource
 
 SCHEMA = "add string, remove array<string>, at bigint, advance bigint"
 """The columns of control rows."""
 
 
-def parcels(changes: DataFrame, labels: Sequence[int]) -> DataFrame:
-    """Control rows for every slot."""
+def control_blocks(changes: DataFrame, labels: Sequence[int]) -> DataFrame:
+    """Return a shuffle block for each control row in `changes` and each slot in `labels`."""
     known = ("add", "remove", "at", "advance")
     names = [name for name in known if name in changes.columns]
-    strange = [name for name in changes.columns if name not in known]
-    if strange or not names:
-        raise EventError(f"control rows have the columns {', '.join(known)}, not {', '.join(strange) or 'none'}")
+    unknown = [name for name in changes.columns if name not in known]
+    if unknown or not names:
+        raise EventError(f"control rows have the columns {', '.join(known)}, not {', '.join(unknown) or 'none'}")
     slots = F.explode(F.array(*(F.lit(label).cast("int") for label in labels)))
     none = F.lit(None).cast("bigint")
     payload = F.to_json(F.struct(*names)).cast("binary")
@@ -74,42 +94,49 @@ def parcels(changes: DataFrame, labels: Sequence[int]) -> DataFrame:
     )  # fmt: skip
 
 
-def apply(orders: Sequence[bytes], job: Job, slot: int, detector: Detector, largest: int, tally: Tally) -> list[int]:
-    """Takes the control rows of one batch, the same in every slot. Returns how far they advance time."""
+def apply_control(
+    orders: Sequence[bytes], job: Job, slot: int, detector: Detector, largest: int, slot_report: SlotReport
+) -> list[int]:
+    """Apply the control rows of one batch to the detector of a slot, and return the times that the rows advance to.
+
+    Every slot receives the same rows. If a row is invalid, only slot 0 reports it, as a dead letter.
+    """
     advances = []
-    for order in sorted((json.loads(bytes(order)) for order in orders), key=_turn):
+    for order in sorted((json.loads(bytes(order)) for order in orders), key=_order):
         if order.get("advance") is not None:
             advances.append(int(order["advance"]))
         if order.get("add") or order.get("remove"):
             at = max(largest + 1, int(order["at"]) if order.get("at") is not None else largest + 1)
             try:
-                change(job, detector, order, at)
+                change_rules(job, detector, order, at)
             except RuleError as error:
                 if slot == 0:
-                    tally.bury(letters([(f"the rules were not changed: {error}", None, at, json.dumps(order))]))
+                    slot_report.reject(
+                        dead_letter_table([(f"the rules were not changed: {error}", None, at, json.dumps(order))])
+                    )
     return advances
 
 
-def _turn(order: Mapping[str, Any]) -> tuple[int, str]:
+def _order(order: Mapping[str, Any]) -> tuple[int, str]:
     return order.get("at") or 0, json.dumps(order, sort_keys=True)
 
 
-def change(job: Job, detector: Detector, order: Mapping[str, Any], at: int) -> None:
-    """Changes the rules of a slot from that time on."""
-    if job.kept is None:
+def change_rules(job: Job, detector: Detector, order: Mapping[str, Any], at: int) -> None:
+    """Add and remove the rules that a control row names, from the event time `at` (µs)."""
+    if job.retained_types is None:
         raise RuleError("this query was not started for rules that come and go", hint="Start it with keep=….")
-    add = added(order)
-    strange = {type for rule in add for type in types_of(rule)} - {*job.kept}
-    strange -= {rule.emits.name for rule in (*detector.coming_rules, *add)}
-    if strange:
+    add = added_rules(order)
+    unknown = {type for rule in add for type in types_of(rule)} - {*job.retained_types}
+    unknown -= {rule.emits.name for rule in (*detector.coming_rules, *add)}
+    if unknown:
         raise RuleError(
-            f"events of type {min(strange)} are not kept by this query", hint=nearest(min(strange), job.kept)
+            f"events of type {min(unknown)} are not kept by this query", hint=nearest(min(unknown), job.retained_types)
         )
     detector.change(add=add, remove=order.get("remove") or (), at=at, check=lambda plan: check_fit(plan, job.layout))
 
 
-def added(order: Mapping[str, Any]) -> tuple[Statement, ...]:
-    """The rules that a control row adds."""
+def added_rules(order: Mapping[str, Any]) -> tuple[Statement, ...]:
+    """Return the rules that a control row adds."""
     program = parse(order.get("add") or "")
     remedy = "interests do not come and go while a stream runs; start a stream of its own with it"
     check_supported("a change of the rules", program, Rule, Request, Query, remedy=remedy, verb="add")
@@ -117,24 +144,27 @@ def added(order: Mapping[str, Any]) -> tuple[Statement, ...]:
 
 
 def types_of(rule: Statement) -> set[str]:
-    """The event types that a rule looks at."""
+    """Return the event types that a rule uses."""
     return set(rule.uses)
 
 
-def rules_in(head: bytes, stored: Mapping[int, bytes], job: Job, slot: int) -> tuple[Statement, ...]:
-    """The rules of a slot: those of its state where rules come and go, else those of the job."""
+def rules_in(head: bytes, segments: Mapping[int, bytes], job: Job, slot: int) -> tuple[Statement, ...]:
+    """Return the rules of a slot whose state is stored in `head` and `segments`.
+
+    If rules can change, they are read from the stored state; otherwise they are the job's rules for `slot`.
+    """
     mine = job.rules_of(slot)
-    if job.kept is None:
+    if job.retained_types is None:
         return mine
-    known = {print_rule(rule): rule for rule in mine}
-    texts = checkpointer.rules_of(head, stored).values()
-    return tuple(known[text] if text in known else parse(text).rules[0] for text in texts)
+    rules_by_text = {print_rule(rule): rule for rule in mine}
+    texts = checkpointer.rules_of(head, segments).values()
+    return tuple(rules_by_text[text] if text in rules_by_text else parse(text).rules[0] for text in texts)
 
 
 OBSERVED = "tocsin"
-"""The name under which the slots' counts stand in a query's progress."""
+"""The name under which a query's progress has the metrics of its slots."""
 
-ELSEWHERE = (
+SLOTS_DIFFER = (
     "the checkpoint keeps its state in {slots} slots, not in {now}: "
     "run with as many as before, or move the state with 'tocsin rekey'"
 )
@@ -145,25 +175,25 @@ MS = 1_000
 
 @dataclass
 class Slot:
-    """What is in memory of a slot."""
+    """A slot that a Python worker keeps in memory between batches."""
 
     detector: Detector
-    ledger: Ledger
+    state_writer: Checkpointer
     largest: int = BEGINNING
-    """The largest ts that any slot has seen."""
+    """The largest ts (µs) that any slot has received."""
     token: str = ""
     timer: int | None = None
     sizes: dict[int, int] = field(default_factory=dict)
-    """The bytes of each segment."""
+    """The size in bytes of each stored segment, by its number."""
 
 
 _cached: OrderedDict[tuple[str, int], Slot] = OrderedDict()
 
 
 class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
-    """The slots of a partition."""
+    """The stateful operator, which processes the slots of one partition."""
 
-    def __init__(self, sent: Sent[Job]) -> None:
+    def __init__(self, sent: SentJob[Job]) -> None:
         self._sent = sent
 
     def init(self, handle: Any) -> None:
@@ -173,71 +203,71 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
         self._layout = handle.getValueState("layout", "layout string")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        parcels = parcel_rows(int(key[0]), rows)
-        yield from self._turn(int(key[0]), parcels, timerValues.getCurrentWatermarkInMs())
+        shuffle_blocks = blocks_in(int(key[0]), rows)
+        yield from self._process(int(key[0]), shuffle_blocks, timerValues.getCurrentWatermarkInMs())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
-        yield from self._turn(int(key[0]), [], timerValues.getCurrentWatermarkInMs())
+        yield from self._process(int(key[0]), [], timerValues.getCurrentWatermarkInMs())
 
     def close(self) -> None:
-        settle()
+        freeze_gc()
 
     # ---- one batch
 
-    def _turn(self, label: int, parcels: list[Parcel], clock_ms: int) -> Iterator[pd.DataFrame]:
-        begun = perf_counter()
+    def _process(self, label: int, shuffle_blocks: list[ShuffleBlock], clock_ms: int) -> Iterator[pd.DataFrame]:
+        started_s = perf_counter()
         job = self._sent.job
         if label not in job.labels:
-            raise StateError(ELSEWHERE.format(slots="another number of", now=job.layout.slots))
+            raise StateError(SLOTS_DIFFER.format(slots="another number of", now=job.layout.slots))
         number = job.labels.index(label)
-        if parcels and parcels[0].what == SEED:
-            self._sow(job, number, parcels[0])
+        if shuffle_blocks and shuffle_blocks[0].what == INITIAL_STATE:
+            self._load_initial_state(job, number, shuffle_blocks[0])
             return
         slot = self._open(job, number)
-        detector, tally = slot.detector, Tally(job.matches, number)
+        detector, slot_report = slot.detector, SlotReport(job.matches, number)
         before = detector.counts
-        for parcel in parcels:
-            if parcel.what == EVENTS:
-                take_events(detector, parcel, tally)
-            elif parcel.what == LETTERS:
-                tally.bury(decode(parcel.payload or b""))
-        ticks = [parcel.largest for parcel in parcels if parcel.largest is not None]
-        largest = max([slot.largest, *ticks, *([clock_ms * MS] if clock_ms > 0 else [])])
+        for block in shuffle_blocks:
+            if block.what == EVENTS:
+                push_events(detector, block, slot_report)
+            elif block.what == REJECTED:
+                slot_report.reject(decode(block.payload or b""))
+        largest_ts = [block.largest for block in shuffle_blocks if block.largest is not None]
+        largest = max([slot.largest, *largest_ts, *([clock_ms * MS] if clock_ms > 0 else [])])
         advances = [largest - job.delay_us] if largest > BEGINNING else []
-        orders = [parcel.payload for parcel in parcels if parcel.what == CONTROL and parcel.payload is not None]
-        advances += apply(orders, job, number, detector, largest, tally)
-        moved = bool(advances) and max(advances) > (detector.watermark or BEGINNING)
-        if moved:
-            tally.take(detector.advance(max(advances)))
-        tally.bury(detector.dead_letters())
-        grown, slot.largest = max(largest, *advances, BEGINNING) > slot.largest, max(largest, *advances, BEGINNING)
+        orders = [block.payload for block in shuffle_blocks if block.what == CONTROL and block.payload is not None]
+        advances += apply_control(orders, job, number, detector, largest, slot_report)
+        advanced = bool(advances) and max(advances) > (detector.watermark or BEGINNING)
+        if advanced:
+            slot_report.add_matches(detector.advance(max(advances)))
+        slot_report.reject(detector.dead_letters())
+        has_grown, slot.largest = max(largest, *advances, BEGINNING) > slot.largest, max(largest, *advances, BEGINNING)
         detector.note(slot.largest)
-        events = any(parcel.what == EVENTS for parcel in parcels)
-        if moved or grown or events or orders or not slot.token:
+        events = any(block.what == EVENTS for block in shuffle_blocks)
+        if advanced or has_grown or events or orders or not slot.token:
             self._save(job, slot)
-        elif not parcels:
+        elif not shuffle_blocks:
             return
         counts = {name: count - before[name] for name, count in detector.counts.items()}
         counted = {
             **counts,
-            "parcels": len(parcels),
+            "parcels": len(shuffle_blocks),
             "watermark": detector.watermark,
             "state_bytes": sum(slot.sizes.values()),
-            "seconds": round(perf_counter() - begun, 6),
+            "seconds": round(perf_counter() - started_s, 6),
         }
-        yield pd.DataFrame({"payload": [encode(tally.closing(counted)).to_pybytes()]})
+        yield pd.DataFrame({"payload": [encode(slot_report.finish(counted)).to_pybytes()]})
 
     # ---- state
 
     def _open(self, job: Job, number: int) -> Slot:
-        """The slot as the state store has it: from memory if that is the same."""
+        """Return the slot with the state that Spark has stored, from memory if its token is still the stored token."""
         key = self._sent.digest, number
-        held = self._head.get()
+        stored = self._head.get()
         slot = _cached.get(key)
-        if held is None:
+        if stored is None:
             slot = self._begin(job, number)
-        elif slot is None or slot.token != held[0]:
-            slot = self._read(job, number, *held)
+        elif slot is None or slot.token != stored[0]:
+            slot = self._read(job, number, *stored)
         _cached[key] = slot
         _cached.move_to_end(key)
         while len(_cached) > SLOTS_CACHED:
@@ -247,79 +277,90 @@ class SlotProcessor(StatefulProcessor):  # type: ignore[misc]
     def _begin(self, job: Job, number: int) -> Slot:
         detector = job.detector(number)
         self._layout.update((json.dumps(job.layout.as_data()),))
-        return Slot(detector, Ledger(detector))
+        return Slot(detector, Checkpointer(detector))
 
-    def _sow(self, job: Job, number: int, seed: Parcel) -> None:
-        """Begins with the state of another checkpoint."""
+    def _load_initial_state(self, job: Job, number: int, initial_state: ShuffleBlock) -> None:
+        """Start the slot `number` with the state in the block `initial_state`, which is from another checkpoint."""
         self._layout.update((json.dumps(job.layout.as_data()),))
-        detector = Detector.restore(seed.payload or b"", job.rules_of(number), {})
-        self._save(job, Slot(detector, Ledger(detector), BEGINNING if seed.largest is None else seed.largest))
+        detector = Detector.restore(initial_state.payload or b"", job.rules_of(number), {})
+        self._save(
+            job,
+            Slot(
+                detector, Checkpointer(detector), BEGINNING if initial_state.largest is None else initial_state.largest
+            ),
+        )
 
     def _read(self, job: Job, number: int, token: str, largest: int, timer: int | None, head: bytes) -> Slot:
         written = self._layout.get()
         check_layout(Layout.from_data(json.loads(written[0])), job.layout, number)
         head = bytes(head)
-        stored = {n: bytes(self._segments.getValue((n,))[0]) for n in checkpointer.live(head)}
-        detector, ledger = checkpointer.restore(head, stored, rules_in(head, stored, job, number), {})
-        detector.select, detector.named = job.made, job.named
+        segments = {n: bytes(self._segments.getValue((n,))[0]) for n in checkpointer.live_segments(head)}
+        detector, state_writer = checkpointer.restore(head, segments, rules_in(head, segments, job, number), {})
+        detector.select, detector.named = job.produced, job.named
         if written[0] != (now := json.dumps(job.layout.as_data())):
             self._layout.update((now,))
-        return Slot(detector, ledger, largest, token, timer, {n: len(segment) for n, segment in stored.items()})
+        return Slot(detector, state_writer, largest, token, timer, {n: len(segment) for n, segment in segments.items()})
 
     def _save(self, job: Job, slot: Slot) -> None:
-        changes = slot.ledger.changes()
+        changes = slot.state_writer.delta()
         for n, segment in changes.put.items():
             self._segments.updateValue((n,), (segment,))
             slot.sizes[n] = len(segment)
         for n in changes.drop:
             if slot.sizes.pop(n, None) is not None and n not in changes.put:
                 self._segments.removeKey((n,))
-        waits = slot.detector.next_ts
-        timer = None if waits is None else (waits + job.delay_us) // MS + 1
+        next_ts = slot.detector.next_ts
+        timer = None if next_ts is None else (next_ts + job.delay_us) // MS + 1
         if timer != slot.timer:
             if timer is not None:
                 self._handle.registerTimer(timer)
             slot.timer = timer
         slot.token = uuid.uuid4().hex
-        self._head.update((slot.token, slot.largest, slot.timer, changes.head))
+        self._head.update((slot.token, slot.largest, slot.timer, changes.manifest))
 
 
 def check_layout(old: Layout, new: Layout, slot: int) -> None:
-    """Fails if state is not where the rules look for it."""
+    """Raise `StateError` if the state of some rule of `slot` is in another slot.
+
+    `old` is the layout that the state was written with, and `new` is the layout of the job.
+    """
     if old.slots != new.slots:
-        raise StateError(ELSEWHERE.format(slots=old.slots, now=new.slots))
-    for name, unit in new.homes.items():
-        was = old.homes.get(name)
+        raise StateError(SLOTS_DIFFER.format(slots=old.slots, now=new.slots))
+    for name, unit in new.units_by_rule.items():
+        was = old.units_by_rule.get(name)
         if was is not None and _moved(was, unit) and slot in (slot if was.slot is None else was.slot, unit.slot):
             raise StateError(f"the state of rule {name} is elsewhere: move it with 'tocsin rekey'")
 
 
 def _moved(was: RuleUnit, now: RuleUnit) -> bool:
-    """Whether state is looked for elsewhere. A key of more types than before is the same key."""
+    """Return whether the state of a unit is now in another slot.
+
+    A key to which types were added is still the same key.
+    """
     if was.key is None or now.key is None:
         return (was.key, was.slot) != (now.key, now.slot)
     return any(now.key.get(type, attribute) != attribute for type, attribute in was.key.items())
 
 
-def detect_stream(source: Source, sent: Sent[Job], changes: DataFrame | None) -> DataFrame:
-    """The report of a stream."""
+def detect_stream(source: FrameSource, sent: SentJob[Job], changes: DataFrame | None) -> DataFrame:
+    """Return the report of a stream of events as a streaming DataFrame. `changes` are its control rows."""
     from tocsin.spark.source import report_schema
 
     job = sent.job
-    parcels = map_in_arrow(source.ticking(sent.job.types), packer(sent, ticks=True), PARCELS_DDL)
+    shuffled = map_in_arrow(source.with_watermark(sent.job.types), block_packer(sent, watermarks=True), BLOCK_DDL)
     if changes is not None:
-        parcels = parcels.unionByName(parcels(changes, job.labels))
-    payloads = parcels.groupBy("slot").transformWithStateInPandas(
+        shuffled = shuffled.unionByName(control_blocks(changes, job.labels))
+    payloads = shuffled.groupBy("slot").transformWithStateInPandas(
         SlotProcessor(sent), blocks.PAYLOADS_DDL, "Append", "EventTime"
     )
-    report = payloads.mapInArrow(blocks.unpacker(sent), report_schema(job))
-    return blocks.told_apart(report).observe(OBSERVED, F.collect_list("_metrics").alias("slots"))
+    report = payloads.mapInArrow(blocks.report_unpacker(sent), report_schema(job))
+    return blocks.with_kind(report).observe(OBSERVED, F.collect_list("_metrics").alias("slots"))
 
 
-def parcel_rows(label: int, rows: Iterator[pd.DataFrame]) -> list[Parcel]:
-    """The parcels of a slot."""
+def blocks_in(label: int, rows: Iterator[pd.DataFrame]) -> list[ShuffleBlock]:
+    """Convert the rows that Spark passes for the slot `label` to shuffle blocks."""
     return [
-        Parcel(label, what, _whole(least), _whole(largest), payload)
+        ShuffleBlock(label, what, _whole(least), _whole(largest), payload)
         for frame in rows
         for what, least, largest, payload in zip(
             frame["what"], frame["least"], frame["largest"], frame["payload"], strict=True

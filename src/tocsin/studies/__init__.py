@@ -1,8 +1,8 @@
-"""The papers' evaluations as commands: `tocsin study NAME`.
+"""Repeat the papers' evaluations with the command `tocsin study NAME`.
 
     runs ─► measure, each run by itself ─► rows (CSV) ─► draw (PNG) and judge (claims)
 
-`study` says what a study is made of, `running` runs one. Each paper has a module of its own with a `STUDY`.
+The module `study` defines what a study is and runs it. Each paper has a module whose `STUDY` repeats its evaluation.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tocsin.errors import TocsinError, nearest
 from tocsin.studies.study import Study
 
 NAMES = ("trex", "reliability", "eps", "visiri", "mobility")
-"""The studies there are, in the order in which `all` runs them."""
+"""The names of all studies, in the order in which `tocsin study all` runs them."""
 
 
 def named(name: str) -> Study:
-    """The study of a name."""
+    """Return the study called `name`."""
     if name not in NAMES:
         raise TocsinError(f"there is no study '{name}'. {nearest(name, NAMES)}")
-    found: Study = import_module(f"tocsin.studies.{name}").STUDY
-    return found
+    study: Study = import_module(f"tocsin.studies.{name}").STUDY
+    return study

@@ -1,9 +1,11 @@
-"""The evaluation of "Evaluating composite events using shared trees" (EPS), Sections 8 to 10.
+"""Repeat the evaluation of "Evaluating composite events using shared trees" (EPS), Sections 8 to 10.
 
-modes     which composites each mode derives         Figure 6, claim E1
-growth    time to the notification, by instances     Figure 7, claim E2
-sharing   a shared tree against copies               Figure 8, claim E3
-rates     instances a second                         Section 10, claim E4
+Each figure has a module:
+
+    eps_modes     which composites each mode derives       Figure 6, claim E1
+    eps_growth    time to the notification, by instances   Figure 7, claim E2
+    eps_sharing   a shared tree against copies             Figure 8, claim E3
+    eps_rates     instances per second                     Section 10, claim E4
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""What is measured? Trees of the same leaves in two shapes, instances spread over their leaves, and a clock.
+"""Build the expressions and instances of the EPS study, and measure times.
+
+An expression is a tree over eight event types, its leaves. It has one of two shapes:
 
     balanced   ((e1 & e2) & (e3 & e4)) & ((e5 & e6) & (e7 & e8))
     backbone   ((((((e1 & e2) & e3) & e4) & e5) & e6) & e7) & e8
 
-`e1` is as deep as a leaf can be, and arrives last: it is what the notification waits for.
+An instance is an event of a leaf's type. `e1` is one of the deepest leaves, and its instance arrives last, so that the
+notification follows.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ T = TypeVar("T")
 LEAVES = tuple(f"e{number}" for number in range(1, 9))
 SHAPES = ("balanced", "backbone")
 STEP_US = 1_000
-"""The time from one instance to the next."""
+"""The time from one instance to the next (µs)."""
 
 
-class Instance(NamedTuple):
-    """A primitive instance: `k` is what equalities join, `v` what tests on one leaf look at."""
+class PrimitiveInstance(NamedTuple):
+    """An instance of a leaf. Conditions that join leaves compare `k`, and conditions on one leaf compare `v`."""
 
     type: str
     ts: int
@@ -38,7 +41,7 @@ class Instance(NamedTuple):
 
 
 def tree(shape: str, operator: str = "&", leaves: Sequence[str] = LEAVES) -> str:
-    """The expression of a shape. For `;` it is turned round, so that the first leaf is the last to occur.
+    """Return an expression over `leaves` in the given shape. For `;` the order is reversed, so the first leaf is last.
 
     >>> tree("balanced", leaves=("a", "b", "c", "d"))
     '(a & b) & (c & d)'
@@ -57,41 +60,44 @@ def _grouped(text: str) -> str:
 
 
 def declared(leaves: Iterable[str] = LEAVES) -> str:
-    """The event types of the leaves, so that nothing is learned about them while times are taken."""
+    """Return declarations of the leaves' event types, so that no type is inferred during measurements."""
     return "".join(f"event {leaf}(k: long, v: long)\n" for leaf in leaves)
 
 
 def equal(leaves: Sequence[str] = LEAVES) -> str:
-    """The condition that all leaves have the same `k`."""
+    """Return the condition that all leaves have the same `k`."""
     return " and ".join(f"{leaves[0]}.k = {leaf}.k" for leaf in leaves[1:])
 
 
-def stored(counts: Sequence[int]) -> list[Instance]:
-    """So many instances at `e2`, `e3`, …, those of `e8` first; those of a leaf have the `k` 0, 1, 2, …"""
+def stored(counts: Sequence[int]) -> list[PrimitiveInstance]:
+    """Return instances of the leaves `e2` to `e8`, as many of each leaf as `counts` says.
+
+    The instances of `e8` come first, and the instances of each leaf have `k` = 0, 1, 2, …
+    """
     leaves = reversed([*zip(LEAVES[1:], counts, strict=True)])
     values = [(leaf, k) for leaf, count in leaves for k in range(count)]
-    return [Instance(leaf, n * STEP_US, k) for n, (leaf, k) in enumerate(values)]
+    return [PrimitiveInstance(leaf, n * STEP_US, k) for n, (leaf, k) in enumerate(values)]
 
 
 def requests(text: str) -> list[Request]:
-    """The requests of a text."""
+    """Parse `text` and return its requests."""
     return [rule for rule in eps.parse(text).rules if isinstance(rule, Request)]
 
 
-def facts(instances: Iterable[Instance]) -> list[Fact]:
-    """Instances as the reference and the trees take them."""
+def facts(instances: Iterable[PrimitiveInstance]) -> list[Fact]:
+    """Convert instances to facts, which the reference and the trees of `eps_tree` read."""
     return identified(Event(one.type, one.ts, {"k": one.k, "v": one.v}) for one in instances)
 
 
-def table(instances: Sequence[Instance]) -> pa.Table:
-    """Instances as a detector takes them."""
+def table(instances: Sequence[PrimitiveInstance]) -> pa.Table:
+    """Convert instances to a table, which a detector reads."""
     columns = list(zip(*instances, strict=True))
     kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64())
-    return pa.table({name: pa.array(columns[n], kinds[n]) for n, name in enumerate(Instance._fields)})
+    return pa.table({name: pa.array(columns[n], kinds[n]) for n, name in enumerate(PrimitiveInstance._fields)})
 
 
 def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """How long a call takes, in seconds of this process: others that use the machine do not count."""
+    """Run `call` and return its processor time in seconds, and its result."""
     gc.disable()
     try:
         start = process_time()

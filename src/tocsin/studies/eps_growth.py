@@ -1,9 +1,11 @@
-"""How long until the notification, with so many instances stored? The paper's Figure 7.
+"""Measure the time to a notification by the number of stored instances (the paper's Figure 7).
 
-One run is one curve: a shape of the tree and how the stored instances are spread over its leaves. All but `e1` are
-stored, then one of `e1` arrives that completes a combination, and the time to its notification is taken. The paper's
-four phases (`engine.trees`) build all combinations, so their curve ends where one arrival takes too long; Tocsin's goes
-on. The condition is that all eight events have one `k`, which one combination has; Tocsin runs without it too.
+One run gives one curve, for a shape of the tree and a distribution of the stored instances over its leaves. Instances
+of all leaves but `e1` are stored. Then an `e1` completes a combination, and the time to its notification is measured.
+
+The paper's four phases (`eps_tree`) build all combinations, so their curve ends where one arrival takes too long. The
+curve of Tocsin continues. The condition is that all eight events have the same `k`, which holds for one combination.
+Tocsin also runs without the condition.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tocsin.studies.eps_expressions import (
     LEAVES,
     SHAPES,
     STEP_US,
-    Instance,
+    PrimitiveInstance,
     declared,
     equal,
     facts,
@@ -37,17 +39,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 SPREADS = ("even", "one leaf")
-"""All leaves have as many, or the last one has nearly all. The paper's trees differed in this, without saying how."""
+"""How instances are spread over leaves: evenly, or nearly all at the last leaf. The paper does not say which."""
 TREES, TOCSIN, FREE = "four phases", "Tocsin", "Tocsin, no condition"
 OTHERS = len(LEAVES) - 1
 SLOPE_MAX = 1.1
-"""At most linear: of log time over log instances."""
+"""The largest slope of log time over log instances that counts as linear growth."""
 STEEP_MIN = 2.0
-"""Clearly more than linear."""
+"""The smallest slope that counts as clearly more than linear growth."""
 
 
 def runs(scale: Scale) -> Sequence[Settings]:
-    """A curve for each evaluator, shape and spread."""
+    """Return a run for each evaluator, shape and spread."""
     limit_s, most, repeats = scale.pick((0.3, 16_000, 7), (4.0, 64_000, 15), (20.0, 128_000, 25))
     return [
         {"by": by, "shape": shape, "spread": spread, "limit_s": limit_s, "most": most, "repeats": repeats}
@@ -58,27 +60,27 @@ def runs(scale: Scale) -> Sequence[Settings]:
 
 
 def measure(settings: Settings) -> list[Row]:
-    """The points of a curve."""
+    """Return the points of the curve of a run."""
     curve = _of_trees if settings["by"] == TREES else _of_tocsin
     return list(curve(settings))
 
 
 def counts(spread: str, instances: int) -> list[int]:
-    """How many instances the leaves `e2` to `e8` have."""
+    """Return the number of stored instances of each leaf from `e2` to `e8`."""
     if spread == "even":
         return [instances // OTHERS] * OTHERS
     return [1] * (OTHERS - 1) + [instances - OTHERS + 1]
 
 
 def request(shape: str, *, free: bool = False) -> str:
-    """The request whose notification is waited for."""
+    """Return the text of the measured request. If `free` is true, the request has no condition."""
     condition = "" if free else f"if {equal()}"
     return f"{declared()}request Found on {tree(shape)} {condition}"
 
 
-def last(instances: Sequence[Instance]) -> Instance:
-    """The instance that completes a combination."""
-    return Instance(LEAVES[0], instances[-1].ts + STEP_US, 0)
+def last(instances: Sequence[PrimitiveInstance]) -> PrimitiveInstance:
+    """Return the instance of `e1` that completes a combination of stored instances."""
+    return PrimitiveInstance(LEAVES[0], instances[-1].ts + STEP_US, 0)
 
 
 # ---- the paper's four phases
@@ -128,18 +130,18 @@ def _of_tocsin(settings: Settings) -> Iterator[Row]:
             took_s, notified = timed(partial(detector.push, table([now])))
             seconds.append(took_s)
             assert notified.num_rows == 1
-            # As many as were used take their place.
-            every = [Instance(leaf, now.ts + n * STEP_US, 0) for n, leaf in enumerate(LEAVES[1:], 1)]
+            # Replace the consumed instances.
+            every = [PrimitiveInstance(leaf, now.ts + n * STEP_US, 0) for n, leaf in enumerate(LEAVES[1:], 1)]
             detector.push(table(every))
         yield {"instances": size, "ms": median(seconds[1:]) * 1e3, "stopped": False}
         size *= 2
 
 
-# ---- what comes of it
+# ---- results
 
 
 def slope(points: Sequence[tuple[int, float]]) -> float:
-    """The growth of a curve: of the logarithm of time over the logarithm of instances."""
+    """Return the slope of log time over log instances for the points of a curve."""
     logarithms = [(math.log(instances), math.log(ms)) for instances, ms in points]
     return linear_regression(*zip(*logarithms, strict=True)).slope
 
@@ -153,12 +155,13 @@ def _curves(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[tuple[int, f
 
 
 def judge(rows: Sequence[Row]) -> list[Claim]:
-    """E2: the four phases grow steeply where instances are spread evenly, and linearly where they are not; Tocsin's
-    time is at most linear anywhere.
+    """Check E2: the time of the four phases grows steeply with an even spread, and otherwise linearly.
+
+    The time of Tocsin grows at most linearly.
     """
     curves = _curves(rows)
     slopes = {
-        # The first points of the four phases are what any arrival costs.
+        # The first points of the four phases only show what any arrival costs.
         curve: slope([point for point in points if curve[0] != TREES or point[0] > OTHERS])
         for curve, points in curves.items()
     }
@@ -178,7 +181,7 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
 
 
 def draw(rows: Sequence[Row], canvas: Canvas) -> None:
-    """As the paper plots it, time against instances, and all of it on logarithmic axes."""
+    """Plot time against instances as in the paper, and all curves on logarithmic axes."""
     canvas.set_size_inches(11.5, 5.6)
     left, right = canvas.subplots(1, 2)
     colors = {"balanced": "tab:red", "backbone": "tab:blue"}

@@ -1,4 +1,4 @@
-"""Which composites do six instances derive? The paper's Figure 6: EPS's generic mode beside Snoop's four contexts."""
+"""Derive the composites of six instances, in EPS's generic mode and Snoop's four contexts (the paper's Figure 6)."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ PRINTED = {
     Mode.CUMULATIVE: "st1+st2+rt3 st5+rt6",
     Mode.GENERIC: "st1+rt3 st2+rt3 st1+rt4 st2+rt4 st1+rt6 st2+rt6 st5+rt6",
 }
-"""What the figure prints, in its order; its `(st2,st2,rt3)` is a slip for `(st1,st2,rt3)`."""
+"""The composites that the figure prints for each mode. Its `(st2,st2,rt3)` is a slip for `(st1,st2,rt3)`."""
 NOTIFIED = {mode: "st2+rt6" if mode == Mode.GENERIC else "" for mode in PRINTED}
-"""What meets the condition of the cycle: Section 8.2 says that Snoop never finds it."""
+"""The composites of each mode that meet the condition of the request `Cycle`. By Section 8.2, Snoop never finds one."""
 
 REFERENCE, ENGINE = "reference", "engine"
 
 
 def runs(scale: Scale) -> Sequence[Settings]:
-    """There is one."""
+    """Return the only run."""
     return [{}]
 
 
 def measure(settings: Settings) -> list[Row]:
-    """A row for each derived composite and each notification, by mode and by whom."""
+    """Return a row for each derived composite and each notification, by mode and evaluator."""
     (cycle,) = requests(CYCLE)
     facts = identified(read_events(INSTANCES))
     last_ts = facts[-1].ts
@@ -88,21 +88,21 @@ def _of(rows: Sequence[Row], by: str, what: str) -> dict[str, list[str]]:
 
 
 def judge(rows: Sequence[Row]) -> list[Claim]:
-    """E1: exactly what the figure and its text say."""
+    """Check E1: the composites and notifications are exactly those in the figure and in the paper's text about it."""
     composites, notified = _of(rows, REFERENCE, "derived"), _of(rows, REFERENCE, "notified")
     wrong = [mode for mode, right in PRINTED.items() if sorted(composites[mode]) != sorted(right.split())]
     wrong += [mode for mode, right in NOTIFIED.items() if notified[mode] != right.split() and mode not in wrong]
     by_engine = _of(rows, ENGINE, "notified")[Mode.GENERIC]
     counts = ", ".join(f"{mode} {len(composites[mode])}" for mode in PRINTED)
-    told = "; ".join(f"{mode} ({', '.join(names)})" for mode, names in notified.items() if names) or "none"
-    text = f"composites: {counts}; notifications: {told}; engine, generic: ({', '.join(by_engine)})"
+    listed = "; ".join(f"{mode} ({', '.join(names)})" for mode, names in notified.items() if names) or "none"
+    text = f"composites: {counts}; notifications: {listed}; engine, generic: ({', '.join(by_engine)})"
     if wrong:
         text += f"; not as printed: {', '.join(wrong)}"
     return [Claim("E1", not wrong and by_engine == NOTIFIED[Mode.GENERIC].split(), text)]
 
 
 def draw(rows: Sequence[Row], canvas: Canvas) -> None:
-    """The six instances from left to right; a bracket for each composite; what is notified stands out."""
+    """Plot the six instances from left to right, and a bracket for each composite. Highlight notified composites."""
     composites, notified = _of(rows, REFERENCE, "derived"), _of(rows, REFERENCE, "notified")
     canvas.set_size_inches(8.5, 6.5)
     axes = canvas.subplots()

@@ -1,7 +1,8 @@
-"""How many instances a second? The paper says 1,000 to 2,000 a minute; its expressions, and those of Figures 7 and 8.
+"""Measure how many instances per second a detector processes, for the expressions of the paper's figures.
 
-Instances of all types at random, 100,000 to a second of event time, go through a detector in batches. The window is a
-second, so about as many are stored as arrive in a second. What takes too long is stopped, and its rate is that so far.
+The paper reports 1,000 to 2,000 instances a minute. Here, random instances of all types go through a detector in
+batches, 100,000 for each second of event time. The window is one second, so about as many instances are stored as
+arrive in a second. A run that takes too long stops and reports its rate so far.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ PAPER = 2_000 / 60
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """Requests, the types of their events, and how many values each attribute has."""
+class RateWorkload:
+    """The text of requests, their event types, and the number of different values of each attribute."""
 
     name: str
     text: str
@@ -46,28 +47,28 @@ def _leaves(shape: str, operator: str, condition: str = "") -> str:
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload(
+        RateWorkload(
             "Fig. 6: st ; rt, the cycle's condition",
             f"request Cycle on st as s ; rt as r if s.proc = r.proc and s.msg = r.msg {WINDOW}",
             ("st", "rt"), (("proc", 3), ("msg", 10_000)),
         ),
-        Workload(
+        RateWorkload(
             "Fig. 7: balanced & of 8, all k equal",
             _leaves("balanced", "&", f"if {equal()}"), LEAVES, (("k", 10_000),),
         ),
-        Workload(
+        RateWorkload(
             "Fig. 7: backbone & of 8, all k equal",
             _leaves("backbone", "&", f"if {equal()}"), LEAVES, (("k", 10_000),),
         ),
-        Workload(
+        RateWorkload(
             "Fig. 8: balanced ; of 8, all k equal",
             _leaves("balanced", ";", f"if {equal()}"), LEAVES, (("k", 10_000),),
         ),
-        Workload(
+        RateWorkload(
             "Fig. 8: backbone ; of 8, all k equal",
             _leaves("backbone", ";", f"if {equal()}"), LEAVES, (("k", 10_000),),
         ),
-        Workload(
+        RateWorkload(
             "Fig. 2: (E1 & E2) & E3 and E1 & E2, no condition",
             f"request AP1 on (E1 & E2) & E3 {WINDOW} request AP2 on E1 & E2 {WINDOW}", ("E1", "E2", "E3"),
         ),
@@ -76,7 +77,7 @@ WORKLOADS = {
 
 
 def runs(scale: Scale) -> Sequence[Settings]:
-    """Each workload with some seeds."""
+    """Return a run for each workload and each seed."""
     events, limit_s = scale.pick((200_000, 2.0), (500_000, 10.0), (2_000_000, 60.0))
     return [
         {"workload": name, "seed": seed, "events": events, "batch": BATCH, "limit_s": limit_s}
@@ -85,8 +86,8 @@ def runs(scale: Scale) -> Sequence[Settings]:
     ]
 
 
-def batches(workload: Workload, seed: int, events: int, batch: int) -> list[pa.Table]:
-    """Instances in batches."""
+def batches(workload: RateWorkload, seed: int, events: int, batch: int) -> list[pa.Table]:
+    """Return random instances in batches."""
     random = np.random.default_rng(seed)
     types = pa.array(workload.types).take(pa.array(random.integers(0, len(workload.types), events)))
     columns = {"type": types, "ts": pa.array(np.arange(events) * STEP_US)}
@@ -96,7 +97,7 @@ def batches(workload: Workload, seed: int, events: int, batch: int) -> list[pa.T
 
 
 def measure(settings: Settings) -> list[Row]:
-    """Instances a second, after a few that are not timed."""
+    """Measure instances per second. The first instances, a tenth of a batch, are not timed."""
     workload, limit_s = WORKLOADS[str(settings["workload"])], float(settings["limit_s"])
     first, *rest = batches(workload, int(settings["seed"]), int(settings["events"]), int(settings["batch"]))
     detector = ruleset.rules(workload.text, "eps").detector(ordered=True)
@@ -120,14 +121,14 @@ def _rates(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def judge(rows: Sequence[Row]) -> list[Claim]:
-    """E4: every workload."""
+    """Check E4: every workload reaches the rate `RATE_MIN`."""
     rates = _rates(rows)
     text = "; ".join(f"{name}: {rate:,.0f}/s" for name, rate in rates.items())
     return [Claim("E4", min(rates.values()) >= RATE_MIN, f"{text} (batches of {BATCH:,})")]
 
 
 def draw(rows: Sequence[Row], canvas: Canvas) -> None:
-    """A bar for each workload, with what the paper has and what is wanted."""
+    """Plot a bar for each workload, and lines at the paper's rate and at the required rate."""
     canvas.set_size_inches(9, 4)
     axes = canvas.subplots()
     rates = _rates(rows)

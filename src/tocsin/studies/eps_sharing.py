@@ -1,9 +1,11 @@
-"""What does it gain that requests share a tree? The paper's Figure 8: one shared tree against copies of it.
+"""Compare one tree that all requests share with a copy of the tree for each request (the paper's Figure 8).
 
-Requests of one expression with conditions of their own; instances are stored, then one of `e1` arrives and all requests
-are notified. The time is that to the last notification. Tests 1 to 4 have a balanced tree and four spreads of the
-stored instances, test 5 a backbone. The operator is `;`, so that `e1` is the last to occur in either shape.
-Copies are as many trees (or detectors) as requests; of many, some are measured and their time is scaled up.
+The requests have the same expression and different conditions. Instances are stored, then an instance of `e1` arrives
+and all requests are notified. The time to the last notification is measured. Tests 1 to 4 have a balanced tree and four
+spreads of the stored instances; test 5 has a backbone. The operator is `;`, so that `e1` occurs last in either shape.
+
+There are as many copies (trees or detectors) as requests. If there are many copies, only some are measured, and their
+time is scaled up.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from tocsin import ruleset
 from tocsin.studies.eps_expressions import (
     LEAVES,
     STEP_US,
-    Instance,
+    PrimitiveInstance,
     declared,
     facts,
     requests,
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
 TREES, TOCSIN = "four phases", "Tocsin"
 REQUESTS = (2, 10, 100, 1_000)
 COPIES_MAX = 20
-"""So many copies are measured at most."""
+"""The largest number of copies that are measured."""
 
 
-class Test(NamedTuple):
-    """A test of the figure: the shape of the tree, and how many instances `e2` to `e8` have."""
+class SharingTest(NamedTuple):
+    """A test of the figure: the shape of the tree, and the number of stored instances of each leaf, `e2` to `e8`."""
 
     shape: str
     counts: tuple[int, ...]
@@ -45,17 +47,17 @@ class Test(NamedTuple):
 
 
 TESTS = {
-    1: Test("balanced", (8, 1, 1, 1, 1, 1, 1), "nearly all beside e1"),
-    2: Test("balanced", (1, 1, 8, 1, 1, 1, 1), "nearly all two nodes away"),
-    3: Test("balanced", (1, 1, 1, 1, 1, 1, 8), "nearly all in the other half"),
-    4: Test("balanced", (2, 2, 2, 2, 2, 2, 2), "even"),
-    5: Test("backbone", (8, 1, 1, 1, 1, 1, 1), "nearly all beside e1"),
+    1: SharingTest("balanced", (8, 1, 1, 1, 1, 1, 1), "nearly all beside e1"),
+    2: SharingTest("balanced", (1, 1, 8, 1, 1, 1, 1), "nearly all two nodes away"),
+    3: SharingTest("balanced", (1, 1, 1, 1, 1, 1, 8), "nearly all in the other half"),
+    4: SharingTest("balanced", (2, 2, 2, 2, 2, 2, 2), "even"),
+    5: SharingTest("backbone", (8, 1, 1, 1, 1, 1, 1), "nearly all beside e1"),
 }
 BACKBONE = 5
 
 
 def runs(scale: Scale) -> Sequence[Settings]:
-    """A run for each evaluator, test and number of requests."""
+    """Return a run for each evaluator, test and number of requests."""
     trees_max = scale.pick(100, 1_000, 1_000)
     repeats, limit_s = scale.pick((15, 0.6), (25, 4.0), (50, 20.0))
     return [
@@ -67,14 +69,17 @@ def runs(scale: Scale) -> Sequence[Settings]:
     ]
 
 
-def text(test: Test, numbers: Sequence[int]) -> str:
-    """Requests of one expression; each has a test of its own on `e1`."""
+def text(test: SharingTest, numbers: Sequence[int]) -> str:
+    """Return the text of a request for each of `numbers`, all with one expression but different conditions on `e1`."""
     expression = tree(test.shape, ";")
     return declared() + "\n".join(f"request R{n} on {expression} if e1.k = e2.k and e1.v >= {n}" for n in numbers)
 
 
 def measure(settings: Settings) -> list[Row]:
-    """The time of the shared one and of all copies, each the least of some repeats: others can only add to it."""
+    """Measure the time of the shared tree and the time of all copies.
+
+    Each time is the minimum of several repeats, because other load only adds time.
+    """
     prepared = _trees if settings["by"] == TREES else _detectors
     test, count = TESTS[int(settings["test"])], int(settings["requests"])
     copies = min(count, COPIES_MAX)
@@ -94,11 +99,11 @@ def measure(settings: Settings) -> list[Row]:
 
 
 Arrival = Callable[[], tuple[float, int]]
-"""Lets the last instance arrive: the time in seconds, and the notifications."""
+"""A function that pushes the last instance, and returns the time in seconds and the number of notifications."""
 
 
-def _trees(test: Test, groups: Sequence[Sequence[int]]) -> Arrival:
-    """A tree for each group of requests; they are grown anew each time."""
+def _trees(test: SharingTest, groups: Sequence[Sequence[int]]) -> Arrival:
+    """Return a function that builds a tree for each group of requests and times the last arrival."""
     parsed = [requests(text(test, group)) for group in groups]
     every = stored(test.counts)
     *before, arriving = facts([*every, _last(every[-1].ts + STEP_US)])
@@ -113,8 +118,11 @@ def _trees(test: Test, groups: Sequence[Sequence[int]]) -> Arrival:
     return arrive
 
 
-def _detectors(test: Test, groups: Sequence[Sequence[int]]) -> Arrival:
-    """A detector for each group of requests; what is used up is stored again, with a later time."""
+def _detectors(test: SharingTest, groups: Sequence[Sequence[int]]) -> Arrival:
+    """Return a function that times the last arrival at the detectors, of which each group of requests has one.
+
+    After each arrival, the function replaces the consumed instances.
+    """
     detectors = [ruleset.rules(text(test, group), "eps").detector(ordered=True) for group in groups]
     every = stored(test.counts)
     now = every[-1].ts
@@ -125,7 +133,7 @@ def _detectors(test: Test, groups: Sequence[Sequence[int]]) -> Arrival:
         nonlocal now
         arriving = table([_last(now + STEP_US)])
         result = timed(lambda: sum(detector.push(arriving).num_rows for detector in detectors))
-        again = [Instance(leaf, now + n * STEP_US, 0) for n, leaf in enumerate(reversed(LEAVES[1:]), 2)]
+        again = [PrimitiveInstance(leaf, now + n * STEP_US, 0) for n, leaf in enumerate(reversed(LEAVES[1:]), 2)]
         now = again[-1].ts
         for detector in detectors:
             detector.push(table(again))
@@ -135,15 +143,15 @@ def _detectors(test: Test, groups: Sequence[Sequence[int]]) -> Arrival:
     return arrive
 
 
-def _last(ts: int) -> Instance:
-    return Instance(LEAVES[0], ts, 0, v=REQUESTS[-1])
+def _last(ts: int) -> PrimitiveInstance:
+    return PrimitiveInstance(LEAVES[0], ts, 0, v=REQUESTS[-1])
 
 
-# ---- what comes of it
+# ---- results
 
 
 def gains(rows: Sequence[Row], by: str) -> dict[tuple[int, int], float]:
-    """How many times faster the shared one is, by test and number of requests."""
+    """Return how many times faster the shared tree is than the copies, by test and number of requests."""
     return {
         (int(row["test"]), int(row["requests"])): float(row["copies_ms"]) / float(row["shared_ms"])
         for row in rows
@@ -152,16 +160,16 @@ def gains(rows: Sequence[Row], by: str) -> dict[tuple[int, int], float]:
 
 
 def judge(rows: Sequence[Row]) -> list[Claim]:
-    """E3: shared is faster in all tests; of the paper's trees most for the backbone."""
+    """Check E3: sharing is faster in all tests, and with the paper's trees it gains most for the backbone."""
     trees, tocsin = gains(rows, TREES), gains(rows, TOCSIN)
     faster = min(trees.values()) > 1 and min(tocsin.values()) > 1
     most = {by: _backbone_gains_most(some) for by, some in ((TREES, trees), (TOCSIN, tocsin))}
-    told = [
+    gained = [
         f"{by}: {_listed(some)}; most for the backbone in {sum(most[by].values())} of {len(most[by])}"
         for by, some in ((TREES, trees), (TOCSIN, tocsin))
     ]
-    reason = "" if all(most[TOCSIN].values()) else " (it keeps nothing at inner nodes, so depth gains nothing)"
-    text = f"copies/shared, balanced (least to most) and backbone: {'; '.join(told)}{reason}"
+    reason = "" if all(most[TOCSIN].values()) else " (it stores nothing at inner nodes, so depth gains nothing)"
+    text = f"copies/shared, balanced (least to most) and backbone: {'; '.join(gained)}{reason}"
     return [Claim("E3", faster and all(most[TREES].values()), text)]
 
 
@@ -182,7 +190,7 @@ def _listed(gains: dict[tuple[int, int], float]) -> str:
 
 
 def draw(rows: Sequence[Row], canvas: Canvas) -> None:
-    """The paper's bars, for its two requests; and the gain for more of them."""
+    """Plot the paper's bars for two requests, and the gain for more requests."""
     canvas.set_size_inches(11, 7)
     panels = canvas.subplots(2, 2)
     for (left, right), by in zip(panels, (TREES, TOCSIN), strict=True):

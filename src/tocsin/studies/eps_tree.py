@@ -1,12 +1,15 @@
-"""Event expressions evaluated as their paper does: one shared tree, instances at every node, four phases.
+"""Evaluate event expressions as the EPS paper does, with one shared tree and instances at every node.
 
-    1  an arriving instance is put at its leaf, and everything that it can be combined with is built, up to the roots
-    2  of what is new at a request's root, the first that meets the condition is notified
-    3  all instances that have an event in common with it are marked as used by that request
-    4  what all requests above a node have used, or what is too old, is removed
+A node stands for a part of expressions, and its instances are the occurrences of this part. An arriving event goes
+through four phases:
 
-A second opinion on `reference_requests` and the curve that the paper's Figure 7 shows: the number of instances grows
-exponentially with the height of the tree, and so do time and memory. Not for use.
+    1  store an instance of the event at its leaf, and build all combinations with it, up to the roots
+    2  notify a request of the first new instance at its root that meets its condition
+    3  mark all instances that share an event with the notified instance as used by the request
+    4  remove instances that all requests above their node have used, or that are too old
+
+This module cross-checks `tocsin.reference.requests` and gives the curve of the paper's Figure 7. The number of
+instances grows exponentially with the height of the tree, and so do time and memory. It is not for production use.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ from tocsin.reference.requests import Combination, fits, rank
 INSTANCES_MAX = 5_000_000
 
 Parts: TypeAlias = Combination
-"""(position of the leaf below the node, event), in the order of positions."""
+"""Pairs of a leaf's position below a node and the leaf's event, in the order of positions."""
 
 
 class _Nobody(Fact):
-    """Stands at a leaf that a combination does not have: every value of it is null."""
+    """A fact that stands for a leaf without an event in a combination. Each of its attributes is null."""
 
     def value(self, name: str) -> None:
         return None
@@ -40,8 +43,8 @@ NOBODY = _Nobody("", 0, 0, "", (0, 0), {})
 
 
 @dataclass(eq=False, slots=True)
-class Instance:
-    """An occurrence of a node's expression, and the requests that have used an event of it."""
+class NodeInstance:
+    """An occurrence of a node's expression. `users` names the requests that have used one of its events."""
 
     parts: Parts
     users: set[str]
@@ -52,26 +55,26 @@ class Instance:
 
 
 @dataclass(eq=False, slots=True)
-class Node:
-    """A node of the shared tree; `above` are the requests whose expressions it is part of."""
+class SharedNode:
+    """A node of the shared tree. `above` names the requests whose expressions contain the node."""
 
     leaf: Leaf | None
     operator: type[All] | type[Either] | type[Then] | type[Times] | None
-    operands: tuple[Node, ...]
+    operands: tuple[SharedNode, ...]
     width: int
     count: int = 0
     attribute: str = ""
     same: bool = False
     above: set[str] = field(default_factory=set)
-    instances: list[Instance] = field(default_factory=list)
+    instances: list[NodeInstance] = field(default_factory=list)
 
 
 class Tree:
     """The shared tree of all requests."""
 
     def __init__(self, requests: Iterable[Request] = ()) -> None:
-        self._nodes: dict[object, Node] = {}
-        self._roots: dict[str, tuple[Request, Node, list[int]]] = {}
+        self._nodes: dict[object, SharedNode] = {}
+        self._roots: dict[str, tuple[Request, SharedNode, list[int]]] = {}
         self._leaves: dict[str, list[Leaf]] = {}
         self._begun: dict[str, int] = {}
         self._since: dict[str, int | None] = {}
@@ -79,9 +82,9 @@ class Tree:
             self.add(request)
 
     def add(self, request: Request, since: int | None = None) -> None:
-        """Adds a request that sees events from `since` on (µs).
+        """Add a request that sees events from `since` on (µs).
 
-        Nodes that are there already are used again, and keep what they have.
+        Existing nodes are reused and keep their instances.
         """
         self._since[request.name] = since
         _, node, places = self._node(request.expression, 0)
@@ -91,7 +94,7 @@ class Tree:
             below.above.add(request.name)
 
     def cancel(self, name: str) -> None:
-        """Removes a request, and the nodes that only it needed."""
+        """Remove the request `name`, and the nodes that no other request needs."""
         _, root, _ = self._roots.pop(name)
         del self._leaves[name]
         for node in _below(root):
@@ -100,11 +103,11 @@ class Tree:
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many nodes there are, and how many instances."""
+        """The number of nodes and of instances."""
         return len(self._nodes), sum(len(node.instances) for node in self._nodes.values())
 
     def arrive(self, fact: Fact) -> list[tuple[Request, Combination]]:
-        """Takes an instance through the four phases; returns the notifications."""
+        """Run the four phases for an arriving event, and return the notified requests with their combinations."""
         self._age(fact)
         new = self._build(fact)
         return [
@@ -115,10 +118,11 @@ class Tree:
 
     # ---- the tree
 
-    def _node(self, expression: EventExpression, first: int) -> tuple[object, Node, list[int]]:
-        """The node of an expression, what it is known by, and which leaf stands at each of its positions.
+    def _node(self, expression: EventExpression, first: int) -> tuple[object, SharedNode, list[int]]:
+        """Return the key of `expression`, its node, and the number of the leaf at each position below the node.
 
-        Operands of `&` and `||` are put in order, so that they are found however they were written.
+        `first` is the number of the expression's first leaf. Operands of `&` and `||` are sorted, so that expressions
+        which differ only in the order of operands share a node.
         """
         match expression:
             case All(operands) | Either(operands):
@@ -130,64 +134,67 @@ class Tree:
                 key: object = (type(expression).__name__, *(one[0] for one in found))
                 nodes = tuple(one[1] for one in found)
                 places = [place for one in found for place in one[2]]
-                return key, self._shared(key, Node(None, type(expression), nodes, len(places))), places
+                return key, self._shared(key, SharedNode(None, type(expression), nodes, len(places))), places
             case Then(left, right):
                 one = self._node(left, first)
                 two = self._node(right, first + len(one[2]))
                 key = ("Then", one[0], two[0])
                 places = [*one[2], *two[2]]
-                return key, self._shared(key, Node(None, Then, (one[1], two[1]), len(places))), places
+                return key, self._shared(key, SharedNode(None, Then, (one[1], two[1]), len(places))), places
             case Times(count, pattern, attribute, same):
                 bare = Occurs(Pattern(pattern.type, pattern.constraints))
                 below, leaf, _ = self._node(bare, first)
                 key = ("Times", below, count, attribute, same)
-                node = Node(None, Times, (leaf,), count, count, attribute, same)
+                node = SharedNode(None, Times, (leaf,), count, count, attribute, same)
                 return key, self._shared(key, node), list(range(first, first + count))
             case Occurs(pattern):
                 key = print_events(Occurs(Pattern(pattern.type, pattern.constraints)))
             case _:
                 key = print_events(expression).partition(" as ")[0]
-        return key, self._shared(key, Node(next(leaves(expression)), None, (), 1)), [first]
+        return key, self._shared(key, SharedNode(next(leaves(expression)), None, (), 1)), [first]
 
-    def _shared(self, key: object, node: Node) -> Node:
+    def _shared(self, key: object, node: SharedNode) -> SharedNode:
         return self._nodes.setdefault(key, node)
 
     # ---- the phases
 
-    def _build(self, fact: Fact) -> dict[int, list[Instance]]:
-        """The first phase: all new instances, by node. Nodes stand in the order of their height."""
-        new: dict[int, list[Instance]] = {}
+    def _build(self, fact: Fact) -> dict[int, list[NodeInstance]]:
+        """Build the new instances of all nodes (phase 1) and return them by the node's id.
+
+        Nodes come after their operands.
+        """
+        new: dict[int, list[NodeInstance]] = {}
         for node in self._nodes.values():
-            made = list(self._made(node, fact, new))
-            new[id(node)] = [one for one in made if not one.users >= node.above]
+            built = list(self._combined(node, fact, new))
+            new[id(node)] = [one for one in built if not one.users >= node.above]
         for node in self._nodes.values():
             node.instances += new[id(node)]
         if self.size[1] > INSTANCES_MAX:
-            raise StateError(f"more than {INSTANCES_MAX:,} instances: this is where enumeration ends")
+            raise StateError(f"more than {INSTANCES_MAX:,} instances")
         return new
 
-    def _made(self, node: Node, fact: Fact, new: Mapping[int, list[Instance]]) -> Iterator[Instance]:
-        fresh = [new[id(operand)] for operand in node.operands]
+    def _combined(self, node: SharedNode, fact: Fact, new: Mapping[int, list[NodeInstance]]) -> Iterator[NodeInstance]:
+        added = [new[id(operand)] for operand in node.operands]
         if node.leaf is not None:
             if fits(node.leaf.node, fact):
-                yield Instance(((0, fact),), set())
+                yield NodeInstance(((0, fact),), set())
         elif node.operator is Times:
             for others in combinations(node.operands[0].instances, node.count - 1):
-                for one in fresh[0]:
+                for one in added[0]:
                     chosen = sorted([*others, one], key=lambda instance: instance.parts[0][1].key)
                     values = [instance.parts[0][1].value(node.attribute) for instance in chosen]
                     distinct = 1 if node.same else node.count
                     if None not in values and len(set(values)) == distinct:
                         parts = tuple((n, instance.parts[0][1]) for n, instance in enumerate(chosen))
-                        yield Instance(parts, set().union(*(instance.users for instance in chosen)))
+                        yield NodeInstance(parts, set().union(*(instance.users for instance in chosen)))
         elif node.operator is Either:
-            for place, ones in enumerate(fresh):
+            for place, ones in enumerate(added):
                 for one in ones:
                     yield _joined(node, {place: one})
         else:
-            # The arriving event is in exactly one of the operands' instances; a node can be both operands at once.
-            for place in range(len(fresh)):
-                pools = [fresh[k] if k == place else node.operands[k].instances for k in range(len(fresh))]
+            # The arriving event is in the instance of exactly one operand. One node can be several operands at once.
+            for place in range(len(added)):
+                pools = [added[k] if k == place else node.operands[k].instances for k in range(len(added))]
                 for chosen_ones in product(*pools):
                     facts = [part for instance in chosen_ones for _, part in instance.parts]
                     if len(facts) == len(set(facts)) and (
@@ -196,9 +203,12 @@ class Tree:
                         yield _joined(node, dict(enumerate(chosen_ones)))
 
     def _notify(
-        self, request: Request, root: Node, places: Sequence[int], new: Sequence[Instance]
+        self, request: Request, root: SharedNode, places: Sequence[int], new: Sequence[NodeInstance]
     ) -> Combination | None:
-        """The second phase, and the third."""
+        """Choose the combination to notify `request` of (phase 2), and mark its events as used (phase 3).
+
+        Also remove instances that all requests above their node have used (phase 4). Return None without notification.
+        """
         fitting = []
         for instance in new:
             combination = tuple(sorted(((places[n], fact) for n, fact in instance.parts), key=lambda part: part[0]))
@@ -232,7 +242,7 @@ class Tree:
         return all(holds(test, events, {}) for test in request.condition)
 
     def _age(self, fact: Fact) -> None:
-        """What the fourth phase does to instances that are too old for all requests."""
+        """Remove instances that are too old for all requests (phase 4)."""
         for name, (request, _, _) in self._roots.items():
             if any(
                 isinstance(leaf.node, Occurs | Times) and fits(leaf.node, fact) for leaf in leaves(request.expression)
@@ -245,14 +255,14 @@ class Tree:
             ]
 
 
-def _joined(node: Node, chosen: Mapping[int, Instance]) -> Instance:
-    """An instance of a node, of instances of some of its operands."""
+def _joined(node: SharedNode, chosen: Mapping[int, NodeInstance]) -> NodeInstance:
+    """Join instances of the operands of `node` into one instance of `node`. `chosen` has them by operand index."""
     offsets = [sum(operand.width for operand in node.operands[:place]) for place in range(len(node.operands))]
     parts = tuple((offsets[place] + n, fact) for place, one in chosen.items() for n, fact in one.parts)
-    return Instance(parts, set().union(*(one.users for one in chosen.values())))
+    return NodeInstance(parts, set().union(*(one.users for one in chosen.values())))
 
 
-def _below(node: Node) -> Iterator[Node]:
+def _below(node: SharedNode) -> Iterator[SharedNode]:
     yield node
     for operand in node.operands:
         yield from _below(operand)

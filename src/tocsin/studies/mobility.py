@@ -1,16 +1,9 @@
-"""Which runs are made for MCEP's figures, and what do they say of its claims?
+"""Repeat MCEP's evaluation of the cost of moving queries (Section 6 of its paper), with claims M1 to M4.
 
-MCEP's figures, drawn from the rows of runs.
-
-MCEP's evaluation: what does it cost to let a query move (Section 6 of its paper)?
-
-A city of 1.5 km × 2 km with 1,000 cars that publish about 250 events a second, brokers in a grid of 3 × 4, and one car
-whose query for accidents moves with it. Figures 7 and 8 compare with ranges deployed all over the city, figure 9 shows
-what incremental streaming saves, `answers` holds every range against the reference.
-
-runs      what is measured in one run
-claims    which runs there are, and what they say    claims M1 to M4
-charts    the figures
+A city of 1.5 km × 2 km has 1,000 cars that publish about 250 events a second, and brokers in a grid of 3 × 4. The query
+of one car asks for accidents, and its range moves with the car. Figures 7 and 8 compare this with ranges deployed all
+over the city (predeployment). Figure 9 shows what incremental streaming saves. The figure `answers` compares every
+range with the reference. This module has the runs, plots and claims; `mobility_runs` measures one run.
 """
 
 from __future__ import annotations
@@ -27,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 FAR = 0.5
-"""Far below: at most half."""
+"""The largest ratio that counts as far below: a half."""
 ORDERS = 0.01
-"""Orders of magnitude below: at most a hundredth."""
+"""The largest ratio that counts as orders of magnitude below: a hundredth."""
 ACCURATE_M = 100
-"""The accuracy of the example in the paper's introduction."""
+"""The accuracy in the example of the paper's introduction (m)."""
 CLEARLY = 0.8
-"""Clearly fewer: at most four fifths."""
+"""The largest ratio that counts as clearly fewer: four fifths."""
 SHAPES = {
     "square": "rectangle 100 m by 100 m",
     "circle": "circle 70 m",
@@ -42,7 +35,7 @@ SHAPES = {
 
 
 def base_runs(scale: Scale) -> list[Settings]:
-    """Ranges with edges of 100 to 500 m."""
+    """Return runs with ranges of 100 to 500 m, for each seed."""
     edges = scale.pick((100, 300, 500), (100, 200, 300, 400, 500), (100, 200, 300, 400, 500))
     seeds = range(1, 1 + scale.pick(1, min(scale.seeds, 2), scale.seeds))
     city: Settings = {"cars": 1000, "seconds": scale.pick(60, 200, 1000)}
@@ -55,12 +48,12 @@ def base_runs(scale: Scale) -> list[Settings]:
 
 
 def streaming_runs(scale: Scale) -> list[Settings]:
-    """Ranges with edges of 100 to 500 m, in each of the three ways to move."""
+    """Return runs with ranges of 100 to 500 m, in each of the three streaming modes."""
     return [{**settings, "mode": mode} for settings in base_runs(scale) for mode in MODES]
 
 
 def answer_runs(scale: Scale) -> list[Settings]:
-    """All shapes, update conditions and semantics, with and without consumption."""
+    """Return runs with all shapes, update conditions and semantics, with and without consumption."""
     updates = ("each", "every 5 s", "every 30 m")
     cases = list(product(SHAPES.values(), updates, (False, True), ("weak", "strong")))
     if scale.quick:
@@ -80,7 +73,10 @@ def answer_runs(scale: Scale) -> list[Settings]:
 
 
 def judge_streams(rows: Sequence[Row]) -> list[Claim]:
-    """M1 and M2: far fewer events than predeployment, and control messages orders of magnitude below events."""
+    """Check M1 and M2: MCEP streams far fewer events than predeployment.
+
+    Its control messages are orders of magnitude below its events.
+    """
     moving = {(row["edge_m"], row["seed"]): row for row in rows if row["mode"] == "MCEP"}
     ratios = {
         (row["edge_m"], row["deviation_m"]): float(moving[row["edge_m"], row["seed"]]["streamed"])
@@ -117,7 +113,7 @@ def judge_streams(rows: Sequence[Row]) -> list[Claim]:
 
 
 def judge_incremental(rows: Sequence[Row]) -> list[Claim]:
-    """M3: incremental streaming streams clearly fewer, updates every 10 s fewer still."""
+    """Check M3: incremental streaming sends clearly fewer events, and with updates every 10 s even fewer."""
     found = {(row["edge_m"], row["seed"], row["mode"]): float(row["streamed"]) for row in rows}
     points = sorted({(edge, seed) for edge, seed, _ in found})
     whole, timed = "MCEP w/o optimizations", "MCEP tmp update"
@@ -132,7 +128,7 @@ def judge_incremental(rows: Sequence[Row]) -> list[Claim]:
 
 
 def judge_answers(rows: Sequence[Row]) -> list[Claim]:
-    """M4: every range as the reference has it; strong queries over one region agree where they overlap."""
+    """Check M4: every range equals the reference's range, and strong queries agree where their ranges overlap."""
     wrong, ranges = (sum(int(row[name]) for row in rows) for name in ("wrong", "ranges"))
     strong = [row for row in rows if row["semantics"] == "strong"]
     pairs, apart = (sum(int(row[name]) for row in strong) for name in ("pairs", "disagreeing"))
@@ -140,14 +136,14 @@ def judge_answers(rows: Sequence[Row]) -> list[Claim]:
     weak = sum(int(row["disagreeing"]) for row in rows if row["semantics"] == "weak")
     matches = sum(int(row["delivered"]) for row in rows)
     text = (
-        f"{wrong} of {ranges} ranges wrong ({matches} matches; {refused} refused for want of a quiet point); strong: "
-        f"{apart} of {pairs} pairs over one region disagree (weak: {weak})"
+        f"{wrong} of {ranges} ranges wrong ({matches} matches; {refused} refused for lack of a quiescent point); "
+        f"strong: {apart} of {pairs} pairs over one region disagree (weak: {weak})"
     )
     return [Claim("M4", wrong == 0 and apart == 0 and pairs > 0 and matches > 0, text)]
 
 
 def draw_streams(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Figures 7 and 8: events, then control messages, by the edge of the range."""
+    """Plot figures 7 and 8: streamed events and control messages, by the edge of the range."""
     left, right = canvas.subplots(1, 2)
     for deviation in DEVIATIONS_M:
         chosen = [row for row in rows if row.get("deviation_m") == deviation]
@@ -165,7 +161,7 @@ def draw_streams(rows: Sequence[Row], canvas: Canvas) -> None:
 
 
 def draw_incremental(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Figure 9: events streamed in three ways to move."""
+    """Plot figure 9: the events streamed in the three modes."""
     axes = canvas.subplots()
     for mode, marker in zip(MODES, "so^", strict=True):
         axes.plot(*_series([row for row in rows if row["mode"] == mode], "streamed"), marker=marker, label=mode)
@@ -174,7 +170,7 @@ def draw_incremental(rows: Sequence[Row], canvas: Canvas) -> None:
 
 
 def draw_answers(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Ranges of each run, and how many were wrong."""
+    """Plot the ranges of each run, and how many were wrong."""
     axes = canvas.subplots()
     labels = []
     for number, row in enumerate(rows, 1):
@@ -188,7 +184,7 @@ def draw_answers(rows: Sequence[Row], canvas: Canvas) -> None:
 
 
 def _series(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:
-    """Edges, and the mean over seeds."""
+    """Return the edges of ranges in ascending order, and for each edge the mean of `name` over seeds."""
     edges = sorted({int(row["edge_m"]) for row in rows})
     means = []
     for edge in edges:

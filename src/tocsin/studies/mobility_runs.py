@@ -1,4 +1,7 @@
-"""What is measured for MCEP's figures? A car's query in a simulated city, and what predeployed ranges would stream."""
+"""Measure the runs of MCEP's figures.
+
+A run simulates a city with the query of a car, or counts the events that predeployed ranges would stream.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from tocsin.events.types import SECOND_US, Event, EventType
 from tocsin.language.mcep.ast import Interest, Space
 from tocsin.language.mcep.text import parse
 from tocsin.overlay.mobility.consumer import Delivery
-from tocsin.plans.moving import Grid, Place, place_of
+from tocsin.plans.moving import Coordinates, Grid, coordinates_of
 from tocsin.reference.patterns import identified
-from tocsin.reference.ranges import Covering, covering, coverings, cut
+from tocsin.reference.ranges import Covering, covering, coverings, split_ranges
 from tocsin.simulation.car_traces import CALM_RULES, RULES, Trace, fcd_trace, street_trace
 from tocsin.simulation.city import City, Simulation
 from tocsin.studies.study import Row, Settings
@@ -27,24 +30,27 @@ WIDTH_M, HEIGHT_M = 1500.0, 2000.0
 DEVIATIONS_M = (10, 25, 50, 100, 200, 400)
 MODES = {"MCEP": ("each", True), "MCEP w/o optimizations": ("each", False), "MCEP tmp update": ("every 10 s", True)}
 LIFETIME_S = 30
-"""δ, which the paper does not say; docs/studies.md tells what a longer one does."""
+"""The lifetime δ, which the paper does not state. docs/studies.md has the effect of a longer lifetime."""
 CARS = 3
-"""How many cars are followed, one at a time."""
+"""The number of cars that are followed, one at a time."""
 SAMPLED = 5
-"""How many ranges of each run are compared with the reference."""
+"""The number of ranges of each run that are compared with the reference."""
 
 
 def measure_moving(settings: Settings) -> list[Row]:
-    """The mean over some cars, drawn by the seed and followed one at a time; but all ranges that were wrong."""
+    """Follow `CARS` cars one at a time, and return the means of their measurements and the total of wrong ranges.
+
+    The seed chooses the cars.
+    """
     trace = _trace_of(settings)
-    chance = np.random.default_rng(int(settings["seed"]))
-    found = [_moving(settings, trace, car) for car in chance.choice(sorted(trace.ways), CARS, replace=False).tolist()]
+    rng = np.random.default_rng(int(settings["seed"]))
+    found = [_moving(settings, trace, car) for car in rng.choice(sorted(trace.ways), CARS, replace=False).tolist()]
     mean: Row = {name: sum(float(row[name]) for row in found) / CARS for name in found[0]}
     return [{**mean, "wrong": sum(int(row["wrong"]) for row in found)}]
 
 
 def _moving(settings: Settings, trace: Trace, car: str) -> Row:
-    """One car's query: what is streamed and said, and whether what is delivered is right."""
+    """Run the query of `car`, count streamed events and messages, and compare the deliveries with the reference."""
     update, incremental = MODES[str(settings["mode"])]
     edge = int(settings["edge_m"])
     shape, lifetime = f"rectangle {edge} m by {edge} m", f"{settings['lifetime_s']} s"
@@ -75,10 +81,13 @@ def _moving(settings: Settings, trace: Trace, car: str) -> Row:
 
 
 def measure_predeployed(settings: Settings) -> list[Row]:
-    """What is streamed to and within ranges that are deployed all over the city, for each deviation."""
+    """Count the events that are streamed if ranges are deployed all over the city, for each deviation.
+
+    Primary events that go to a range count, and so do composite events between the operators of a range.
+    """
     trace = _trace_of(settings)
     edge = float(settings["edge_m"])
-    places = {str(event.id): place_of(event.attributes, Space.PLANE) for event in trace.events}
+    places = {str(event.id): coordinates_of(event.attributes, Space.PLANE) for event in trace.events}
     primary = np.array([[places[str(event.id)]] * 2 for event in trace.events])
     between = _composites(trace.events, places, _rules_of(settings))
     rows: list[Row] = []
@@ -97,16 +106,18 @@ def measure_predeployed(settings: Settings) -> list[Row]:
 
 
 def centres(length_m: float, deviation_m: float) -> Array:
-    """The middles of predeployed ranges along one side of the city: as far apart as a range may deviate.
+    """Return the centres of predeployed ranges along one side of the city, as far apart as a range may deviate.
 
-    So the paper counts in its introduction: 100 ranges for each square kilometre, for a deviation of 100 m.
+    The paper counts ranges in the same way in its introduction: 100 ranges per square kilometre for 100 m.
     """
     return np.arange(deviation_m / 2, length_m + deviation_m / 2, deviation_m)
 
 
-def _composites(events: Sequence[Event], places: Mapping[str, Place | None], text: str = RULES) -> Array:
-    """Boxes around all that the events of the lower operators are made of, wherever in the city: as these only select
-    with `each`, a range finds those of which it holds all parts."""
+def _composites(events: Sequence[Event], places: Mapping[str, Coordinates | None], text: str = RULES) -> Array:
+    """Return a box around the parts of each composite event of the lower operators, anywhere in the city.
+
+    These operators select with `each` only, so a range finds exactly the composite events whose parts it contains.
+    """
     rules = [rule for rule in parse(text).rules if rule.emits.name != "Accident"]
     detector = Detector(rules, _types(), delay_us=2**60)
     found = [detector.push(list(events)), detector.finish()]
@@ -118,7 +129,7 @@ def _composites(events: Sequence[Event], places: Mapping[str, Place | None], tex
 
 
 def _ranges_with(boxes: Array, centres: Sequence[Array], edge_m: float) -> Array:
-    """How many ranges around these centres hold all of each box."""
+    """Return, for each box, how many of the ranges around `centres` contain it."""
     counts = np.ones(len(boxes))
     for axis, along in enumerate(centres):
         low = np.searchsorted(along, boxes[:, 1, axis] - edge_m / 2, "left")
@@ -128,17 +139,20 @@ def _ranges_with(boxes: Array, centres: Sequence[Array], edge_m: float) -> Array
 
 
 def measure_streams(settings: Settings) -> list[Row]:
-    """What figures 7 and 8 need of one edge."""
+    """Measure predeployed and moving ranges with one length of the edge, for figures 7 and 8."""
     predeployed = [{"mode": "predeployment", **row} for row in measure_predeployed(settings)]
     return [*predeployed, *({**row, "mode": "MCEP"} for row in measure_moving({**settings, "mode": "MCEP"}))]
 
 
 CONSUMING = RULES.replace("each Brake(car!=$c)", "first Brake(car!=$c)") + "consuming Brake\n"
-"""Accidents that use up the braking they are found from, so that weak and strong semantics differ."""
+"""The rules in which an accident consumes the braking that it matches, so that weak and strong semantics differ."""
 
 
 def measure_answers(settings: Settings) -> list[Row]:
-    """Two cars' queries in a small town: every range against the reference, and both against each other."""
+    """Run the queries of two cars in a small town.
+
+    Compare each range with the reference, and the two queries with each other.
+    """
     seed = int(settings["seed"])
     trace = street_trace(80, int(settings["seconds"]), seed, 300.0, 300.0, accident_every_s=5.0)
     rules = CONSUMING if settings["consuming"] else RULES
@@ -156,11 +170,11 @@ def measure_answers(settings: Settings) -> list[Row]:
         seed=seed,
     )
     # The second car follows the first by half a second: ranges over one region that begin and end at other times.
-    behind = [
+    followers = [
         Event("Position", event.ts + SECOND_US // 2, {**event.attributes, "car": "c2"}, id=f"{event.id}b")
         for event in trace.positions("c1")
     ]
-    events = [*trace.events, *trace.positions("c1"), *behind]
+    events = [*trace.events, *trace.positions("c1"), *followers]
     delivered = Simulation(city, interests, _types(), Space.PLANE).run(events)
     wrong = ranges = errors = 0
     expected: list[list[Covering]] = []
@@ -183,7 +197,7 @@ def measure_answers(settings: Settings) -> list[Row]:
 
 
 def _overlaps(one: Sequence[Covering], two: Sequence[Covering]) -> tuple[int, int]:
-    """How many pairs of ranges are over one region at one time, and how many of them differ there."""
+    """Return how many pairs of ranges of the two queries overlap in time over one region, and how many pairs differ."""
     pairs = disagreeing = 0
     for mine in one:
         for other in two:
@@ -199,15 +213,18 @@ def _overlaps(one: Sequence[Covering], two: Sequence[Covering]) -> tuple[int, in
 def _wrong(
     interest: Interest, events: Sequence[Event], delivered: Sequence[Delivery], history_us: int, sample: int
 ) -> int:
-    """Ranges that are not what the reference says, of a sample; and any that come out of order."""
+    """Count the ranges in a random sample that differ from the reference, plus one if ranges are out of order.
+
+    `sample` is the seed of the sample.
+    """
     west, south, east, north = _surroundings(interest, events)
     near = [
         event
         for event in events
-        if (at := place_of(event.attributes, Space.PLANE)) and west <= at[0] <= east and south <= at[1] <= north
+        if (at := coordinates_of(event.attributes, Space.PLANE)) and west <= at[0] <= east and south <= at[1] <= north
     ]
     facts = sorted(identified(near), key=lambda fact: fact.key)
-    ranges = cut(interest, facts)
+    ranges = split_ranges(interest, facts)
     chosen = np.random.default_rng(sample).choice(len(ranges), min(SAMPLED, len(ranges)), replace=False)
     expected = [covering(interest, ranges[number], facts, history_us) for number in sorted(chosen.tolist())]
     numbers = [one.number for one in delivered]
@@ -217,9 +234,9 @@ def _wrong(
 
 
 def _surroundings(interest: Interest, events: Sequence[Event]) -> tuple[float, float, float, float]:
-    """A box around all ranges: what lies outside can be in none of them."""
+    """Return a box around all ranges of `interest`, so that events outside the box are in no range."""
     facts = sorted(identified(e for e in events if e.type == interest.focal.type), key=lambda fact: fact.key)
-    boxes = [box for one in cut(interest, facts) for box in one.region.boxes]
+    boxes = [box for one in split_ranges(interest, facts) for box in one.region.boxes]
     return (
         min(box[0] for box in boxes),
         min(box[1] for box in boxes),
@@ -229,7 +246,7 @@ def _surroundings(interest: Interest, events: Sequence[Event]) -> tuple[float, f
 
 
 def _differing(expected: Sequence[Covering], delivered: Sequence[Delivery]) -> int:
-    """How many of these ranges were not delivered just so, in order."""
+    """Count the ranges in `expected` whose deliveries differ from the expected ones or are in another order."""
     found: dict[int, list[object]] = {}
     for one in delivered:
         found.setdefault(one.number, []).append((one.start, one.error) if one.match is None else one.id)
@@ -241,7 +258,7 @@ def _differing(expected: Sequence[Covering], delivered: Sequence[Delivery]) -> i
 
 
 def _trace_of(settings: Settings) -> Trace:
-    """The trace that a run is made on: a file's, or one that the seed draws."""
+    """Return the car trace of a run, which is read from a file or generated from the seed."""
     if "trace" in settings:
         return _read(str(settings["trace"]))
     return _trace(int(settings["cars"]), int(settings["seconds"]), int(settings["seed"]))

@@ -1,10 +1,14 @@
-"""The evaluation of strong reliability (its Section VI), on this code.
+"""Repeat the evaluation of the paper on strong reliability (its Section VI).
 
-Each run is the manufacturing scenario with f+1 replicas of every processor, while replicas fail with a probability in
-each step of 100 ms and come back after ten steps (in Figure 8 after five too: the paper does not say). In Figures 5 and
-6 at most f of a group are down at a time, and one that comes back has forgotten everything; in Figures 7 and 8 any
-number may be down, and they come back with their state, since the paper has processing wait until a failed node
-recovers. Replicas fail once rules are deployed. All runs see the same events; seeds change the faults.
+Each run is the manufacturing scenario with a group of f+1 replicas for every processor. In each step of 100 ms, a
+replica fails with a given probability, and it comes back after ten steps. Figure 8 also has runs with five steps,
+because the paper does not say how many.
+
+In Figures 5 and 6, at most f replicas of a group are down at a time, and a replica that comes back has forgotten
+everything. In Figures 7 and 8, any number of replicas may be down, and they come back with their state, because in the
+paper processing waits until a failed node recovers.
+
+Replicas fail only after rules are deployed. All runs see the same events; seeds change the faults.
 """
 
 from __future__ import annotations
@@ -21,26 +25,26 @@ if TYPE_CHECKING:
 
 STEP_US = 100_000
 RECOVERY = 10
-"""Steps until a replica that failed comes back."""
+"""The number of steps until a replica that failed comes back."""
 ROUNDS = 6
 QUEUE_MAX = 500
 COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e")
 
 
 def measure(settings: Settings) -> list[Row]:
-    """One run."""
+    """Run the scenario once with random failures, and check and count what it delivers."""
     from tocsin.overlay.replicas.queues import Settings as Times
-    from tocsin.overlay.replicas.replica import named
-    from tocsin.simulation.faults import failing
-    from tocsin.simulation.replicated import ReplicatedNetwork, played
+    from tocsin.overlay.replicas.replica import replica_names
+    from tocsin.simulation.faults import random_failures
+    from tocsin.simulation.replicated import ReplicatedNetwork, play
     from tocsin.simulation.workloads import EPOCH_US, factory
 
     seconds, f = int(settings["seconds"]), int(settings["f"])
     works = factory(int(settings["facilities"]), seconds, 1)
-    groups = {name: named(name, f + 1) for name in works.sites.processors}
+    groups = {name: replica_names(name, f + 1) for name in works.sites.processors}
     kept = bool(settings["kept"])
     begins_us = len(works.setup.deploying(ROUNDS)) * EPOCH_US
-    script = failing(
+    script = random_failures(
         groups, float(settings["p_fail"]), step_us=STEP_US, steps=seconds * 1_000_000 // STEP_US,
         recovery_us=int(settings["recovery"]) * STEP_US, kept=kept, seed=int(settings["seed"]), since_us=begins_us,
     )  # fmt: skip
@@ -53,12 +57,12 @@ def measure(settings: Settings) -> list[Row]:
         flaw=str(settings.get("flaw", "none")), within_limit=not kept,
     )  # fmt: skip
     limit_us = (seconds + 120) * 1_000_000
-    wrong = played(network, works.epochs, epoch_us=EPOCH_US, limit_us=limit_us, expected=works.expected)
+    wrong = play(network, works.epochs, epoch_us=EPOCH_US, limit_us=limit_us, expected=works.expected)
     counts = network.counts
     late_us = [
         at_us - network.begins_us - ts
-        for _, drain in network.drains()
-        for notice, at_us in drain.got
+        for _, sink in network.sink_replicas()
+        for notice, at_us in sink.got
         for ts in notice.batch["ts"].to_pylist()
     ]
     several = sum(seen for leaders, seen in counts.leaders.items() if leaders > 1)
@@ -116,7 +120,7 @@ def _values(rows: Iterable[Row], name: str) -> list[float]:
 
 
 def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Slope and r² of the straight line through the points."""
+    """Fit a straight line to the points, and return its slope and r²."""
     x_mean, y_mean = fmean(xs), fmean(ys)
     across = sum((x - x_mean) ** 2 for x in xs)
     slope = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / across
@@ -146,7 +150,10 @@ def properties(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _elections(rows: Sequence[Row], sweep: str) -> Claim:
-    """The mean over seeds of each setting; the share of event messages is said too."""
+    """Check R4: election messages are less than 1 % of all messages for every f and failure probability.
+
+    `sweep` says which runs were checked.
+    """
     settings = sorted({(int(row["f"]), float(row["p_fail"])) for row in rows})
     elections = {at: _mean(rows, "elections", f=at[0], p_fail=at[1]) for at in settings}
     of_all = max(elections[at] / _mean(rows, "messages", f=at[0], p_fail=at[1]) for at in settings)
@@ -212,7 +219,7 @@ def latency(rows: Sequence[Row]) -> list[Claim]:
     return [Claim("R6", holds, "; ".join(said) + f"; {calm:.0f} ms without failures")]
 
 
-# ---- pictures
+# ---- plots
 
 
 def _curves(x: str, by: str, panels: Sequence[tuple[str, str]], label: str) -> Callable[[Sequence[Row], Canvas], None]:
@@ -233,7 +240,7 @@ def _curves(x: str, by: str, panels: Sequence[tuple[str, str]], label: str) -> C
 
 
 def _latencies(rows: Sequence[Row], canvas: Canvas) -> None:
-    """One panel for each time until a replica comes back."""
+    """Plot the latency by failure probability, in one panel for each recovery time."""
     recoveries = _values(rows, "recovery")
     axes = canvas.subplots(1, len(recoveries), squeeze=False, sharey=True)[0]
     for ax, recovery in zip(axes, recoveries, strict=True):

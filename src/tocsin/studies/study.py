@@ -1,9 +1,9 @@
-"""What is a study made of? Figures; each of these of independent runs that are measured, drawn and judged.
+"""Define and run studies, which repeat the evaluations of papers.
 
-A run is plain data (`Settings`) and what is measured is plain data too (`Row`), so that runs can be sent anywhere and
-the CSV of a figure has all that its picture and its claims are made from.
-
-Runs a study: every run of its figures, then a CSV, a PNG and the claims of each.
+A study has figures, and a figure has independent runs. The runs are measured, and the measurements are plotted and
+checked against claims. A run (`Settings`) and a measurement (`Row`) are plain data. So runs can be sent to any worker,
+and the CSV of a figure has everything that its plot and its claims need. The function `run` writes a CSV and a PNG for
+each figure and returns its claims.
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is run: `quick` for a look, `full` for the paper's own sizes, neither for what lies between."""
+    """The size of the runs. `quick` is for a first look, `full` for the paper's sizes.
+
+    If both are false, the size is in between. `seeds` is the number of seeds for each point.
+    """
 
     quick: bool = False
     full: bool = False
     seeds: int = 3
     trace: str | None = None
-    """A file with the ways of cars, where a study would draw them."""
+    """The path of a file with car traces, for studies that would otherwise generate the traces."""
 
     def pick(self, quick: T, usual: T, full: T) -> T:
-        """The one of three that this scale asks for."""
+        """Return the argument that is named like this scale; `usual` is for the size in between."""
         return quick if self.quick else full if self.full else usual
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that a paper, or this project, says, and what was measured."""
+    """A claim of a paper or of this project, whether it holds, and the measured values as text."""
 
     id: str
     holds: bool
@@ -54,10 +57,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure: its runs, how one is measured, and what its rows are drawn and judged as.
+    """One figure of a study: its runs, and the functions that measure a run, plot the rows and check the claims.
 
-    `measure` is a function of a module, so that workers can find it. `alone`: it takes times, so nothing runs beside
-    it; others are spread over Spark's tasks.
+    `measure` is a module-level function, so that workers can import it. If `alone` is true, the figure measures times,
+    so its runs are executed one by one. Otherwise they are distributed over Spark's tasks.
     """
 
     name: str
@@ -80,11 +83,14 @@ class Study:
 
 
 Progress = Callable[[str, int, int], None]
-"""Told (figure, runs done, runs in all)."""
+"""A function that is called with the figure's name, the number of finished runs and the number of all runs."""
 
 
 def run(study: Study, scale: Scale, out: Path, progress: Progress, only: str | None = None) -> list[Claim]:
-    """Measures, writes and judges the figures of a study, or one of them."""
+    """Measure, plot and check the figures of `study`, write CSV and PNG files to `out`, and return the claims.
+
+    If `only` is given, do this for one figure, which is given by its name or by one of its claims.
+    """
     out.mkdir(parents=True, exist_ok=True)
     claims: list[Claim] = []
     for figure in _chosen(study, only):
@@ -99,29 +105,29 @@ def run(study: Study, scale: Scale, out: Path, progress: Progress, only: str | N
 def _chosen(study: Study, only: str | None) -> Sequence[Figure]:
     if only is None:
         return study.figures
-    found = [figure for figure in study.figures if figure.name == only or only in figure.claims]
-    if not found:
+    chosen = [figure for figure in study.figures if figure.name == only or only in figure.claims]
+    if not chosen:
         names = [figure.name for figure in study.figures]
         raise TocsinError(f"study {study.name} has no figure '{only}'. {nearest(only, names)}")
-    return found
+    return chosen
 
 
 def _measured(figure: Figure, runs: Sequence[Settings], progress: Progress) -> list[Row]:
     progress(figure.name, 0, len(runs))
-    pieces: list[Sequence[Row]] = []
+    results: list[Sequence[Row]] = []
     if figure.alone or len(runs) < 2:
         for done, settings in enumerate(runs, 1):
-            pieces.append(figure.measure(settings))
+            results.append(figure.measure(settings))
             progress(figure.name, done, len(runs))
     else:
         from tocsin.spark.sessions import fan_out
 
-        pieces = fan_out(figure.measure, runs, lambda done: progress(figure.name, done, len(runs)))
-    return [{**settings, **row} for settings, piece in zip(runs, pieces, strict=True) for row in piece]
+        results = fan_out(figure.measure, runs, lambda done: progress(figure.name, done, len(runs)))
+    return [{**settings, **row} for settings, rows in zip(runs, results, strict=True) for row in rows]
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
-    """The rows as CSV, with every column that some row has."""
+    """Write `rows` as CSV, with every column that occurs in any row."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, restval="")

@@ -1,8 +1,9 @@
-"""The T-Rex paper's evaluation of deployment strategies (its Section 4), on this code.
+"""Repeat the T-Rex paper's evaluation of deployment strategies (its Section 4).
 
-Each run is one strategy over one workload drawn from a seed. All strategies of a point see the same topology, rules
-and events. The paper runs until the rarest event has come 100 times, which is a day; `--quick` measures one minute
-after a warm-up as long as a sequence of windows, the usual scale ten minutes and `--full` two hours.
+Each run is one strategy over one workload, which is generated from a seed. All strategies of a point see the same
+topology, rules and events. The paper runs until the rarest event has come 100 times, which takes a day. Here, a run is
+measured after a warm-up as long as the windows of a sequence together: for one minute with `--quick`, ten minutes by
+default, and two hours with `--full`.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
 STRATEGIES = ("Centr", "ST", "STpp", "MT", "MTpp")
 COLOURS = {"Centr": "#444444", "ST": "#1f77b4", "STpp": "#7fb6dd", "MT": "#d62728", "MTpp": "#f0908f"}
 FLAT = 1.25
-"""A delay is flat if its largest mean is at most this times its least."""
+"""A delay is flat if its largest mean is at most this many times its smallest."""
 
 
 def measure(settings: Settings) -> list[Row]:
-    """One run."""
+    """Simulate one strategy on one workload, and return the traffic and the delay of its notifications."""
     from tocsin.overlay.strategies import strategy
     from tocsin.simulation.runs import run
-    from tocsin.simulation.workloads import Workload, drawn, events
+    from tocsin.simulation.workloads import Workload, events, generate
 
     known = {field.name for field in fields(Workload)}
     workload = Workload(**{name: value for name, value in settings.items() if name in known})  # type: ignore[arg-type]
-    world = drawn(workload)
+    world = generate(workload)
     warm_s = float(settings["warm_s"])
     end_s = warm_s + float(settings["measured_s"])
     happening, where = events(world, end_s, workload.seed)
@@ -53,7 +54,11 @@ def measure(settings: Settings) -> list[Row]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A figure's runs: what changes (`x`), what that sets, and the values at each scale."""
+    """The runs of a figure, which vary one variable.
+
+    `x` is the name of the variable, and `knobs` returns the settings for one of its values. `quick` and `usual` are the
+    values for the quick scale and for the other scales.
+    """
 
     x: str
     knobs: Callable[[Any], Mapping[str, int | float | bool]]
@@ -84,7 +89,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Means:
-    """The means over seeds, by strategy and x."""
+    """The means of measurements over seeds, by strategy and value of the variable."""
 
     rows: Sequence[Row]
 
@@ -104,11 +109,11 @@ class Means:
         return self.line("traffic", strategy)
 
     def ratio(self, above: str, below: str) -> list[float]:
-        """One strategy's traffic over another's, by x."""
+        """Return the traffic of strategy `above` divided by the traffic of `below`, for each value of the variable."""
         return [one / other for one, other in zip(self.traffic(above), self.traffic(below), strict=True)]
 
     def flat(self) -> tuple[bool, str]:
-        """Whether the delay of every strategy is flat, and the worst."""
+        """Return whether the delay of every strategy is flat, and a text with the strategy whose delay varies most."""
         spread = {
             name: max(line) / max(min(line), 1e-9) for name in STRATEGIES if (line := self.line("delay_ms", name))
         }
@@ -276,7 +281,7 @@ def _draw(label: str, *, logarithmic: bool = False) -> Callable[[Sequence[Row], 
 
 
 def _sized(count: float, **more: float) -> dict[str, int | float | bool]:
-    """A network of a size, with types, rules and links in proportion."""
+    """Return the settings of a network with `count` processors, and with types, rules and links in proportion."""
     processors = int(count)
     return {
         "processors": processors,

@@ -1,9 +1,10 @@
-"""VISIRI's evaluation: how queries are best spread over nodes (Section 4 of its paper).
+"""Repeat VISIRI's evaluation of how queries are best spread over nodes (Section 4 of its paper).
 
-queries   the generated queries                            Section 4.1
-runs      what placements are worth, by the cost model     Figures 3 to 12
-slots     how long nodes are busy, by running them         Figures 10 to 12
-claims    runs, pictures and claims of each figure         claims V1 to V6
+The modules are:
+
+    visiri_queries   generated queries                                   Section 4.1
+    visiri_runs      placements by the cost model, busy times of slots   Figures 3 to 12
+    visiri_claims    runs, plots and claims of each figure               claims V1 to V6
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What do VISIRI's figures claim, and does it hold? The runs of each figure, how it is drawn, and its claims.
+"""Define the runs, plots and claims of each of VISIRI's figures.
 
-Figures 3 to 8 place generated queries on 4 to 40 nodes; 9 to 12 compare throughputs; Table 1 shows the cost model;
-`beyond` compares this project's placer with VISIRI's where costs, rates and filters were measured. The thresholds are
-the paper's, 80 queries and a cost of 400, as slack above the least loaded node, which is how the authors' published
-program has them too.
-
-How are VISIRI's figures drawn? A panel for each number of queries, a line for each placer over the nodes.
+Figures 3 to 8 place generated queries on 4 to 40 nodes, and Figures 9 to 12 compare throughputs. Table 1 shows the cost
+model. The figure `beyond` compares this project's placer, `even`, with VISIRI's where costs, rates and filters are
+measured. VISIRI's thresholds are the paper's: 80 queries and a cost of 400. They are slack above the least loaded node,
+as in the authors' published program. A plot has a panel for each number of queries, with a line for each placer over
+the number of nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tocsin.language.siddhi import parser
-from tocsin.language.siddhi.ast import Query, Source
+from tocsin.language.siddhi.ast import Query, StreamSource
 from tocsin.plans.cost import MS_US, query_cost
 from tocsin.studies.study import Claim, Row, Scale, Settings
 from tocsin.studies.visiri_queries import TABLE_1
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 STYLES: Mapping[str, Mapping[str, Any]] = {
     "random": {"color": "#999999", "marker": "^"},
-    "SCTXPF": {"color": "#e08214", "marker": "s", "markersize": 9},  # seen also where VISIRI is on top of it
+    "SCTXPF": {"color": "#e08214", "marker": "s", "markersize": 9},  # visible also below VISIRI's
     "VISIRI": {"color": "#2166ac", "marker": "o"},
     "VISIRI, cost slack 40": {"color": "#67a9cf", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
     "VISIRI, filtering": {"color": "#2166ac", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
@@ -38,11 +37,11 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "even, all at once": {"color": "#1b7837", "marker": "D", "linestyle": ":", "markerfacecolor": "white"},
     "even, rebalanced": {"color": "#1b7837", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
 }
-"""The order is that of the legend."""
+"""The line style of each placer, in the order of the legend."""
 
 
 def means(rows: Sequence[Row], value: str) -> dict[tuple[int, int, str], float]:
-    """The mean over the seeds by (queries, nodes, placer)."""
+    """Return the means of `value` over seeds, by (queries, nodes, placer)."""
     found: dict[tuple[int, int, str], list[float]] = defaultdict(list)
     for row in rows:
         found[int(row["queries"]), int(row["nodes"]), str(row["placer"])].append(float(row[value]))
@@ -57,7 +56,10 @@ def panels(
     logarithmic: Sequence[str] = (),
     share: bool = True,
 ) -> None:
-    """A row of panels for each value and its name, one panel for each number of queries; `share`: on one scale."""
+    """Plot a row of panels for each value, with one panel for each number of queries.
+
+    If `share` is true, the panels of a row share the y axis.
+    """
     sizes = sorted({int(row["queries"]) for row in rows})
     shown = [placer for placer in STYLES if any(row["placer"] == placer for row in rows)]
     across = len(sizes) == 1
@@ -78,7 +80,7 @@ def panels(
             axes.grid(alpha=0.3)
             if value in logarithmic:
                 axes.set_yscale("log")
-        for axes in () if value in logarithmic else line:  # after all is drawn: this fixes the upper end too
+        for axes in () if value in logarithmic else line:  # after all plots, as this also fixes the upper limit
             axes.set_ylim(bottom=0)
         line[0].set_ylabel(label)
     handles, labels = grid[0][0].get_legend_handles_labels()
@@ -86,19 +88,19 @@ def panels(
 
 
 def bars(rows: Sequence[Row], canvas: Canvas) -> None:
-    """The costs of Table 1: the paper's, ours, and ours as 32 bits would have them."""
+    """Plot the costs of Table 1: the paper's, this model's, and this model's with 32-bit milliseconds."""
     canvas.set_size_inches(8, 4.2)
     axes = canvas.subplots()
-    drawn_as = (
+    styles = (
         ("paper", "the paper", "#2166ac"),
         ("cost", "this model", "#1b7837"),
         ("cost_32_bits", "this model, milliseconds in 32 bits", "#a6dba0"),
     )
-    for place, (value, label, color) in enumerate(drawn_as, -1):
-        at = [n + 0.27 * place for n in range(len(rows))]
-        drawn = axes.barh(at, [float(row[value]) for row in rows], 0.25, color=color)
-        axes.bar_label(drawn, [f"{float(row[value]):.3f}" for row in rows], padding=3, fontsize=9)
-        drawn.set_label(label)
+    for position, (value, label, color) in enumerate(styles, -1):
+        at = [n + 0.27 * position for n in range(len(rows))]
+        group = axes.barh(at, [float(row[value]) for row in rows], 0.25, color=color)
+        axes.bar_label(group, [f"{float(row[value]):.3f}" for row in rows], padding=3, fontsize=9)
+        group.set_label(label)
     axes.set_yticks(range(len(rows)), [str(row["says"]) for row in rows])
     axes.invert_yaxis()
     axes.margins(x=0.12)
@@ -109,52 +111,54 @@ def bars(rows: Sequence[Row], canvas: Canvas) -> None:
 NODES = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40)
 NODES_QUICK = (4, 12, 24, 40)
 NODES_OWN_MAX = 16
-"""The authors' program goes from 4 nodes to so many."""
+"""The largest number of nodes that the authors' program runs; the smallest is 4."""
 SIZES = (1_000, 5_000, 10_000)
 MODEL_SEEDS = 4
-"""Runs that only ask the cost model are cheap, and have so many times the seeds. With three, chance moves the ratio of
-two throughputs by 1 or 2 %, as much as some of them differ."""
+"""How many times more seeds the runs of the cost model have, because they are cheap.
+
+With three seeds, the ratio of two throughputs varies by 1 or 2 %, as much as some throughputs differ.
+"""
 CLOSE = 0.1
-"""Close, and flat, compared with random: at most a tenth of the way to it, or of its growth."""
+"""The largest share of the distance to random, or of random's growth, that counts as close or flat."""
 FAR = 0.5
-"""Far below random: at most half as many copies beyond the first."""
+"""The largest share of random's copies beyond the first that counts as far below random."""
 ALIKE = 0.05
 TABLE_PRECISION = 0.01
 _MEASURED = (("sent", "seen"), ("busy_s",))
 
 
 def placement_runs(scale: Scale) -> list[Settings]:
-    """1,000, 5,000 and 10,000 mixed queries on 4 to 40 nodes."""
+    """Return runs of 1,000, 5,000 and 10,000 mixed queries on 4 to 40 nodes."""
     nodes = scale.pick(NODES_QUICK, NODES, NODES)
     return _runs(scale, SIZES, nodes, MODEL_SEEDS, shape="mixed")
 
 
 def throughput_runs(sizes: Sequence[int], shape: str, scale: Scale) -> list[Settings]:
-    """Queries on the paper's 4, 8 and 12 nodes."""
+    """Return runs of queries of the given shape on the paper's 4, 8 and 12 nodes."""
     return _runs(scale, sizes, (4, 8, 12), MODEL_SEEDS, shape=shape)
 
 
 def slot_runs(scale: Scale) -> list[Settings]:
-    """Mixed queries on as many nodes, fewer of both for a look."""
+    """Return runs of mixed queries on 4, 8 and 12 nodes. The quick scale has fewer queries and fewer nodes."""
     sizes = scale.pick((2_500,), (2_500, 5_000, 10_000), (2_500, 5_000, 10_000))
     seeds = Scale(quick=True, seeds=1) if scale.quick else scale
     return _runs(seeds, sizes, scale.pick((4, 12), (4, 8, 12), (4, 8, 12)), shape="mixed")
 
 
 def beyond_runs(scale: Scale) -> list[Settings]:
-    """Queries of which events were seen."""
+    """Return runs for the figure `beyond`, which measures costs and rates of queries."""
     return _runs(scale, scale.pick((10_000,), SIZES, SIZES), scale.pick((4, 12, 40), NODES_QUICK, NODES))
 
 
 def _runs(scale: Scale, sizes: Sequence[int], nodes: Sequence[int], times: int = 1, **more: str) -> list[Settings]:
     seeds = range(1, 1 + times * (min(scale.seeds, 2) if scale.quick else scale.seeds))
-    # The longest first, so that no task is waited for in the end.
+    # The longest first, so that the last tasks are short.
     grid = sorted(product(sizes, nodes, seeds), reverse=True)
     return [{"queries": queries, "nodes": node, "seed": seed, **more} for queries, node, seed in grid]
 
 
 def judge_duplication(rows: Sequence[Row]) -> list[Claim]:
-    """V1: VISIRI close to SCTXPF, far below random, flat in the number of queries."""
+    """Check V1: VISIRI's duplication is close to SCTXPF's, far below random's, and flat in the number of queries."""
     found = means(rows, "duplication")
     points = sorted({(queries, nodes) for queries, nodes, _ in found})
     way, excess = [], []
@@ -183,28 +187,32 @@ def judge_duplication(rows: Sequence[Row]) -> list[Claim]:
 
 
 def judge_variance(rows: Sequence[Row]) -> list[Claim]:
-    """V2: VISIRI's variance below both others', more so with more queries."""
+    """Check V2: VISIRI's variance is below SCTXPF's and random's, and more so with more queries."""
     return [_less_variance("V2", "VISIRI", rows)]
 
 
 def judge_tight(rows: Sequence[Row]) -> list[Claim]:
-    """V2a: the same if the slack of costs is a tenth of the paper's."""
+    """Check V2a: like V2, but with a tenth of the paper's slack of costs."""
     return [_less_variance("V2a", TIGHT, rows)]
 
 
 def _less_variance(claim: str, placer: str, rows: Sequence[Row]) -> Claim:
     ratios = _ratios(placer, rows)
-    text = ", ".join(f"{size:,} queries {_said(by)}" for size, by in ratios.items())
+    text = ", ".join(f"{size:,} queries {_summary(by)}" for size, by in ratios.items())
     own = [{nodes: ratio for nodes, ratio in by.items() if nodes <= NODES_OWN_MAX} for by in ratios.values()]
     return Claim(
         claim,
         all(max(by.values()) < 1 for by in ratios.values()) and _falling(ratios),
-        f"variance ÷ the smaller of the others': {text}; on at most {NODES_OWN_MAX} nodes {', '.join(map(_said, own))}",
+        f"variance ÷ the smaller of the others': {text}; "
+        f"on at most {NODES_OWN_MAX} nodes {', '.join(map(_summary, own))}",
     )
 
 
 def judge_growing(rows: Sequence[Row]) -> list[Claim]:
-    """V2b: the paper's own sentence: the advantage grows with the queries, and with the most it is one on all nodes."""
+    """Check V2b: as in the paper, VISIRI's advantage grows with the number of queries.
+
+    With the most queries, VISIRI's variance is below SCTXPF's and random's on every number of nodes.
+    """
     ratios = _ratios("VISIRI", rows)
     most, by = max(ratios.items())
     text = ", ".join(f"{_mean(list(by.values())):.2g} at {size:,}" for size, by in ratios.items())
@@ -220,7 +228,7 @@ def judge_growing(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _ratios(placer: str, rows: Sequence[Row]) -> dict[int, dict[int, float]]:
-    """A placer's variance ÷ the smaller of SCTXPF's and random's, by queries and nodes."""
+    """Return a placer's variance ÷ the smaller of SCTXPF's and random's, by queries and nodes."""
     found = means(rows, "variance")
     ratios: dict[int, dict[int, float]] = {}
     for size, nodes in sorted({(queries, nodes) for queries, nodes, _ in found}):
@@ -230,16 +238,16 @@ def _ratios(placer: str, rows: Sequence[Row]) -> dict[int, dict[int, float]]:
 
 
 def _falling(ratios: Mapping[int, Mapping[int, float]]) -> bool:
-    """Whether ratios are the smaller, the more queries there are."""
+    """Return whether the mean ratio falls with each larger number of queries."""
     return all(_mean(list(more.values())) < _mean(list(few.values())) for few, more in pairwise(ratios.values()))
 
 
-def _said(by: Mapping[int, float]) -> str:
+def _summary(by: Mapping[int, float]) -> str:
     return f"{_mean(list(by.values())):.2g} (at most {max(by.values()):.2g})"
 
 
 def judge_simple(rows: Sequence[Row]) -> list[Claim]:
-    """V3: VISIRI and SCTXPF alike, both above random."""
+    """Check V3: the throughputs of VISIRI and SCTXPF are alike, and both are above random's."""
     found = means(rows, "throughput")
     points = sorted({(queries, nodes) for queries, nodes, _ in found})
     apart = max(abs(found[*at, "VISIRI"] / found[*at, "SCTXPF"] - 1) for at in points)
@@ -249,13 +257,15 @@ def judge_simple(rows: Sequence[Row]) -> list[Claim]:
 
 
 def judge_throughput(rows: Sequence[Row]) -> list[Claim]:
-    """V4: VISIRI at least SCTXPF, which is above random."""
+    """Check V4: VISIRI's throughput is at least SCTXPF's, which is above random's."""
     return [_more_throughput("V4", rows, "cost model")]
 
 
 def judge_slots(rows: Sequence[Row]) -> list[Claim]:
-    """V4a: the same, by the times that slots were busy; and V6b: this project's placer above VISIRI and SCTXPF on the
-    average, and nowhere below them by more than the noise.
+    """Check V4a and V6b by the busy times of slots.
+
+    V4a is like V4. V6b: the throughput of this project's placer `even` is above VISIRI's and SCTXPF's on average, and
+    nowhere below them by more than the noise.
     """
     found = means(rows, "throughput")
     points = {(queries, nodes) for queries, nodes, _ in found}
@@ -271,10 +281,10 @@ def judge_slots(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _prices(rows: Sequence[Row]) -> str:
-    """What it costs a slot to take in an event, and a query to see it, by least squares."""
+    """Fit the costs of ingesting an event and of one query reading it, by least squares."""
     counts, busy_s = (np.array([[float(row[name]) for name in names] for row in rows]) for names in _MEASURED)
-    (taking, seeing), *_ = np.linalg.lstsq(counts, busy_s[:, 0])
-    return f"about {taking * 1e9:.0f} ns to take in an event and {seeing * 1e9:.0f} ns for each query that sees it"
+    (ingest_s, read_s), *_ = np.linalg.lstsq(counts, busy_s[:, 0])
+    return f"about {ingest_s * 1e9:.0f} ns to ingest an event and {read_s * 1e9:.0f} ns for each query that reads it"
 
 
 def _more_throughput(claim: str, rows: Sequence[Row], by: str) -> Claim:
@@ -292,7 +302,7 @@ def _more_throughput(claim: str, rows: Sequence[Row], by: str) -> Claim:
 
 
 def judge_beyond(rows: Sequence[Row]) -> list[Claim]:
-    """V6: fewer copies and less variance than VISIRI, where costs, rates and filters are known."""
+    """Check V6: `even` has fewer copies and less variance than VISIRI if costs, rates and filters are known."""
     copies, variance = means(rows, "copies"), means(rows, "variance")
     points = sorted({(queries, nodes) for queries, nodes, _ in copies})
 
@@ -312,7 +322,7 @@ def judge_beyond(rows: Sequence[Row]) -> list[Claim]:
 
 
 def judge_alone(rows: Sequence[Row]) -> list[Claim]:
-    """V6a: the same with VISIRI's own costs and whole streams, queries coming one by one."""
+    """Check V6a: like V6, but with VISIRI's own costs and whole streams, and with queries placed one by one."""
     copies, variance = means(rows, "duplication"), means(rows, "variance")
     points = sorted({(queries, nodes) for queries, nodes, _ in copies})
     more = [at for at in points if copies[*at, "even"] > max(1.0, copies[*at, "VISIRI"])]
@@ -327,12 +337,12 @@ def judge_alone(rows: Sequence[Row]) -> list[Claim]:
 
 
 def table_runs(scale: Scale) -> list[Settings]:
-    """The three queries."""
+    """Return a run for each of the three queries of Table 1."""
     return [{"query": number, "paper": cost, "says": says} for number, (says, _, cost) in enumerate(TABLE_1, 1)]
 
 
 def measure_cost(settings: Settings) -> list[Row]:
-    """The cost of one of them, and with a window of which 32 bits are left, as the authors' program reckons."""
+    """Return the cost of a query, and its cost with the window truncated to 32 bits, as in the authors' program."""
     _, text, _ = TABLE_1[int(settings["query"]) - 1]
     (query,) = parser.parse(text).rules
     assert isinstance(query, Query)
@@ -341,14 +351,14 @@ def measure_cost(settings: Settings) -> list[Row]:
 
 def _in_32_bits(query: Query) -> Query:
     source = query.input
-    if not isinstance(source, Source) or source.window is None or not source.window.extent.timed:
+    if not isinstance(source, StreamSource) or source.window is None or not source.window.extent.timed:
         return query
     left_ms = (source.window.size // MS_US + 2**31) % 2**32 - 2**31
     return replace(query, input=replace(source, window=replace(source.window, size=left_ms * MS_US)))
 
 
 def judge_costs(rows: Sequence[Row]) -> list[Claim]:
-    """V5: the first two within one percent, all three in order."""
+    """Check V5: the costs of the first two queries are within 1 % of the paper's, and all three are in order."""
     ours, papers = [float(row["cost"]) for row in rows], [float(row["paper"]) for row in rows]
     close = all(abs(cost / paper - 1) <= TABLE_PRECISION for cost, paper in zip(ours[:2], papers, strict=False))
     pairs = ", ".join(f"{cost:.3f} for {paper:.3f}" for cost, paper in zip(ours, papers, strict=True))
@@ -361,23 +371,23 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def draw_placements(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Copies and variance."""
+    """Plot the copies of an event, and the variance of the nodes' total cost."""
     named = [("duplication", "nodes that an event goes to"), ("variance", "variance of the nodes' total cost")]
     panels(rows, canvas, named, logarithmic=["variance"])
 
 
 def draw_throughput(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Events in the time of the busiest node."""
+    """Plot the throughput: the number of events divided by the time of the busiest node."""
     panels(rows, canvas, [("throughput", "events ÷ largest busy time")], share=False)
 
 
 def draw_beyond(rows: Sequence[Row], canvas: Canvas) -> None:
-    """Copies and variance as the events show them."""
+    """Plot the copies of an event and the variance of work, both counted on events."""
     named = [("copies", "events sent ÷ events"), ("variance", "variance of work ÷ mean²")]
     panels(rows, canvas, named, logarithmic=["variance"])
 
 
 def judge_placements(rows: Sequence[Row]) -> list[Claim]:
-    """V1, V2, V2a, V2b and V6a."""
+    """Check V1, V2, V2a, V2b and V6a."""
     judges = (judge_duplication, judge_variance, judge_tight, judge_growing, judge_alone)
     return [claim for judge in judges for claim in judge(rows)]

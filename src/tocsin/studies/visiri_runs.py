@@ -1,15 +1,15 @@
-"""What is measured for VISIRI's figures? Generated queries, placed by each placer, and what that placement is worth.
+"""Measure VISIRI's figures: place generated queries on nodes with each placer, and evaluate the placements.
 
-A *workload* is queries as units of placement; with events, also what these say of them: how often a stream comes, what
-a filter lets pass, how much work a query has.
+A query is a unit of placement, which runs on one node as a whole. Its cost comes from the cost model, or is measured:
+`MeasuredQueries` counts the rates of streams, the selectivity of filters and the work of queries on events.
 
-How long is each node of a placement busy, in truth? Its queries run as a slot's on Spark do, and are timed.
+`busy_in_slots` runs the queries of each node as a slot on Spark does, and times them. Events are packed into blocks for
+the slots, and the function that detects in a partition processes the blocks of each slot, both as in Spark's workers.
+This is repeated several times, with the placements in turn. A slot's busy time is the sum of the minimal processor
+times of its blocks, because other load only adds time. One placement is measured twice to show the noise.
 
-Events are packed for the slots, and each slot's parcels given to the function that detects in a partition, both as
-Spark's workers run them; several times, all placements in turn. Busy is the processor time of a slot, for each parcel
-the least of all times, as what else the machine does can only add to it. One placement is measured twice, which tells
-how much a difference means. The dispatcher is the paper's (Section 3): it knows streams and no filters, so a node takes
-in all events of a stream that one of its queries reads.
+The dispatcher is the paper's (Section 3). It knows streams but no filters, so a node receives all events of a stream
+that one of its queries reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tocsin.datasets import ATTRIBUTES, STREAMS, stream_events, stream_types
 from tocsin.engine.routing import Router
 from tocsin.events.reader import Columns
 from tocsin.events.types import EventType
-from tocsin.language.siddhi.ast import Query, Source
+from tocsin.language.siddhi.ast import Query, StreamSource
 from tocsin.language.syntax.ast import Attribute, Comparison, Literal, Pattern
 from tocsin.plans.assignment import Forward, Layout, RuleUnit, forwarding
 from tocsin.plans.cost import as_unit, comparisons, query_cost
@@ -37,7 +37,7 @@ from tocsin.plans.placement import Input, Placement, Unit, duplication, throughp
 from tocsin.plans.placers import ARRIVING, Even, Placer, Random, Sctxpf, Visiri, rebalance
 from tocsin.plans.rules import Filter
 from tocsin.plans.typing import Catalog
-from tocsin.process import uncollected
+from tocsin.process import gc_paused
 from tocsin.studies.study import Row, Settings
 from tocsin.studies.visiri_queries import generated
 
@@ -52,14 +52,14 @@ Ways = Mapping[str, tuple[Placer, bool]]
 QUERIES_MAX = 10_000
 EVENTS = 200_000
 SPREAD = 100.0
-"""In the measured workload the fastest stream has up to so many times the events of the slowest."""
+"""How many times more events the fastest stream of the measured workload has than the slowest, at most."""
 REBALANCE_TOLERANCE = 0.05
 TIGHT, TIGHT_SLACK = "VISIRI, cost slack 40", 40.0
-"""VISIRI with a tenth of the paper's threshold of costs."""
+"""The placer VISIRI with a tenth of the paper's threshold of costs."""
 
 
 def placers(seed: int) -> dict[str, tuple[Placer, bool]]:
-    """The placers by the names in the figures, and whether queries come one by one."""
+    """Return each placer by its name in the figures, and whether it places queries one by one."""
     return {
         "VISIRI": (Visiri(seed=seed), True),
         "SCTXPF": (Sctxpf(seed=seed), True),
@@ -70,7 +70,7 @@ def placers(seed: int) -> dict[str, tuple[Placer, bool]]:
 
 
 def placed(units: Sequence[Unit], nodes: int, placer: Placer, *, singly: bool) -> Placement:
-    """The units on so many nodes."""
+    """Place `units` on `nodes` nodes, either one by one (`singly`) or all at once."""
     placement = Placement(nodes)
     for batch in ([unit] for unit in units) if singly else (units,):
         placer.place(batch, placement)
@@ -78,7 +78,7 @@ def placed(units: Sequence[Unit], nodes: int, placer: Placer, *, singly: bool) -
 
 
 def workload(queries: int, shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...]]:
-    """Generated queries, and as units with the costs of VISIRI's model that read whole streams."""
+    """Return generated queries and their units, which have the costs of VISIRI's model and read whole streams."""
     most, units = _workload(shape, seed)
     return most[:queries], units[:queries]
 
@@ -92,12 +92,12 @@ def _workload(shape: str, seed: int) -> tuple[tuple[Query, ...], tuple[Unit, ...
 
 @lru_cache(maxsize=64)
 def _units(shape: str, seed: int) -> tuple[Unit, ...]:
-    """The units alone, which take little memory, so that those of all seeds can be kept."""
+    """Return the units of a workload without the queries. Units are small, so the units of all seeds are cached."""
     return _workload(shape, seed)[1]
 
 
 def measure_placements(settings: Settings) -> list[Row]:
-    """Duplication and variance for every placer, and for VISIRI with a tighter threshold."""
+    """Return the duplication of events and the variance of loads for each placer, and for VISIRI's tight variant."""
     tight = Visiri(cost_slack=TIGHT_SLACK, seed=int(settings["seed"]))
     return [
         {"placer": name, "duplication": duplication(placement), "variance": variance(placement)}
@@ -106,7 +106,10 @@ def measure_placements(settings: Settings) -> list[Row]:
 
 
 def measure_throughput(settings: Settings) -> list[Row]:
-    """Events ÷ the largest busy time, for one event of every stream that is read, for every placer."""
+    """Return the throughput for each placer by the cost model, for one event of each stream that is read.
+
+    The throughput is the number of events divided by the largest busy time of a node.
+    """
     return [
         {"placer": name, "throughput": throughput(len(placement.readers()), busy_by_model(placement))}
         for name, placement in _placements(settings)
@@ -123,28 +126,28 @@ def _placements(settings: Settings, ways: Ways | None = None) -> list[tuple[str,
 
 
 def busy_by_model(placement: Placement) -> Numbers:
-    """How long each node works on one event of every stream, in units of cost.
+    """Return the work of each node for one event of each stream, in units of cost.
 
-    Each query works on the event of its stream, and a node takes in each event that it is sent. That costs what the
-    model gives a query which only passes events on.
+    Each query processes the event of its stream, and a node ingests each event that it receives. Ingesting costs as
+    much as a query that only passes events on.
     """
     stream = stream_types(1)[0]
     values = tuple((name, Attribute(name)) for name in ATTRIBUTES)
-    passing = Query("pass", EventType("output", stream.attributes), Source(Pattern(stream.name)), values)
+    passing = Query("pass", EventType("output", stream.attributes), StreamSource(Pattern(stream.name)), values)
     intake = query_cost(passing, {stream.name: stream})
     received = sum(placement.sent().values(), np.zeros(len(placement.nodes)))
     return placement.loads + intake * received
 
 
 def measure_knowing(settings: Settings) -> list[Row]:
-    """VISIRI and `even` where costs, rates and what filters let pass were measured.
+    """Evaluate VISIRI and `even` with measured costs, rates and selectivities.
 
-    VISIRI places by its own model and sends whole streams; with filters at the dispatcher, which its paper leaves for
-    later, it is a row of its own. Costs and copies are those that the events show.
+    VISIRI places by its own model and sends whole streams; a separate row has filters at the dispatcher, which the
+    paper leaves for later. Costs and copies are counted on the events.
     """
     seed, nodes = int(settings["seed"]), int(settings["nodes"])
     queries, model = workload(int(settings["queries"]), "mixed", seed)
-    seen = Seen(queries, seed)
+    seen = MeasuredQueries(queries, seed)
     rows: list[Row] = []
     for name, (placer, singly) in placers(seed).items():
         if name in ("VISIRI", "even"):
@@ -161,8 +164,8 @@ def measure_knowing(settings: Settings) -> list[Row]:
     return rows
 
 
-class Seen:
-    """What events say about queries."""
+class MeasuredQueries:
+    """The rates, selectivities and costs of queries, counted on generated events."""
 
     def __init__(self, queries: Sequence[Query], seed: int) -> None:
         table = stream_events(EVENTS, spread=SPREAD, seed=seed)
@@ -177,7 +180,7 @@ class Seen:
         self.units = tuple(self._unit(query) for query in queries)
 
     def _mask(self, query: Query) -> Mask:
-        """Which events of its stream a query's filter lets pass."""
+        """Return a mask of the events that the query's filter selects from the query's stream."""
         (pattern,) = query.patterns
         part = self._parts.get(pattern.type, slice(0, 0))
         mask = np.ones(part.stop - part.start, np.bool_)
@@ -190,18 +193,24 @@ class Seen:
         return mask
 
     def _unit(self, query: Query) -> Unit:
-        """Work is counted: each event is looked at and tested, and those that pass go into the window and out of it."""
+        """Return the unit of a query with its counted work.
+
+        Each event is read and tested, and each selected event enters and leaves the window.
+        """
         mask = self._masks[query.name]
-        passed = int(mask.sum())
+        selected = int(mask.sum())
         (source,) = query.sources
         steps = 0 if source.window is None else len(query.aggregates) * (1 if source.window.extent.batched else 2)
-        cost = len(mask) * (1.0 + comparisons(query)) + passed * (1.0 + steps)
-        share = 1.0 if not source.pattern.constraints else passed / max(len(mask), 1)
-        given = Input(source.pattern.type, rate=float(len(mask)), passing=share, filter=query.name)
-        return as_unit(query, cost=cost, inputs=[given])
+        cost = len(mask) * (1.0 + comparisons(query)) + selected * (1.0 + steps)
+        passing = 1.0 if not source.pattern.constraints else selected / max(len(mask), 1)
+        source_input = Input(source.pattern.type, rate=float(len(mask)), passing=passing, filter=query.name)
+        return as_unit(query, cost=cost, inputs=[source_input])
 
     def row(self, name: str, placement: Placement, *, filtered: bool) -> Row:
-        """Copies of an event and the variance of the nodes' counted work, as a share of the mean squared."""
+        """Return the mean number of copies of an event, and the variance of the nodes' work by the squared mean.
+
+        If `filtered` is false, nodes receive whole streams.
+        """
         work = np.zeros(len(placement.nodes))
         needed: dict[tuple[int, str], Mask] = {}
         for unit in self.units:
@@ -217,18 +226,19 @@ class Seen:
         return {"placer": name, "copies": sent / events, "variance": float(work.var() / work.mean() ** 2)}
 
 
-PARCELS, EVENTS_OF_PARCEL = 6, 100_000
-STREAM_EVENTS = PARCELS * EVENTS_OF_PARCEL / STREAMS
-"""Of each stream, about."""
+BLOCKS, EVENTS_OF_BLOCK = 6, 100_000
+STREAM_EVENTS = BLOCKS * EVENTS_OF_BLOCK / STREAMS
+"""The approximate number of events per stream."""
 ROUNDS = 12
 PLACERS = ("VISIRI", "SCTXPF", "random", "even")
 AGAIN = "VISIRI, again"
-"""The placement of VISIRI once more, as if it were another."""
+"""The name of the second measurement of VISIRI's placement, which shows the noise."""
 
 
 def measure_slots(settings: Settings) -> list[Row]:
-    """Events ÷ the largest busy time of a slot, for every placer; and how long all slots together were busy, how many
-    events they were sent, and how many their queries saw.
+    """Return the throughput for each placer: the number of events divided by the largest busy time of a slot.
+
+    Also return the total busy time of the slots, and the numbers of events that slots received and that queries read.
     """
     seed, nodes = int(settings["seed"]), int(settings["nodes"])
     queries, units = workload(int(settings["queries"]), str(settings["shape"]), seed)
@@ -238,7 +248,7 @@ def measure_slots(settings: Settings) -> list[Row]:
     return [
         {
             "placer": name,
-            "throughput": throughput(PARCELS * EVENTS_OF_PARCEL, busy),
+            "throughput": throughput(BLOCKS * EVENTS_OF_BLOCK, busy),
             "busy_s": float(busy.sum()),
             "sent": float(sum(nodes.sum() for nodes in placements[name].sent().values()) * STREAM_EVENTS),
             "seen": float(len(queries) * STREAM_EVENTS),
@@ -247,15 +257,15 @@ def measure_slots(settings: Settings) -> list[Row]:
     ]
 
 
-@uncollected()
+@gc_paused()
 def busy_in_slots(
-    queries: Sequence[Query], placements: Mapping[str, Placement], *, events: int = EVENTS_OF_PARCEL
+    queries: Sequence[Query], placements: Mapping[str, Placement], *, events: int = EVENTS_OF_BLOCK
 ) -> dict[str, Numbers]:
-    """For each placement, the seconds that each node works on parcels of so many events."""
+    """Return the busy time in seconds of each node of each placement, for blocks of `events` events."""
     nodes = {name: _nodes(queries, placement, events) for name, placement in placements.items()}
-    gc.freeze()  # what is left of a round is found among what the round made
+    gc.freeze()  # so that a collection only visits the objects of the round
     for number in range(ROUNDS):
-        for turn in zip(*nodes.values(), strict=True):  # placements in turn, so that all see the same machine
+        for turn in zip(*nodes.values(), strict=True):  # in turn, so that all placements see the same load
             first = number % len(turn)
             for node in turn[first:] + turn[:first]:
                 node.work()
@@ -265,9 +275,9 @@ def busy_in_slots(
 
 
 def _nodes(queries: Sequence[Query], placement: Placement, events: int) -> list[_Node]:
-    """The nodes of a placement with what is sent to them."""
+    """Return the nodes of `placement` with the blocks of events that they receive."""
     from tocsin.spark.batch import batch_detector
-    from tocsin.spark.blocks import packer
+    from tocsin.spark.blocks import block_packer
     from tocsin.spark.job import Job, send
 
     units = tuple(RuleUnit((query.name,), None, placement.node_of(query.name)) for query in queries)
@@ -276,52 +286,52 @@ def _nodes(queries: Sequence[Query], placement: Placement, events: int) -> list[
     job = Job(tuple(queries), catalog, Columns(), layout, 0, times=True)
     job.__dict__["router"] = _whole_streams(job)
     sent = send(job)
-    parcels: dict[int, list[pa.RecordBatch]] = {label: [] for label in job.labels}
+    blocks: dict[int, list[pa.RecordBatch]] = {label: [] for label in job.labels}
     for part in _parts(events):
-        for parcel in packer(sent, ticks=False)(iter(part.to_batches())):
-            parcels[parcel["slot"][0].as_py()].append(parcel)
-    return [_Node(batch_detector(sent), mine) for mine in parcels.values()]
+        for block in block_packer(sent, watermarks=False)(iter(part.to_batches())):
+            blocks[block["slot"][0].as_py()].append(block)
+    return [_Node(batch_detector(sent), mine) for mine in blocks.values()]
 
 
 def _whole_streams(job: Job) -> Router:
-    """A forwarding table without filters."""
-    homes: dict[str, set[int]] = {}
+    """Return a router that sends whole streams to the slots of `job`, without filters."""
+    slots_of: dict[str, set[int]] = {}
     for filter, forward in forwarding(job.plan, job.layout).items():
-        homes.setdefault(filter.type, set()).update(forward.slots)
-    forwards = {Filter(type): Forward((), tuple(sorted(slots))) for type, slots in homes.items()}
+        slots_of.setdefault(filter.type, set()).update(forward.slots)
+    forwards = {Filter(type): Forward((), tuple(sorted(slots))) for type, slots in slots_of.items()}
     return Router(job.types, job.plan.columns, forwards, job.layout.slots)
 
 
 class _Node:
-    """A slot at work, and how long each parcel took it."""
+    """A node that runs as a slot, with its blocks and its processor time for each block."""
 
-    def __init__(self, detect: Callable[[Batches], Batches], parcels: Sequence[pa.RecordBatch]) -> None:
-        self._detect, self._parcels = detect, parcels
-        self._taken: list[list[float]] = []
+    def __init__(self, detect: Callable[[Batches], Batches], blocks: Sequence[pa.RecordBatch]) -> None:
+        self._detect, self._blocks = detect, blocks
+        self._seconds: list[list[float]] = []
 
     def work(self) -> None:
-        """Works on all parcels once."""
-        marks: list[float] = []
+        """Process all blocks once."""
+        times_s: list[float] = []
 
-        def given() -> Iterator[pa.RecordBatch]:
-            for parcel in self._parcels:
-                marks.append(process_time())
-                yield parcel
-            marks.append(process_time())
+        def timed_blocks() -> Iterator[pa.RecordBatch]:
+            for block in self._blocks:
+                times_s.append(process_time())
+                yield block
+            times_s.append(process_time())
 
-        for _ in self._detect(given()):
+        for _ in self._detect(timed_blocks()):
             pass
-        # Each parcel is worked on when the next one, or that there is none, is known: the first time is for rules, and
-        # the last parcel, which ends all, is not timed.
-        self._taken.append([after - before for before, after in pairwise(marks[1:])])
+        # A block is processed when the next one, or the end, is read. So the first interval is compiling rules, and the
+        # last block, which ends the input, is not timed.
+        self._seconds.append([after - before for before, after in pairwise(times_s[1:])])
 
     @property
     def busy(self) -> float:
-        """The seconds for all timed parcels, each at its fastest."""
-        return float(np.min(self._taken, axis=0).sum())
+        """The sum of the minimum times of all timed blocks, in seconds."""
+        return float(np.min(self._seconds, axis=0).sum())
 
 
 @lru_cache(maxsize=1)
 def _parts(size: int) -> tuple[pa.Table, ...]:
-    table = stream_events(size * (PARCELS + 1))
-    return tuple(table.slice(size * n, size) for n in range(PARCELS + 1))
+    table = stream_events(size * (BLOCKS + 1))
+    return tuple(table.slice(size * n, size) for n in range(BLOCKS + 1))

@@ -1,4 +1,6 @@
-"""What do these rules find in these events? All at once (`given`), or piece by piece as time passes (`Stream`).
+"""Test whether rules have the expected matches.
+
+`given` runs rules on all events at once, and `Stream` runs them step by step as time passes:
 
 >>> rules = "define Fire(temp: double) from Smoke() and last Temp() within 5 min from Smoke where temp = Temp.value"
 >>> given(rules, '''
@@ -6,12 +8,11 @@
 ...     Smoke@90s()
 ... ''').expect("Fire@90s(temp=51.5)")
 
-Are these the matches that were expected, and if not, what differs?
-
-Expected matches are written as events are, one a line: `Fire@90s(area="A1", temp=51.5)`. Attributes that are not named
-are not looked at, nor is the id unless it is given; `from Smoke@90s Temp@60s` at the end also says of which events
-(roles or types, in any order) the match is made. Every match must be expected once, and every expected match found
-once; which is which is settled so that as many as possible fit. Doubles are equal if nine digits are.
+Expected matches are written like events, one per line, as in `Fire@90s(area="A1", temp=51.5)`. Only the named
+attributes are compared, and the id only if it is given. A line can end with the events of the match, as in
+`from Smoke@90s Temp@60s`. They are named by role or by type, in any order. Each match must be expected once, and each
+expected match must occur once. Expected and actual matches are paired so that as many as possible fit. Doubles are
+equal if they agree to nine digits.
 """
 
 from __future__ import annotations
@@ -37,20 +38,24 @@ Row = dict[str, Any]
 
 _HEADER = ("rule", "type", "ts", "id", "parts")
 _DATED_US = 20 * 365 * UNITS_US["d"]
-"""Times from there on are written as dates."""
+"""The time (µs) from which times are written as dates."""
 _FROM = re.compile(r"\)([ \t]+)from[ \t]+(?=[^\W\d]\w*@)")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A match as the test wrote it. `parts`: (role or type, ts) of the events that make it, if it says so."""
+    """A match that a test expects.
+
+    `parts` has the role or type and the `ts` of each event of the match, if the test lists them. `text` is the line of
+    the test.
+    """
 
     event: Event
     parts: tuple[tuple[str, int], ...] | None
     text: str
 
     def differences(self, row: Row) -> list[str]:
-        """What is not as expected of a match, in words; nothing if it fits."""
+        """Describe how the match `row` differs from this expected match. The result is empty if `row` fits."""
         found = []
         if row["type"] != self.event.type:
             found.append(f"it is a {row['type']}, not a {self.event.type}")
@@ -78,7 +83,7 @@ class Expected:
 
 
 def read_expected(text: str) -> list[Expected]:
-    """The matches that a text expects.
+    """Parse the expected matches in `text`, one per line.
 
     >>> [(one.event.ts, one.parts) for one in read_expected('Fire@2s(area="A1") from Smoke@2s Temp@1s')]
     [(2000000, (('Smoke', 2000000), ('Temp', 1000000)))]
@@ -86,7 +91,7 @@ def read_expected(text: str) -> list[Expected]:
     lines = text.split("\n")
     plain = [_FROM.sub(lambda found: f"){found[1]}-- " + " " * (len(found[0]) - len(found[1]) - 4), line)
              for line in lines]  # fmt: skip
-    read_events("\n".join(plain))  # a mistake is shown with its line
+    read_events("\n".join(plain))  # for an error with its line
     expected = []
     for line, bare in zip(lines, plain, strict=True):
         for event in read_events(bare):
@@ -106,7 +111,7 @@ def _parts(line: str) -> tuple[tuple[str, int], ...] | None:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """A table of matches as rows; times are whole numbers of microseconds."""
+    """Convert a table of matches to a list of dicts, with times in microseconds."""
     for number, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
             table = table.set_column(number, field.name, table[field.name].cast(pa.int64()))
@@ -115,7 +120,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def difference(expected: Sequence[Expected], rows: Sequence[Row]) -> str:
-    """What is missing and what is too much, in a few lines; nothing if all is as expected."""
+    """Describe missing and surplus matches in a few lines. The result is empty if `rows` are as expected."""
     fitting = _pairs(expected, rows)
     missing = [one for number, one in enumerate(expected) if number not in fitting]
     surplus = [row for number, row in enumerate(rows) if number not in fitting.values()]
@@ -135,7 +140,7 @@ def difference(expected: Sequence[Expected], rows: Sequence[Row]) -> str:
 
 
 def _pairs(expected: Sequence[Expected], rows: Sequence[Row]) -> dict[int, int]:
-    """Which match is which expected one, for as many as possible."""
+    """Pair as many expected matches as possible with fitting rows, and return the pairs of indices."""
     graph = nx.Graph()
     mine = [("expected", number) for number in range(len(expected))]
     graph.add_nodes_from(mine)
@@ -148,17 +153,17 @@ def _pairs(expected: Sequence[Expected], rows: Sequence[Row]) -> dict[int, int]:
 
 
 def _nearest(one: Expected, rows: Sequence[Row]) -> tuple[Row | None, list[str]]:
-    """The match of its type with the fewest differences."""
-    ranked = [(len(told := one.differences(row)), abs(row["ts"] - one.event.ts), number, told)
+    """Return the row of the same type that differs least from `one`, and the differences."""
+    ranked = [(len(differing := one.differences(row)), abs(row["ts"] - one.event.ts), number, differing)
               for number, row in enumerate(rows) if row["type"] == one.event.type]  # fmt: skip
     if not ranked:
         return None, []
-    *_, number, told = min(ranked)
-    return rows[number], told
+    *_, number, differing = min(ranked)
+    return rows[number], differing
 
 
 def line(row: Row) -> str:
-    """A match as one would write it, with the events that make it.
+    """Write a match as one line of text, with its events.
 
     >>> part = {"role": "Smoke", "type": "Smoke", "ts": 90_000_000, "id": "x"}
     >>> line({"rule": "R1", "type": "Fire", "ts": 90_000_000, "id": "y", "area": "A1", "parts": [part]})
@@ -175,7 +180,7 @@ def _made_of(row: Row) -> str:
 
 
 def clock(ts: int) -> str:
-    """A time as one would write it: with the largest unit that fits, or as a date.
+    """Write the time `ts` with the largest unit of which it is a multiple, or as a date.
 
     >>> clock(90_000_000), clock(300_000_000), clock(1_782_907_200_000_000)
     ('90s', '5min', '2026-07-01T12:00:00Z')
@@ -207,26 +212,27 @@ Rules = RuleSet | str | Path
 Events = str | list[Event]
 
 UNIT = "us"
-"""What times count. The notation leaves no doubt, so a quarter of an hour is not taken for seconds since 1970."""
+"""The unit of times in events. It is fixed, so that 15 minutes in µs are not mistaken for seconds since 1970."""
 
 SHOWN_MAX = 20
-"""Of more events than that, a failure shows only the first."""
+"""The largest number of events that a failure shows."""
 
 
-def given(rules: Rules, events: Events) -> Found:
-    """What the rules (a `RuleSet`, their text, or a file) find in these events, in any order.
+def given(rules: Rules, events: Events) -> CaseResult:
+    """Run rules on events and return the result, on which `expect` can be called.
 
-    An event that cannot be used is a mistake in the test and raises `EventError`.
+    `rules` is a `RuleSet`, the text of rules, or a file. `events` may be in any order. An invalid event is a mistake in
+    the test and raises `EventError`.
     """
     ruleset, listed = ruleset_of(rules), events_of(events)
     detector = ruleset.detector(delay=2**60, ts_unit=UNIT)
     rows = rows_of(detector.push(listed)) + rows_of(detector.finish())
     _check_alive(detector)
-    return Found(listed, rows)
+    return CaseResult(listed, rows)
 
 
-class Found:
-    """The matches of a case. `rows`: each as a dict, as the table of matches has it, with times in microseconds."""
+class CaseResult:
+    """The matches that `given` has found. `rows` are the matches as dicts, with times in microseconds."""
 
     def __init__(self, events: list[Event], rows: list[Row]) -> None:
         self._events = events
@@ -236,15 +242,20 @@ class Found:
         return "\n".join(map(line, self.rows))
 
     def expect(self, matches: str = "") -> None:
-        """Fails unless these are the matches: as many, each once. Attributes that are not named are not looked at."""
+        """Raise `AssertionError` unless the rules have exactly `matches`, each once.
+
+        Attributes that `matches` does not name are not compared.
+        """
         __tracebackhide__ = True
-        told = difference(read_expected(matches), self.rows)
-        if told:
-            raise AssertionError("\n".join([told, *shown(self._events)]))
+        text = difference(read_expected(matches), self.rows)
+        if text:
+            raise AssertionError("\n".join([text, *shown(self._events)]))
 
 
 class Clock:
-    """Time that passes only when told to. Called, it gives the time in µs: `tocsin.Live(now=clock)`.
+    """A clock that only moves when the test moves it.
+
+    Calling the clock returns its time in µs, so it can be used as in `tocsin.Live(now=clock)`.
 
     >>> clock = Clock("2026-07-01T12:00:00Z")
     >>> clock.wait("5 min")
@@ -253,18 +264,18 @@ class Clock:
     """
 
     def __init__(self, at: str | int = 0) -> None:
-        """`at`: microseconds, or a time as events have it (`90s`, `2026-07-01T12:00:00Z`)."""
+        """Set the clock to `at`: microseconds, or a time as in events, such as `90s` or `2026-07-01T12:00:00Z`."""
         self._now = moment(at)
 
     def __call__(self) -> int:
         return self._now
 
     def wait(self, duration: Duration) -> None:
-        """Lets so much time pass."""
+        """Advance the clock by `duration`."""
         self._now += duration_us(duration)
 
     def until(self, at: str | int) -> None:
-        """Lets time pass up to a moment; a moment that is over changes nothing."""
+        """Advance the clock to the time `at`. A past time has no effect."""
         self._now = max(self._now, moment(at))
 
     def __str__(self) -> str:
@@ -272,17 +283,17 @@ class Clock:
 
 
 class Stream:
-    """Rules over a stream, one step of the test after another.
+    """Runs rules on a stream step by step.
 
     >>> stream = Stream("define Calm() from Temp() as t and not Smoke() within 1 min from t", delay="5 s")
     >>> stream.push("Temp@10s()")
-    >>> stream.expect("")  # smoke of before may still come
+    >>> stream.expect("")  # earlier smoke may still arrive
     >>> stream.wait("6 s")
     >>> stream.expect("Calm@10s()")
     """
 
     def __init__(self, rules: Rules, *, delay: Duration = 0, at: str | int = 0) -> None:
-        """`delay`: how late events may come. `at`: when the clock begins."""
+        """Start a stream whose events may be late by `delay`, with the clock at `at`."""
         self.clock = Clock(at)
         self._delay_us = duration_us(delay)
         self._detector = ruleset_of(rules).detector(delay=delay, ts_unit=UNIT)
@@ -290,55 +301,61 @@ class Stream:
         self._rows: list[Row] = []
 
     def push(self, events: Events) -> None:
-        """Events arrive, in this order; the clock goes on to the newest."""
+        """Push events in the given order. The clock advances to the newest event."""
         for event in events_of(events):
             self._events.append(event)
             self.clock.until(event.ts)
             self._rows += rows_of(self._detector.push([event]))
 
     def wait(self, duration: Duration) -> None:
-        """Lets so much time pass without an event: what can no longer be changed by a late one is told."""
+        """Advance the clock by `duration` without an event.
+
+        Matches that a late event can no longer change are emitted.
+        """
         self.clock.wait(duration)
         self._tick()
 
     def until(self, at: str | int) -> None:
-        """Lets time pass up to a moment."""
+        """Advance the clock to the time `at` without an event, and emit matches as `wait` does."""
         self.clock.until(at)
         self._tick()
 
     def expect(self, matches: str = "") -> None:
-        """Fails unless these are the matches that came since the last `expect`."""
+        """Raise `AssertionError` unless `matches` are exactly the matches since the last call of `expect`."""
         __tracebackhide__ = True
         rows, self._rows = self._rows, []
-        told = difference(read_expected(matches), rows)
-        if told:
-            raise AssertionError("\n".join([f"at {self.clock}: {told}", *shown(self._events)]))
+        text = difference(read_expected(matches), rows)
+        if text:
+            raise AssertionError("\n".join([f"at {self.clock}: {text}", *shown(self._events)]))
 
     def expect_dead(self, *reasons: str) -> None:
-        """Fails unless so many events were set aside since the last time, for these reasons ("late", …), in order."""
+        """Raise `AssertionError` unless exactly these events were rejected since the last call of `expect_dead`.
+
+        `reasons` has a part of the reason for each rejected event, such as "late", in the order of rejection.
+        """
         __tracebackhide__ = True
         dead = self._detector.dead_letters().to_pylist()
         found = [row["reason"] for row in dead]
         if len(found) != len(reasons) or any(mine not in other for mine, other in zip(reasons, found, strict=True)):
             listed = "\n".join(f"  {row['reason']}: {row['event']}" for row in dead) or "  none"
-            raise AssertionError(f"set aside were to be {list(reasons)}, but were:\n{listed}")
+            raise AssertionError(f"expected rejected events {list(reasons)}, but got:\n{listed}")
 
     def _tick(self) -> None:
         self._rows += rows_of(self._detector.advance(self.clock() - self._delay_us))
 
 
 def ruleset_of(rules: Rules) -> RuleSet:
-    """Rules, however they were given."""
+    """Return `rules` as a `RuleSet`, and compile them first if they are a text or a file."""
     return rules if isinstance(rules, RuleSet) else tocsin.ruleset.rules(rules)
 
 
 def events_of(events: Events) -> list[Event]:
-    """Events, however they were given."""
+    """Return `events` as a list, and parse them first if they are a text."""
     return read_events(events) if isinstance(events, str) else list(events)
 
 
 def moment(at: str | int) -> int:
-    """A time in microseconds.
+    """Return the time `at` in microseconds. A number is in microseconds already.
 
     >>> moment("90s"), moment(7)
     (90000000, 7)
@@ -349,11 +366,11 @@ def moment(at: str | int) -> int:
 def _check_alive(detector: Any) -> None:
     dead = detector.dead_letters().to_pylist()
     if dead:
-        raise EventError(f"an event cannot be used: {dead[0]['reason']}: {dead[0]['event']}")
+        raise EventError(f"invalid event: {dead[0]['reason']}: {dead[0]['event']}")
 
 
 def shown(events: list[Event]) -> list[str]:
-    """The events of a case for a message."""
+    """Return the lines of a failure message that list the events of a case."""
     lines = [f"  {write_event(event).replace(f'@{event.ts}', f'@{clock(event.ts)}', 1)}"
              for event in events[:SHOWN_MAX]]  # fmt: skip
     more = [f"  and {len(events) - SHOWN_MAX} more"] if len(events) > SHOWN_MAX else []

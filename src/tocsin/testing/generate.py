@@ -1,15 +1,16 @@
-"""Which events is a set of rules likely to care about? A Hypothesis strategy that reads them off the rules.
+"""Generate streams of events from rules with Hypothesis, and compare implementations or rule sets on the streams.
 
-Events are of the types that the rules read, with the attributes that they use. Values are the constants of the rules
-and their neighbours, or else few, so that tests hold and fail and joins meet. Times apart are parts of the
-windows, and one microsecond less, which is what windows are wrong about. Where a text does not declare its types,
-kinds are guessed from what attributes are compared with; `event Temp(area: string, value: double)` settles it.
+The generated events have the types and attributes that the rules read. Their values are mostly the constants of the
+rules and neighbouring values, so that conditions hold for some events and fail for others, and joins find equal values.
+The gaps between events are windows, fractions of windows, and windows less one microsecond, to reach the edges of
+windows. If the rules do not declare the types of events, the kinds of attributes are guessed from how the rules use the
+attributes. A declaration such as `event Temp(area: string, value: double)` avoids this.
 
-Does the engine find what the rules mean, and do two sets of rules mean the same? On many drawn streams.
-
-Both draw streams with `streams`, and where two answers differ Hypothesis shortens the stream as far as it can, so that
-the failure shows the few events that matter. The reference says what rules mean (`tocsin.reference.patterns`); the
-engine is tried with all events at once and backwards, and in small batches, late within a delay, saved and restored.
+`verify` compares the engine with the reference (`tocsin.reference.patterns`), which defines the meaning of rules. The
+engine runs three times: with all events at once, with the events in reverse order, and with the events in small
+batches. In these batches, events may be late within the delay, and the engine is sometimes restored from a snapshot.
+`equivalent` compares two rule sets. If the matches differ, Hypothesis shortens the stream as far as possible, so that
+the failure shows the few events that matter.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from tocsin.ruleset import RuleSet
 from tocsin.testing.cases import UNIT, Row, Rules, line, rows_of, ruleset_of, shown
 
 TICKS_MAX = 20
-"""How often a periodic timer can ring between two events: the reference looks at each time."""
+"""The largest number of times that a periodic timer fires between two events, because the reference tries each time."""
 
 
 def streams(rules: Rules, *, events_max: int = 16) -> st.SearchStrategy[list[Event]]:
-    """Events in order of time that these rules are likely to care about. They shrink towards none.
+    """Return a Hypothesis strategy for lists of events, in time order, that `rules` are likely to match.
 
     >>> from hypothesis import find
     >>> rules = "define Fire() from Smoke() and last Temp(value > 45) within 5 min from Smoke"
@@ -45,7 +46,7 @@ def streams(rules: Rules, *, events_max: int = 16) -> st.SearchStrategy[list[Eve
     ['Smoke', 'Temp']
     """
     ruleset = ruleset_of(rules)
-    check_drawn(ruleset)
+    check_supported_rules(ruleset)
     found = [node for rule in ruleset.rules for node in _nodes(rule)]
     contents = _contents(ruleset, found)
     gaps = st.sampled_from(_gaps_us(found))
@@ -54,44 +55,45 @@ def streams(rules: Rules, *, events_max: int = 16) -> st.SearchStrategy[list[Eve
         gaps, st.sampled_from(sorted(contents)).flatmap(lambda type: st.tuples(st.just(type), contents[type]))
     )
 
-    def timed(start: int, drawn: list[tuple[int, tuple[str, dict[str, Value]]]]) -> list[Event]:
+    def timed(start: int, items: list[tuple[int, tuple[str, dict[str, Value]]]]) -> list[Event]:
         events, now = [], start
-        for number, (gap, (type, values)) in enumerate(drawn):
+        for number, (gap, (type, values)) in enumerate(items):
             now += gap if number else 0
             named = {name: value for name, value in values.items() if value is not None}
             events.append(Event(type, now, named))
         return events
 
-    # A list of lists is longer than a list, and shrinks as well.
+    # Hypothesis generates longer streams from a list of lists than from a list, and shrinks them as well.
     groups = st.lists(st.lists(event, max_size=6), max_size=events_max)
     flat = groups.map(lambda lists: [one for some in lists for one in some][:events_max])
     return st.builds(timed, starts, flat)
 
 
-def check_drawn(ruleset: RuleSet) -> None:
-    """Fails if there is an interest: drawn events have no places, and the reference is that of rules."""
-    remedy = "drawn events have no places; verify its rules alone, and use `given` for the interest"
-    check_supported("`tocsin.testing`", ruleset.program, Rule, Request, Query, remedy=remedy, verb="draw events for")
+def check_supported_rules(ruleset: RuleSet) -> None:
+    """Raise `RuleError` if `ruleset` has an interest (a moving query), because generated events have no location."""
+    remedy = "generated events have no location; verify its rules alone, and use `given` for the interest"
+    kinds = Rule, Request, Query
+    check_supported("`tocsin.testing`", ruleset.program, *kinds, remedy=remedy, verb="generate events for")
 
 
 def _contents(ruleset: RuleSet, found: list[Any]) -> dict[str, st.SearchStrategy[dict[str, Value]]]:
-    """For each type from outside, values for the attributes that rules read."""
+    """Return a strategy for the attributes that the rules read, for each input type."""
     defined = {rule.emits.name for rule in ruleset.rules}
     types = dict.fromkeys(use for rule in ruleset.rules for use in rule.uses if use not in defined)
     read: dict[str, dict[str, Kind | None]] = {type: dict(ruleset.plan.columns.get(type, {})) for type in types}
     guessed = _guessed(ruleset, found)
-    drawn = {}
+    generated = {}
     for type, columns in read.items():
         kinds = {name: kind or guessed.get(name, Kind.STRING) for name, kind in columns.items() if name != ID}
         values = {name: _values(kind, found) for name, kind in kinds.items()}
         wanted = [_wanted(node, kinds) for node in found if isinstance(node, Pattern) and node.type == type]
         likely = [st.fixed_dictionaries({**values, **few}) for few in wanted if few]
-        drawn[type] = st.one_of(st.fixed_dictionaries(values), *likely)
-    return drawn
+        generated[type] = st.one_of(st.fixed_dictionaries(values), *likely)
+    return generated
 
 
 def _wanted(pattern: Pattern, kinds: dict[str, Kind]) -> dict[str, st.SearchStrategy[Value]]:
-    """Values with which an event passes the pattern's tests against constants."""
+    """Return strategies for attribute values that meet the comparisons with constants in `pattern`."""
     steps = {"=": 0, "<=": 0, ">=": 0, ">": 1, "<": -1}
     found: dict[str, st.SearchStrategy[Value]] = {}
     for constraint in pattern.constraints:
@@ -122,7 +124,7 @@ def _values(kind: Kind, found: list[Any]) -> st.SearchStrategy[Value]:
 
 
 def _guessed(ruleset: RuleSet, found: list[Any]) -> dict[str, Kind]:
-    """Kinds of attributes by name, from what is done with them."""
+    """Guess the kind of each attribute name from its use in the rules."""
     guessed: dict[str, Kind] = {}
     for node in found:
         match node:
@@ -147,7 +149,7 @@ def _guessed(ruleset: RuleSet, found: list[Any]) -> dict[str, Kind]:
 
 
 def _gaps_us(found: list[Any]) -> list[int]:
-    """How far events are apart: nothing, and parts of what the rules speak of."""
+    """Return gaps between events, which are 0 and fractions of the durations in the rules."""
     periods = [node.every_us for node in found if isinstance(node, Period)]
     spans = {*periods, *(node.size for node in found if isinstance(node, Window) and node.extent.timed)}
     for node in found:
@@ -158,19 +160,19 @@ def _gaps_us(found: list[Any]) -> list[int]:
     longest = TICKS_MAX * min(periods) if periods else 2**62
     edges = {part for span in spans for part in (span // 2, span - 1, span)}
     short = {part for span in spans for part in (span // 16, span // 4)}
-    # Most are short, so that several events fall into one window.
+    # Most gaps are short, so that several events fall into one window.
     return [0, *sorted(gap for gap in [*short, *short, *short, *edges] if gap <= longest)]
 
 
 def _starts_us(found: list[Any]) -> list[int]:
-    """When streams begin: at 0, or about the moments that the rules name."""
+    """Return the times at which streams may start: near the absolute times in the rules, or 0 if there are none."""
     named = [node.at_us for node in found if isinstance(node, Moment)]
     named += [node.start_us for node in found if isinstance(node, Period) and node.start_us is not None]
     return [*dict.fromkeys([*(start - gap for start in named for gap in (SECOND_US, 0)), *([] if named else [0])])]
 
 
 def _nodes(node: Any) -> Iterator[Any]:
-    """A rule and everything in it."""
+    """Yield `node` and all syntax nodes in it."""
     yield node
     if isinstance(node, tuple):
         for one in node:
@@ -183,53 +185,58 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Verified:
-    """How much was looked at: a check of streams in which nothing is found shows nothing."""
+    """The numbers of streams and of matches that a check has compared. A check without matches proves nothing."""
 
     streams: int
     matches: int
 
 
 def verify(rules: Rules, *, examples: int = 100, events_max: int = 16) -> Verified:
-    """Fails if the engine's answer to some drawn stream is not the reference's, with the shortest such stream.
+    """Compare the matches of the engine and of the reference on `examples` generated streams.
 
-    Fails too if no stream of all had a match: then nothing was shown, and the rules may have no match at all.
+    Raise `AssertionError` with the shortest stream on which the matches differ, if there is one. Also raise it if no
+    stream has a match, because then the check proves nothing, and the rules may never match. Streams have at most
+    `events_max` events.
     """
     __tracebackhide__ = True
     ruleset = ruleset_of(rules)
 
-    def compare(events: list[Event], chance: random.Random) -> int:
-        right = _meant(ruleset, events)
+    def compare(events: list[Event], rng: random.Random) -> int:
+        expected = _reference_rows(ruleset, events)
         for way, run in WAYS.items():
-            _compare("the reference", right, f"the engine, {way},", run(ruleset, events, chance), events)
-        return len(right)
+            _compare("the reference", expected, f"the engine, {way},", run(ruleset, events, rng), events)
+        return len(expected)
 
-    return _drawn(ruleset, compare, examples, events_max)
+    return _run_examples(ruleset, compare, examples, events_max)
 
 
 def equivalent(rules: Rules, others: Rules, *, examples: int = 100, events_max: int = 16) -> Verified:
-    """Fails if two sets of rules find different things (type, time, attributes), with the shortest stream for that.
+    """Compare the matches of two rule sets on `examples` generated streams.
 
-    For a rule that was rewritten, or brought over from another language.
+    Use it for rules that were rewritten or ported from another language. Raise `AssertionError` with the shortest
+    stream on which the matches differ in type, time or attributes, if there is one. Also raise it if no stream has a
+    match. Streams have at most `events_max` events.
     """
     __tracebackhide__ = True
     one, other = ruleset_of(rules), ruleset_of(others)
-    check_drawn(other)
+    check_supported_rules(other)
 
-    def compare(events: list[Event], chance: random.Random) -> int:
-        first, second = (_whole(ruleset, events, chance) for ruleset in (one, other))
+    def compare(events: list[Event], rng: random.Random) -> int:
+        first, second = (_whole(ruleset, events, rng) for ruleset in (one, other))
         _compare("the first", [_plain(row) for row in first], "the second", [_plain(row) for row in second], events)
         return len(first)
 
-    return _drawn(one, compare, examples, events_max)
+    return _run_examples(one, compare, examples, events_max)
 
 
-def _drawn(
+def _run_examples(
     ruleset: RuleSet, compare: Callable[[list[Event], random.Random], int], examples: int, events_max: int
 ) -> Verified:
     __tracebackhide__ = True
     counts: Counter[str] = Counter()
 
-    # The same streams each time: a test that fails fails again. Nothing is explained: that the stream does by itself.
+    # Derandomized, so that a failing test fails again. The explain phase is not needed, because the shortest stream
+    # explains the failure.
     @settings(
         max_examples=examples,
         deadline=None,
@@ -246,14 +253,14 @@ def _drawn(
     check()
     if not counts["matches"]:
         raise AssertionError(
-            f"none of {counts['streams']} drawn streams has a match: perhaps the rules can have none, or need more "
+            f"none of {counts['streams']} generated streams has a match: the rules may never match, or need more "
             f"than {events_max} events (events_max=…), or kinds of attributes were guessed wrong (declare the types)"
         )
     return Verified(counts["streams"], counts["matches"])
 
 
-def _meant(ruleset: RuleSet, events: list[Event]) -> list[Row]:
-    """What the reference finds, as rows of the table of matches."""
+def _reference_rows(ruleset: RuleSet, events: list[Event]) -> list[Row]:
+    """Return the matches of the reference as dicts, like the rows of the engine's table of matches."""
     return [
         {"rule": match.rule, "type": match.type, "ts": match.ts, "id": match.id, **match.attributes,
          **({"expired": True} if match.expired else {}),
@@ -262,24 +269,24 @@ def _meant(ruleset: RuleSet, events: list[Event]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _whole(ruleset: RuleSet, events: list[Event], chance: random.Random) -> list[Row]:
+def _whole(ruleset: RuleSet, events: list[Event], rng: random.Random) -> list[Row]:
     return rows_of(ruleset.detect(events, ts_unit=UNIT))
 
 
-def _backwards(ruleset: RuleSet, events: list[Event], chance: random.Random) -> list[Row]:
+def _backwards(ruleset: RuleSet, events: list[Event], rng: random.Random) -> list[Row]:
     return rows_of(ruleset.detect(events[::-1], ts_unit=UNIT))
 
 
-def _cut(ruleset: RuleSet, events: list[Event], chance: random.Random) -> list[Row]:
-    delay_us = chance.choice([0, 1, max((event.ts for event in events), default=0) // 4])
-    arrival = sorted(events, key=lambda event: event.ts + chance.randint(0, delay_us))
+def _cut(ruleset: RuleSet, events: list[Event], rng: random.Random) -> list[Row]:
+    delay_us = rng.choice([0, 1, max((event.ts for event in events), default=0) // 4])
+    arrival = sorted(events, key=lambda event: event.ts + rng.randint(0, delay_us))
     detector = ruleset.detector(delay=delay_us, ts_unit=UNIT)
     found: list[Row] = []
     while arrival:
-        size = chance.choice([1, 2, 5])
+        size = rng.choice([1, 2, 5])
         found += rows_of(detector.push(arrival[:size]))
         arrival = arrival[size:]
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             detector = ruleset.restore(detector.snapshot())
     return found + rows_of(detector.finish())
 
@@ -292,23 +299,23 @@ WAYS: dict[str, Callable[[RuleSet, list[Event], random.Random], list[Row]]] = {
 
 
 def _plain(row: Row) -> Row:
-    """What does not depend on how a rule is named and written."""
+    """Return `row` without the values that depend on the name and the text of a rule."""
     return {**row, "rule": "", "id": "", "parts": []}
 
 
-def _compare(first: str, right: list[Row], second: str, found: list[Row], events: list[Event]) -> None:
+def _compare(first: str, expected: list[Row], second: str, found: list[Row], events: list[Event]) -> None:
     __tracebackhide__ = True
-    mine, others = Counter(map(_key, right)), Counter(map(_key, found))
+    mine, others = Counter(map(_key, expected)), Counter(map(_key, found))
     if mine == others:
         return
-    lines = [f"{first} finds {len(right)}, {second} {len(found)}"]
-    for name, rows, more in ((first, right, mine - others), (second, found, others - mine)):
+    lines = [f"{first} finds {len(expected)}, {second} {len(found)}"]
+    for name, rows, more in ((first, expected, mine - others), (second, found, others - mine)):
         lines += [f"  only {name}: {line(row)}" for row in rows if _key(row) in more]
     raise AssertionError("\n".join([*lines, *shown(events)]))
 
 
 def _key(row: Row) -> str:
-    told = {name: value for name, value in row.items() if value is not None}
-    if not told.get("expired"):
-        told.pop("expired", None)
-    return repr(sorted(told.items()))
+    present = {name: value for name, value in row.items() if value is not None}
+    if not present.get("expired"):
+        present.pop("expired", None)
+    return repr(sorted(present.items()))

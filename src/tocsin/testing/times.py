@@ -1,4 +1,8 @@
-"""How are times written? Texts that every host must read alike, with their microseconds, and texts that are none."""
+"""List spellings of times, for tests that all hosts read times alike.
+
+A *host* is a way to run rules, for example on Arrow tables or on Spark. `SPELLINGS` has valid times and their
+microseconds since 1970. `REFUSED` has texts that must be rejected.
+"""
 
 from __future__ import annotations
 

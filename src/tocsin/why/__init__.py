@@ -1,0 +1,1 @@
+"""Explanations of why a rule matched at an event, or why it did not."""

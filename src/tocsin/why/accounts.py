@@ -1,8 +1,8 @@
-"""Why did a request for notification or a query of SiddhiQL put something out at an event, or why not?
+"""Explain why a request for notification or a SiddhiQL query produced something at an event, or why it did not.
 
-The same answers as `reasons` gives for rules of TESLA: each thing that the statement asks of the event, and what was
-found, up to the first that is not met. A request is looked at with the events of its detection window. A query depends
-on all events before, so the reference replays it, event by event.
+The answers have the form of those for TESLA rules in `reasons`: each test that the statement makes of the event, and
+what the test found, up to the first that fails. A request is evaluated over the events of its detection window. A query
+depends on all earlier events, so the reference runs it again, event by event.
 """
 
 from __future__ import annotations
@@ -28,20 +28,30 @@ from tocsin.language.eps.ast import (
     leaves,
 )
 from tocsin.language.eps.text import print_events
-from tocsin.language.siddhi.ast import Chain, Join, Query, Side, Source
+from tocsin.language.siddhi.ast import Chain, Join, Query, Side, StreamSource
 from tocsin.language.siddhi.printer import print_source, print_state, print_term
 from tocsin.language.syntax.ast import Attribute, Expression, Parameter
 from tocsin.language.syntax.expressions import print_expression, print_window, walk
-from tocsin.reference.patterns import Fact, Part, holds
+from tocsin.reference.patterns import Fact, MatchPart, holds
 from tocsin.reference.requests import Combination, _combinations, _contains, _numbered, fits
-from tocsin.reference.sequences import Automaton
-from tocsin.reference.windows import NOTHING, Chosen, Chunk, Machine, Sign, _Joined, _machine, _Selection, _Single
-from tocsin.why.reasons import Check, Reason, shown_value, written
+from tocsin.reference.sequences import ReferenceAutomaton
+from tocsin.reference.windows import (
+    MISSING,
+    Chunk,
+    IndexedFacts,
+    QueryEvaluator,
+    Sign,
+    _evaluator,
+    _Joined,
+    _Selection,
+    _Single,
+)
+from tocsin.why.reasons import Check, Reason, event_text, value_text
 
 REPLAYED_MAX = 200_000
-"""How many events before the one in question a query is replayed over."""
+"""The largest number of events, up to the event in question, over which a query is replayed."""
 CANDIDATES_MAX = 12
-"""How many events of a leaf are combined with others, the latest ones."""
+"""How many events of a leaf are combined with other events. The latest ones are taken."""
 COMBINATIONS_MAX = 20_000
 
 Printed = Callable[[Expression], str]
@@ -50,36 +60,36 @@ Printed = Callable[[Expression], str]
 def _tested(
     tests: Sequence[Expression], events: Mapping[str | None, Fact], clause: str, role: str, printed: Printed
 ) -> Iterator[Check]:
-    """Each test, up to the first that fails."""
+    """Yield the result of each test, up to the first that fails."""
     fact = events.get(None)
     for test in tests:
-        right = holds(test, events, {})
-        yield Check(clause, printed(test), _found(test, events), right, role, fact)
-        if not right:
+        passed = holds(test, events, {})
+        yield Check(clause, printed(test), _found(test, events), passed, role, fact)
+        if not passed:
             return
 
 
 def _found(test: Expression, events: Mapping[str | None, Fact]) -> str:
-    """What the attributes of a test are."""
-    told: dict[str, None] = {}
+    """Return the values of the attributes in a test as text."""
+    findings: dict[str, None] = {}
     for leaf in walk(test):
         if isinstance(leaf, Attribute):
             name = leaf.name if leaf.role is None else f"{leaf.role}.{leaf.name}"
-            told[f"{name} is {shown_value(events[leaf.role].value(leaf.name))}"] = None
+            findings[f"{name} is {value_text(events[leaf.role].value(leaf.name))}"] = None
         elif isinstance(leaf, Parameter):
-            told[f"{leaf.name} is not looked at"] = None
-    return ", ".join(told) or "never"
+            findings[f"{leaf.name} is not evaluated"] = None
+    return ", ".join(findings) or "constant"
 
 
-def _part(role: str, fact: Fact) -> Part:
-    return Part(role, fact.type, fact.ts, fact.seq, fact.id)
+def _part(role: str, fact: Fact) -> MatchPart:
+    return MatchPart(role, fact.type, fact.ts, fact.seq, fact.id)
 
 
 # ---- requests for notification
 
 
-def notified(request: Request, parts: Sequence[tuple[str, Fact]]) -> Reason:
-    """What made a notification, of these events by role."""
+def explain_notification(request: Request, parts: Sequence[tuple[str, Fact]]) -> Reason:
+    """Explain a notification from its events by role."""
     by_role: dict[str, list[Fact]] = {leaf.role: [] for leaf in leaves(request.expression)}
     for role, fact in parts:
         by_role[role].append(fact)
@@ -92,9 +102,12 @@ def notified(request: Request, parts: Sequence[tuple[str, Fact]]) -> Reason:
     return Reason(request.name, anchor, tuple(checks), tuple(_part(role, fact) for role, fact in parts))
 
 
-def not_notified(request: Request, event: Fact, near: Sequence[Fact], used: Mapping[Fact, str]) -> Reason:
-    """Why an event is in no notification. `near`: the events of the detection window up to it, in canonical order;
-    `used`: those that a notification before it has used up, by the id of that."""
+def explain_no_notification(request: Request, event: Fact, near: Sequence[Fact], used: Mapping[Fact, str]) -> Reason:
+    """Explain why an event is in no notification.
+
+    `near` has the events of the detection window up to `event`, in canonical order. `used` has the events that earlier
+    notifications have used up, each with the id of the notification.
+    """
 
     def ended(checks: Iterable[Check], role: str | None = None) -> Reason:
         return Reason(request.name, event, tuple(checks), () if role is None else (_part(role, event),))
@@ -102,11 +115,11 @@ def not_notified(request: Request, event: Fact, near: Sequence[Fact], used: Mapp
     own = [leaf for leaf in _each(request) if _of_type(leaf, event)]
     if not own:
         text = print_events(request.expression)
-        return ended([Check(text, text, "an event of this type only starts a timer of it", False, "", event)])
-    tried = [list(_leaf_checks(leaf, event)) for leaf in own]
-    fitting = [(leaf, checks) for leaf, checks in zip(own, tried, strict=True) if all(c.holds for c in checks)]
+        return ended([Check(text, text, "events of this type only start one of its timers", False, "", event)])
+    checked = [list(_leaf_checks(leaf, event)) for leaf in own]
+    fitting = [(leaf, checks) for leaf, checks in zip(own, checked, strict=True) if all(c.holds for c in checks)]
     if not fitting:
-        furthest = max(tried, key=len)
+        furthest = max(checked, key=len)
         return ended(furthest)
     leaf, checks = fitting[0]
     free = [fact for fact in near if fact is event or request.mode != Mode.GENERIC or fact not in used]
@@ -115,18 +128,18 @@ def not_notified(request: Request, event: Fact, near: Sequence[Fact], used: Mapp
         return ended([*checks, _missing(request, lacking, event, near, used)], leaf.role)
     clause = print_events(request.expression)
     if any(not isinstance(one.node, Occurs | Times) for one in leaves(request.expression)):
-        told = "no timer ran with it within the detection window"
-        return ended([*checks, Check(clause, clause, told, False, leaf.role)], leaf.role)
+        finding = "no timer ran within the detection window of the event"
+        return ended([*checks, Check(clause, clause, finding, False, leaf.role)], leaf.role)
     found = list(islice(_with(request, event, free), COMBINATIONS_MAX))
     if not found:
-        told = "the events that fit are not in this order, or do not have such values"
-        return ended([*checks, Check(clause, clause, told, False, leaf.role)], leaf.role)
+        finding = "the events that fit are in another order or have other values"
+        return ended([*checks, Check(clause, clause, finding, False, leaf.role)], leaf.role)
     roles = [one.role for one in leaves(request.expression)]
     best: list[Check] = []
     for combination in found:
         by_role: dict[str, list[Fact]] = {role: [] for role in roles}
-        for place, fact in combination:
-            by_role[roles[place]].append(fact)
+        for position, fact in combination:
+            by_role[roles[position]].append(fact)
         asked = list(_conditions(request, by_role))
         best = asked if len(asked) >= len(best) else best
     if all(check.holds for check in best):
@@ -135,7 +148,7 @@ def not_notified(request: Request, event: Fact, near: Sequence[Fact], used: Mapp
 
 
 def _each(request: Request) -> Iterator[Leaf]:
-    """The leaves; those of a `Times` once."""
+    """Return the leaves of a request. A `Times`, which has several leaves, counts once."""
     return (leaf for leaf in leaves(request.expression) if leaf.number == 0)
 
 
@@ -146,18 +159,18 @@ def _of_type(leaf: Leaf, fact: Fact) -> bool:
 def _leaf_checks(leaf: Leaf, fact: Fact) -> Iterator[Check]:
     clause = print_events(leaf.node)
     tests = leaf.node.pattern.constraints if isinstance(leaf.node, Occurs | Times) else ()
-    yield Check(clause, leaf.role, f"it is {written(fact)}", True, leaf.role, fact)
+    yield Check(clause, leaf.role, f"it is {event_text(fact)}", True, leaf.role, fact)
     yield from _tested(tests, {None: fact}, clause, leaf.role, print_expression)
     if isinstance(leaf.node, Times):
         value = fact.value(leaf.node.attribute)
-        told = f"{leaf.node.attribute} is {shown_value(value)}"
-        yield Check(clause, leaf.node.attribute, told, value is not None, leaf.role, fact)
+        finding = f"{leaf.node.attribute} is {value_text(value)}"
+        yield Check(clause, leaf.node.attribute, finding, value is not None, leaf.role, fact)
 
 
 def _conditions(request: Request, by_role: Mapping[str, Sequence[Fact]]) -> list[Check]:
-    """The condition, for the choice of events that meets most of it."""
+    """Return the checks of the condition for the choice of events that passes the most tests."""
     best: list[Check] = []
-    for chosen in islice(product(*(facts or [NOTHING] for facts in by_role.values())), COMBINATIONS_MAX):
+    for chosen in islice(product(*(facts or [MISSING] for facts in by_role.values())), COMBINATIONS_MAX):
         events: dict[str | None, Fact] = dict(zip(by_role, chosen, strict=True))
         checks = list(_tested(request.condition, events, "if", "", print_expression))
         if all(check.holds for check in checks):
@@ -167,7 +180,7 @@ def _conditions(request: Request, by_role: Mapping[str, Sequence[Fact]]) -> list
 
 
 def _lacking(node: EventExpression, facts: Sequence[Fact]) -> EventExpression | None:
-    """The first part of an expression for which there are not enough events."""
+    """Return the first operand of an expression for which there are not enough events, or None."""
     match node:
         case Occurs():
             return None if any(fits(node, fact) for fact in facts) else node
@@ -187,26 +200,26 @@ def _missing(
     clause, asked = print_events(node), f"{print_window(request.window_us)} before it"
     role = next(leaf.role for leaf in leaves(node))
     patterns = [leaf.node for leaf in leaves(node) if isinstance(leaf.node, Occurs | Times)]
-    taken = [fact for fact in used if any(fits(one, fact) for one in patterns)]
-    if taken and request.mode == Mode.GENERIC:
-        last = max(taken, key=lambda fact: fact.key)
-        return Check(clause, asked, f"{written(last)} is used up by the match {used[last]}", False, role, last)
+    consumed = [fact for fact in used if any(fits(one, fact) for one in patterns)]
+    if consumed and request.mode == Mode.GENERIC:
+        last = max(consumed, key=lambda fact: fact.key)
+        return Check(clause, asked, f"{event_text(last)} is used up by the match {used[last]}", False, role, last)
     others = [fact for fact in near if fact is not event and fact.type in {one.pattern.type for one in patterns}]
     if isinstance(node, Times):
         fitting = sum(fits(node, fact) for fact in near)
         return Check(clause, asked, f"there are {fitting} that fit", False, role)
     if not others:
         return Check(clause, asked, "there is none", False, role)
-    return Check(clause, asked, f"none fits, as {written(others[-1])} does not", False, role, others[-1])
+    return Check(clause, asked, f"none fits, as {event_text(others[-1])} does not", False, role, others[-1])
 
 
 def _with(request: Request, event: Fact, facts: Sequence[Fact]) -> Iterator[Combination]:
-    """Combinations that have the event in them, of the latest events that fit."""
-    kept: set[Fact] = {event}
+    """Yield combinations that contain `event`, made of the latest events that fit each leaf."""
+    candidates: set[Fact] = {event}
     for leaf in _each(request):
         if isinstance(leaf.node, Occurs | Times):
-            kept.update([fact for fact in facts if fits(leaf.node, fact)][-CANDIDATES_MAX:])
-    some = [fact for fact in facts if fact in kept]
+            candidates.update([fact for fact in facts if fits(leaf.node, fact)][-CANDIDATES_MAX:])
+    some = [fact for fact in facts if fact in candidates]
     tree = _numbered(request.expression)
     return (one for one in _combinations(tree, some) if _contains(one, event))
 
@@ -214,147 +227,157 @@ def _with(request: Request, event: Fact, facts: Sequence[Fact]) -> Iterator[Comb
 # ---- queries of SiddhiQL
 
 
-class _Watched(_Selection):
-    """The selection of a query that keeps the rows which `having` was asked about."""
+class _RecordingSelection(_Selection):
+    """The selection of a query, which also records the rows that `having` tests."""
 
     def __init__(self, query: Query) -> None:
         super().__init__(query)
-        self.tried: list[tuple[Value, ...]] = []
+        self.rows_tested: list[tuple[Value, ...]] = []
 
     def _passes(self, values: tuple[Value, ...]) -> bool:
-        self.tried.append(values)
+        self.rows_tested.append(values)
         return super()._passes(values)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What an event, or a timer (`event` None), brought about."""
+class ReplayStep:
+    """The effects of an event in a replay, or of a timer if `event` is None."""
 
     ts: int
     event: Fact | None
     chunks: list[Chunk]
     rows: list[tuple[str, tuple[Value, ...]]]
-    """The ids and the values of the rows that came out."""
-    tried: list[tuple[Value, ...]]
-    """The values of the rows that `having` was asked about."""
-    machine: Machine
+    """The ids and the values of the rows emitted."""
+    rows_tested: list[tuple[Value, ...]]
+    """The values of the rows that `having` tested."""
+    evaluator: QueryEvaluator
     steps: list[list[Check]]
-    """Of a pattern and the event in question: what each attempt that waited for such an event asked of it."""
+    """The tests that each run of a pattern made of the event to explain, if the run waited for an event of its type."""
 
 
-def turns(query: Query, facts: Sequence[Fact], last_ts: int, asked: Fact | None = None) -> Iterator[Turn]:
-    """The query over events in canonical order, as the reference runs it. `asked`: the event in question."""
+def replay(query: Query, facts: Sequence[Fact], last_ts: int, asked: Fact | None = None) -> Iterator[ReplayStep]:
+    """Replay a query over events in canonical order, as the reference runs it. `asked` is the event to explain."""
     if len(facts) > REPLAYED_MAX:
         raise RuleError(
-            f"why replays the query {query.name} over all events up to the one in question, and these are "
-            f"{len(facts):,}: it does so for up to {REPLAYED_MAX:,}",
-            hint="Give it a part of the events, which begins before the window or pattern in question.",
+            f"why replays at most {REPLAYED_MAX:,} events, and the query {query.name} depends on {len(facts):,} events "
+            "up to the given one",
+            hint="Pass only a part of the events, which begins before the window or pattern in question.",
         )
-    machine, selection = _machine(query), _Watched(query)
+    evaluator, selection = _evaluator(query), _RecordingSelection(query)
 
-    def turn(ts: int, event: Fact | None, chunks: list[Chunk], steps: list[list[Check]]) -> Turn:
+    def step(ts: int, event: Fact | None, chunks: list[Chunk], steps: list[list[Check]]) -> ReplayStep:
         words = match_words(query.name, [text_words(f"timer {ts}") if event is None else event.words])
-        selection.tried = []
+        selection.rows_tested = []
         rows = [row for chunk in chunks for row in selection.rows(chunk)]
         named = [(hexadecimal(occurrence_words(words, number)), values) for number, (_, values) in enumerate(rows)]
-        return Turn(ts, event, chunks, named, selection.tried, machine, steps)
+        return ReplayStep(ts, event, chunks, named, selection.rows_tested, evaluator, steps)
 
-    def timers(until: int) -> Iterator[Turn]:
-        while (due := machine.due()) is not None and due <= until:
-            yield turn(due, None, machine.fire(due), [])
+    def timers(until: int) -> Iterator[ReplayStep]:
+        while (due := evaluator.due()) is not None and due <= until:
+            yield step(due, None, evaluator.fire(due), [])
 
     for fact in facts:
         yield from timers(fact.ts)
-        steps = list(_step_checks(machine, fact)) if fact is asked and isinstance(machine, Automaton) else []
-        yield turn(fact.ts, fact, machine.arrive(fact), steps)
+        steps = (
+            list(_step_checks(evaluator, fact)) if fact is asked and isinstance(evaluator, ReferenceAutomaton) else []
+        )
+        yield step(fact.ts, fact, evaluator.arrive(fact), steps)
     yield from timers(last_ts)
 
 
-def put_out(query: Query, facts: Sequence[Fact], ts: int, id: str) -> Reason | None:
-    """What made the row of that id; `facts`: the events of its streams up to it, in canonical order."""
-    for turn in turns(query, facts, ts):
-        for row, values in turn.rows:
+def explain_row(query: Query, facts: Sequence[Fact], ts: int, id: str) -> Reason | None:
+    """Explain the row with the id `id`, or return None if there is no such row.
+
+    `facts` are the events of the query's streams up to the row, in canonical order.
+    """
+    for step in replay(query, facts, ts):
+        for row, values in step.rows:
             if row == id:
-                return _row_reason(query, turn, values)
+                return _row_reason(query, step, values)
     return None
 
 
-def at_event(query: Query, facts: Sequence[Fact], event: Fact) -> Reason:
-    """What became of the query at an event, one of `facts`."""
-    turn = next(turn for turn in turns(query, facts, event.ts, event) if turn.event is event)
-    if turn.rows:
-        return _row_reason(query, turn, turn.rows[-1][1])
-    checks = list(_refused(query, turn, event))
+def explain_event(query: Query, facts: Sequence[Fact], event: Fact) -> Reason:
+    """Explain what the query did at `event`, which is one of `facts`."""
+    step = next(step for step in replay(query, facts, event.ts, event) if step.event is event)
+    if step.rows:
+        return _row_reason(query, step, step.rows[-1][1])
+    checks = list(_refused(query, step, event))
     if all(check.holds for check in checks):
         checks.append(Check("output", f"{query.output} events", "no row came out with it", False, "", event))
     return Reason(query.name, event, tuple(checks), ())
 
 
-def _row_reason(query: Query, turn: Turn, values: tuple[Value, ...]) -> Reason:
+def _row_reason(query: Query, step: ReplayStep, values: tuple[Value, ...]) -> Reason:
     checks: list[Check] = []
-    anchor = turn.event
+    anchor = step.event
     if anchor is None:
-        anchor = Fact("timer", turn.ts, 0, "", (0, 0), {})
-        checks.append(Check("a window or an absence", "its end", f"it ended at {turn.ts}", True, ""))
+        anchor = Fact("timer", step.ts, 0, "", (0, 0), {})
+        checks.append(Check("a window or an absence", "its end", f"it ended at {step.ts}", True, ""))
     elif not isinstance(query.input, Chain):
         checks += _source_checks(query, anchor)
-    made: list[tuple[str, Fact]] = []
-    for source, window in _windows(query, turn.machine):
+    members: list[tuple[str, Fact]] = []
+    for source, window in _windows(query, step.evaluator):
         if query.aggregates and source.window is not None:
-            clause, told = print_source(source), f"it holds {len(window.held)} events"
-            checks.append(Check(clause, str(source.window.extent), told, True, source.role))
-            made += [(source.role, fact) for fact in window.held]
-    for chunk in turn.chunks:
+            clause, finding = print_source(source), f"it holds {len(window.contents)} events"
+            checks.append(Check(clause, str(source.window.extent), finding, True, source.role))
+            members += [(source.role, fact) for fact in window.contents]
+    for chunk in step.chunks:
         for sign, events in chunk:
             if sign != Sign.RESET:
-                made += _filled(query, events)
-    parts = {(role, fact.id): (role, fact) for role, fact in made}
+                members += _filled(query, events)
+    parts = {(role, fact.id): (role, fact) for role, fact in members}
     for role, fact in list(parts.values()) if isinstance(query.input, Chain | Join) else ():
-        checks.append(Check("made of", role, f"it is {written(fact)}", True, role, fact))
+        checks.append(Check("made of", role, f"it is {event_text(fact)}", True, role, fact))
     checks += _having(query, values)
     return Reason(query.name, anchor, tuple(checks), tuple(_part(role, fact) for role, fact in parts.values()))
 
 
-def _refused(query: Query, turn: Turn, event: Fact) -> Iterator[Check]:
-    """What is asked of an event that brought no row, up to what is not met."""
+def _refused(query: Query, step: ReplayStep, event: Fact) -> Iterator[Check]:
+    """Yield the tests of an event that produced no row, up to the test that fails."""
     if isinstance(query.input, Chain):
-        yield from _pattern_checks(query.input, turn, event)
+        yield from _pattern_checks(query.input, step, event)
         return
     checks = _source_checks(query, event)
     yield from checks
     if not checks[-1].holds:
         return
-    if turn.tried:
-        yield from _having(query, turn.tried[-1])
+    if step.rows_tested:
+        yield from _having(query, step.rows_tested[-1])
         return
     if isinstance(query.input, Join):
-        yield from _partner_checks(query.input, turn.machine, event)
+        yield from _partner_checks(query.input, step.evaluator, event)
         return
     source = query.input
     clause, role = print_source(source), source.role
     if source.window is not None and source.window.extent.batched:
-        asked, told = f"a whole {source.window.extent}", "the batch that it is in has not ended with it"
-        yield Check(clause, asked, told, False, role, event)
+        asked, finding = f"a whole {source.window.extent}", "its batch has not ended with it"
+        yield Check(clause, asked, finding, False, role, event)
         return
     after = list(_tested(source.after, {None: event}, clause, role, print_term))
     yield from after
     if all(check.holds for check in after):
-        yield Check("output", f"{query.output} events", "its row comes when it leaves the window", False, role, event)
+        yield Check(
+            "output", f"{query.output} events", "its row is emitted when it leaves the window", False, role, event
+        )
 
 
 def _source_checks(query: Query, event: Fact) -> list[Check]:
-    """The tests of the stream that an event comes by; of two streams, those of the one whose tests it meets."""
-    tried: list[list[Check]] = []
+    """Return the checks of an event by the tests of its stream.
+
+    Of two streams, take the one whose tests the event meets.
+    """
+    checked: list[list[Check]] = []
     for source in query.sources:
         if source.pattern.type == event.type:
             clause, role = print_source(source), source.role
-            tested = _tested(source.pattern.constraints, {None: event}, clause, role, print_term)
-            tried.append([Check(clause, role, f"it is {written(event)}", True, role, event), *tested])
-    return max(tried, key=lambda checks: (checks[-1].holds, len(checks)))
+            tests = _tested(source.pattern.constraints, {None: event}, clause, role, print_term)
+            checked.append([Check(clause, role, f"it is {event_text(event)}", True, role, event), *tests])
+    return max(checked, key=lambda checks: (checks[-1].holds, len(checks)))
 
 
-def _partner_checks(join: Join, machine: Machine, event: Fact) -> Iterator[Check]:
-    assert isinstance(machine, _Joined)
+def _partner_checks(join: Join, evaluator: QueryEvaluator, event: Fact) -> Iterator[Check]:
+    assert isinstance(evaluator, _Joined)
     sides = (join.left, join.right)
     for side, source in enumerate(sides):
         if source.pattern.type != event.type:
@@ -363,58 +386,58 @@ def _partner_checks(join: Join, machine: Machine, event: Fact) -> Iterator[Check
         if join.triggers not in ((Side.LEFT, Side.RIGHT)[side], Side.BOTH):
             yield Check("join", "unidirectional", f"only events of {other.role} look for partners", False, source.role)
             return
-        held = machine._windows[1 - side].held
-        if not held:
-            yield Check(clause, "a partner", "its window holds no event", False, other.role)
+        contents = evaluator._windows[1 - side].contents
+        if not contents:
+            yield Check(clause, "a partner", "its window is empty", False, other.role)
             return
         best: list[Check] = []
-        for partner in held:
-            events = Chosen({source.role: event, other.role: partner})
-            asked = list(_tested(join.on, events, f"on, with {written(partner)}", other.role, print_term))
+        for partner in contents:
+            events = IndexedFacts({source.role: event, other.role: partner})
+            asked = list(_tested(join.on, events, f"on, with {event_text(partner)}", other.role, print_term))
             best = asked if len(asked) >= len(best) else best
         yield from best
         return
 
 
-def _step_checks(automaton: Automaton, event: Fact) -> Iterator[list[Check]]:
-    """What each attempt that waits for such an event asks of it."""
+def _step_checks(automaton: ReferenceAutomaton, event: Fact) -> Iterator[list[Check]]:
+    """Yield, for each run that waits for an event of this type, the tests that the run makes of the event."""
     for node in automaton._nodes:
         pattern = node.leaf.pattern
         if pattern.type != event.type:
             continue
         clause, role = print_state(node.leaf), pattern.role
-        for attempt in (*node.waiting, *node.fresh):
-            events = automaton._chosen(attempt, event)
-            so_far = [one for facts in attempt.events.values() for one in facts]
-            told = f"after {written(so_far[-1])}" if so_far else "it can be the first"
+        for run in (*node.waiting, *node.new):
+            events = automaton._chosen(run, event)
+            so_far = [one for facts in run.events.values() for one in facts]
+            finding = f"after {event_text(so_far[-1])}" if so_far else "it can be the first"
             tested = _tested(pattern.constraints, events, clause, role, print_term)
-            yield [Check(clause, role, told, True, role, event), *tested]
+            yield [Check(clause, role, finding, True, role, event), *tested]
 
 
-def _pattern_checks(chain: Chain, turn: Turn, event: Fact) -> Iterator[Check]:
-    """Of a pattern that was not complete with the event."""
-    assert isinstance(turn.machine, Automaton)
-    for node in turn.machine._nodes:
-        for attempt in (*node.waiting, *node.fresh):
-            number = next((number for number, facts in attempt.events.items() if event in facts), None)
+def _pattern_checks(chain: Chain, step: ReplayStep, event: Fact) -> Iterator[Check]:
+    """Explain why an event did not complete a pattern."""
+    assert isinstance(step.evaluator, ReferenceAutomaton)
+    for node in step.evaluator._nodes:
+        for run in (*node.waiting, *node.new):
+            number = next((number for number, facts in run.events.items() if event in facts), None)
             if number is not None:
-                taken = turn.machine._nodes[number].leaf
-                clause, role = print_state(taken), taken.pattern.role
-                yield Check(clause, role, f"it is {written(event)}", True, role, event)
+                state = step.evaluator._nodes[number].leaf
+                clause, role = print_state(state), state.pattern.role
+                yield Check(clause, role, f"it is {event_text(event)}", True, role, event)
                 clause, role = print_state(node.leaf), node.leaf.pattern.role
-                yield Check(clause, role, "it has not come up to this event", False, role)
+                yield Check(clause, role, "it has not come yet", False, role)
                 return
-    if turn.steps:
-        best = max(turn.steps, key=len)
+    if step.steps:
+        best = max(step.steps, key=len)
         yield from best
         if best[-1].holds:
-            found = "what it is in was given up: an absence was broken, or within is over"
-            yield Check(best[-1].clause, "a pattern that goes on", found, False, best[-1].role, event)
+            finding = "the run has ended: an absence was violated, or it is older than within"
+            yield Check(best[-1].clause, "a pattern that goes on", finding, False, best[-1].role, event)
         return
     waits = next((leaf for leaf in chain.leaves if leaf.pattern.type == event.type), None)
     assert waits is not None
     clause, role = print_state(waits), waits.pattern.role
-    yield Check(clause, "the steps before it", "they have not come, so nothing waits for it", False, role, event)
+    yield Check(clause, "the steps before it", "they have not come, so no run waits for it", False, role, event)
 
 
 def _having(query: Query, values: tuple[Value, ...]) -> list[Check]:
@@ -422,14 +445,14 @@ def _having(query: Query, values: tuple[Value, ...]) -> list[Check]:
     return list(_tested(query.having, {None: Fact("", 0, 0, "", (0, 0), row)}, "having", "", print_term))
 
 
-def _windows(query: Query, machine: Machine) -> list[tuple[Source, Any]]:
-    if isinstance(machine, _Single):
-        return list(zip(query.sources, [machine._window], strict=True))
-    return list(zip(query.sources, machine._windows, strict=True)) if isinstance(machine, _Joined) else []
+def _windows(query: Query, evaluator: QueryEvaluator) -> list[tuple[StreamSource, Any]]:
+    if isinstance(evaluator, _Single):
+        return list(zip(query.sources, [evaluator._window], strict=True))
+    return list(zip(query.sources, evaluator._windows, strict=True)) if isinstance(evaluator, _Joined) else []
 
 
-def _filled(query: Query, events: Chosen) -> list[tuple[str, Fact]]:
-    """The events by role, in the order of their roles."""
+def _filled(query: Query, events: IndexedFacts) -> list[tuple[str, Fact]]:
+    """Return the events with their roles, in the order of the roles."""
     alone = query.sources[0].role if query.sources else ""
     single = [(role or alone, fact) for role, fact in events.items()]
-    return single + [(role, fact) for role, facts in events._several.items() for fact in facts]
+    return single + [(role, fact) for role, facts in events._indexed.items() for fact in facts]

@@ -1,7 +1,8 @@
-"""From a table of events to what a trial of a rule needs: the event in question, those around it, what was consumed.
+"""Prepare what an explanation needs from a table of events.
 
-The events are detected once; composite events and what matches have consumed come from that. Only the events of the
-time that the rule can look back to are then taken out of the columns, one by one.
+An explanation needs the event in question, the events around it, and the events that matches have consumed. All events
+are first run through a detector, which gives the composite events and what matches have consumed. Then only the events
+in the time to which the rule can look back are taken from the columns, one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from tocsin.engine.batch_columns import hexadecimal
 from tocsin.engine.detector import Detector
-from tocsin.engine.ingest import identities
+from tocsin.engine.ingest import content_ids
 from tocsin.errors import EventError, RuleError, nearest
 from tocsin.events.columns import ARROW
 from tocsin.events.reader import LABEL_COLUMN, TS_LIMIT, Columns, Data, read
@@ -33,11 +34,11 @@ from tocsin.why import accounts
 from tocsin.why.reasons import Reason, Trial
 
 SAME_MAX = 1 << 20
-"""How many events of equal content are looked through for one by its id."""
+"""The largest number of events of equal content among which an event is found by its id."""
 
 
 def check_explicable(given: Program | Iterable[Statement | Interest], *kinds: type) -> None:
-    """Fails unless all are of these kinds of statements, or of those that can be explained: all but interests."""
+    """Raise an error unless all statements are of the given kinds, or by default of those that can be explained."""
     explained = kinds or (Rule, Request, Query)
     called = {Rule: "TESLA rules", Request: "requests", Query: "SiddhiQL queries"}
     names = " and ".join(called[kind] for kind in explained)
@@ -46,54 +47,57 @@ def check_explicable(given: Program | Iterable[Statement | Interest], *kinds: ty
 
 
 class Evidence:
-    """Events, and what rules found in them."""
+    """The events of a table, and the matches of rules over them."""
 
     def __init__(self, plan: Plan, types: Mapping[str, EventType], data: Data, columns: Columns) -> None:
         if not isinstance(data, pa.Table | pa.RecordBatch | Mapping):
             data = list(data) if isinstance(data, Iterable) else [data]
         detector = Detector(plan, types, delay_us=2**60, columns=columns)
-        detector.shows_ids = False  # two events may share an id of their source
+        detector.shows_ids = False  # two events may share a source id
         found = [detector.push(data), detector.finish()]
         self.found = pa.concat_tables(found)
-        """The matches."""
+        """The table of all matches."""
         self.rejected = detector.dead_letters()
-        """The events that could not be used."""
+        """The dead letters: the rejected events with the reasons."""
         known = detector.known
         self._batch = read(data, columns, known).batch
         self._names = {number: name for name, number in known.numbers.items()}
         self._rules: dict[str, Statement] = {rule.name: rule for rule in plan.sources}
-        self._levels = plan.levels
+        self._levels = plan.strata
         self._emitted = plan.emitted
         self._columns = column_names(plan.emitted.kinds)
 
-    # ---- the two questions
+    # ---- explanations
 
     def has_match(self, id: str) -> bool:
-        """Whether a match has that id."""
+        """Return whether a match has the id `id`."""
         return bool(self._rows("id", id))
 
     def parts(self, id: str) -> list[str]:
-        """The identities of the events of the match of that id, in role order."""
+        """Return the identities of the events of match `id`, in role order."""
         return [part["id"] for row in self._rows("id", id)[:1] for part in row["parts"] or ()]
 
     def why(self, id: str) -> Reason:
-        """What made the match of that id."""
+        """Explain match `id`."""
         for row in self._rows("id", id):
             rule = self._rule(row["rule"])
             if isinstance(rule, Query):
-                found = accounts.put_out(rule, self._facts(rule, row["ts"]), row["ts"], id)
+                found = accounts.explain_row(rule, self._facts(rule, row["ts"]), row["ts"], id)
                 assert found is not None
                 return found
             facts = self._facts(rule, row["ts"])
             if isinstance(rule, Request):
-                return accounts.notified(rule, _filled(row, facts))
+                return accounts.explain_notification(rule, _filled(row, facts))
             anchor, *_ = (fact for fact in facts if fact.identity == row["parts"][0]["id"] and fact.ts == row["ts"])
             trial = Trial(rule, facts, self._consumed(rule, facts, anchor))
             return trial.at(anchor, [part["id"] for part in row["parts"]])
         raise EventError(f"no match has the id {id}")
 
     def why_not(self, id: str | None, at: int | None, name: str | None) -> list[Reason]:
-        """What became of the rules, or of the one of that name, at an event: that of an id, or those of a time (µs)."""
+        """Explain what the rules, or the rule called `name`, did at an event.
+
+        The event has the id `id`, or it is each event at the time `at` (µs).
+        """
         rules = list(self._rules.values()) if name is None else [self._rule(name)]
         reasons: list[Reason] = []
         seen = False
@@ -104,7 +108,7 @@ class Evidence:
                 seen = seen or bool(asked)
                 for anchor in asked:
                     if isinstance(rule, Query):
-                        reasons.append(accounts.at_event(rule, facts, anchor))
+                        reasons.append(accounts.explain_event(rule, facts, anchor))
                     elif isinstance(rule, Request):
                         reasons += self._of_request(rule, facts, anchor)
                     elif anchor.type == rule.anchor.type:
@@ -112,22 +116,22 @@ class Evidence:
         if not reasons:
             what = f"event has the id {id}" if id is not None else f"event came at {at}"
             which = f"the anchor of {name}" if name is not None else "the anchor of a rule"
-            raise EventError(f"no such event is {which}" if seen else f"no {what} among those that the rules look at")
+            raise EventError(f"no such event is {which}" if seen else f"no {what} among the events that the rules use")
         return reasons
 
     def _of_request(self, request: Request, facts: Sequence[Fact], event: Fact) -> list[Reason]:
-        """The notifications that an event is in, or why it is in none."""
+        """Explain the notifications that contain an event, or why no notification contains it."""
         used: dict[Fact, str] = {}
         reasons: list[Reason] = []
         for row in self._rows_between(event.ts - request.window_us, event.ts + request.window_us):
             if row["rule"] != request.name:
                 continue
             if any(part["id"] == event.identity and part["ts"] == event.ts for part in row["parts"]):
-                reasons.append(accounts.notified(request, _filled(row, self._facts(request, row["ts"]))))
+                reasons.append(accounts.explain_notification(request, _filled(row, self._facts(request, row["ts"]))))
             elif row["ts"] <= event.ts:
                 used |= {fact: row["id"] for _, fact in _filled(row, facts)}
         near = [fact for fact in facts if fact.key <= event.key]
-        return reasons or [accounts.not_notified(request, event, near, used)]
+        return reasons or [accounts.explain_no_notification(request, event, near, used)]
 
     def _rule(self, name: str) -> Statement:
         rule = self._rules.get(name)
@@ -138,18 +142,18 @@ class Evidence:
     # ---- events of a time
 
     def _times(self, id: str | None) -> set[int]:
-        """When the event of that id came, composite or not; equal ids may have come several times."""
+        """Return the times of all events with the id `id`, composite or not. Several events may share an id."""
         assert id is not None
         times = {row["ts"] for row in self._rows("id", id)}
         ts = self._batch["ts"].to_numpy()
         if LABEL_COLUMN in self._batch.column_names:
             times |= set(ts[pc.equal(self._batch[LABEL_COLUMN], id).fill_null(False).to_numpy()].tolist())
         names = [self._names.get(number, "") for number in range(max(self._names, default=-1) + 1)]
-        return times | set(ts[identified_by(self._batch, names, id)].tolist())
+        return times | set(ts[matches_identity(self._batch, names, id)].tolist())
 
     def _facts(self, rule: Statement, ts: int) -> list[Fact]:
-        """The events that the rule can look at from an anchor of that time, in canonical order."""
-        begin = ts - reach_us(rule)
+        """Return the events at which the rule can look from an anchor at the time `ts`, in canonical order."""
+        begin = ts - lookback_us(rule)
         whole, needed = self._batch["ts"].to_numpy(), self._batch["type"].to_numpy()
         near = self._batch.take(np.nonzero((needed >= 0) & (whole >= begin) & (whole <= ts))[0])
         facts = identified(self._events(near))
@@ -159,8 +163,8 @@ class Evidence:
                 facts.append(self._composite(row, facts))
             elif by.emits.name in rule.uses:
                 raise RuleError(
-                    f"{rule.name} looks at rows of the query {by.name}, which why does not follow",
-                    hint=f"Ask why {by.name} put them out (tocsin why … --rule {by.name}), or write them to a file and "
+                    f"{rule.name} uses rows of the query {by.name}, which why cannot explain",
+                    hint=f"Ask why {by.name} emitted them (tocsin why … --rule {by.name}), or write them to a file and "
                     f"run {rule.name} over that.",
                 )
         return sorted((fact for fact in facts if fact.type in rule.uses), key=lambda fact: fact.key)
@@ -171,14 +175,14 @@ class Evidence:
             if batch[name].type == ARROW[Kind.TIMESTAMP]:
                 batch = batch.set_column(batch.column_names.index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
-            # A null of an attribute that hides a header field is kept: the name does not mean the header field.
+            # Keep the null of an attribute that hides a header field, as the name does not mean the header field.
             values = {
                 column: row[name] for name, column in columns.items() if row[name] is not None or column in HEADER
             }
             yield Event(self._names[row["type"]], row["ts"], values, row["seq"], row.get(LABEL_COLUMN))
 
     def _composite(self, row: Mapping[str, Any], facts: Sequence[Fact]) -> Fact:
-        """A match as an event: it stands where the last of its parts does."""
+        """Return a match as an event, with the seq of the match's last event."""
         last = {part["id"] for part in row["parts"] if part["ts"] == row["ts"]}
         seq = max((fact.seq for fact in facts if fact.identity in last and fact.ts == row["ts"]), default=0)
         emits = self._rules[row["rule"]].emits
@@ -190,7 +194,7 @@ class Evidence:
 
     @cached_property
     def _plain(self) -> pa.Table:
-        """The matches, times as integers."""
+        """The matches, with times as integers."""
         table = self.found
         for number, column in enumerate(table.schema):
             if pa.types.is_timestamp(column.type):
@@ -205,7 +209,7 @@ class Evidence:
         return _as_rows(self._plain.take(np.nonzero((ts >= begin) & (ts <= end))[0]))
 
     def _consumed(self, rule: Rule, facts: Sequence[Fact], anchor: Fact) -> dict[tuple[str, Fact], str]:
-        """What earlier matches of the rule have used up."""
+        """Return the events that earlier matches of the rule have used up, each with the id of the match."""
         if not rule.consuming:
             return {}
         by_id = {(fact.type, fact.ts, fact.identity): fact for fact in facts}
@@ -221,25 +225,28 @@ class Evidence:
         return used
 
 
-def identified_by(batch: pa.Table, names: Sequence[str], id: str) -> Array:
-    """Which events of a batch have this identity, or differ from the one that has it in nothing but their number.
+def matches_identity(batch: pa.Table, names: Sequence[str], id: str) -> Array:
+    """Return which events of a batch have the identity `id`, or the same content as the event with that identity.
 
-    `names`: those of the types, by number.
+    `names` has the names of the types, by number.
     """
     same = np.zeros(batch.num_rows, bool)
     if len(id) != 32 or set(id) - set("0123456789abcdef"):
         return same
     rows = np.nonzero(batch["type"].to_numpy() >= 0)[0]
-    first, second = identities(batch, _type_words(names), rows, {})
+    first, second = content_ids(batch, _type_words(names), rows, {})
     one, other = np.uint64(int(id[:16], 16)), np.uint64(int(id[16:], 16))
-    carried = (second > other).astype(np.uint64)  # equals are numbered: their number is added to both words as one
-    same[rows] = (first + carried == one) & (other - second < np.uint64(SAME_MAX))
+    carry = (second > other).astype(np.uint64)  # the number among equal events is added to the id as 128 bits
+    same[rows] = (first + carry == one) & (other - second < np.uint64(SAME_MAX))
     return same
 
 
-def identity_texts(batch: pa.Table, names: Sequence[str]) -> pa.Array:
-    """The identities of the events of a batch, equals not counted. `names`: those of the types, by number."""
-    return hexadecimal(*identities(batch, _type_words(names), np.arange(batch.num_rows), {}))
+def identity_strings(batch: pa.Table, names: Sequence[str]) -> pa.Array:
+    """Return the identity of each event of a batch, as if no other event had the same content.
+
+    `names` has the names of the types, by number.
+    """
+    return hexadecimal(*content_ids(batch, _type_words(names), np.arange(batch.num_rows), {}))
 
 
 def _type_words(names: Sequence[str]) -> Array:
@@ -256,7 +263,7 @@ def _as_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _filled(row: Mapping[str, Any], facts: Sequence[Fact]) -> list[tuple[str, Fact]]:
-    """The events of a notification by role; its timers are no events from outside."""
+    """Return the events of a notification by role. Timers are not in `facts`, so events are created for them."""
     by_id = {(fact.ts, fact.identity): fact for fact in facts}
     return [
         (part["role"], by_id.get((part["ts"], part["id"])) or Fact(part["type"], part["ts"], 0, part["id"], (0, 0), {}))
@@ -264,8 +271,8 @@ def _filled(row: Mapping[str, Any], facts: Sequence[Fact]) -> list[tuple[str, Fa
     ]
 
 
-def reach_us(rule: Statement) -> int:
-    """How far back from its anchor a rule can look, in microseconds; a query depends on all events before."""
+def lookback_us(rule: Statement) -> int:
+    """Return how far back from its anchor a rule can look, in µs. For a query, this covers all earlier events."""
     if isinstance(rule, Query):
         return 2 * TS_LIMIT
     if isinstance(rule, Request):

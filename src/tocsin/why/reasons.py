@@ -1,10 +1,12 @@
-"""Why did a rule match at an event, or why not? Each thing that the rule asks, as it is tried, and what was found.
-`accounts` answers for requests and queries.
+"""Explain why a rule matched at an event, or why it did not, by the tests of the rule and what each of them found.
 
-A rule is tried at one anchor as the reference does it, clause by clause. Where several events fit a clause, all ways
-are followed, and the one that came furthest is told: of the clause at which it ended, the candidate that met the most
-of what is asked, the latest of these. What stands before a clause in that account is met, so it is the first that
-fails. Time: that of the reference at one anchor, the product of what fits the clauses.
+A rule is tried at one anchor, the event from which it looks back, clause by clause like in the reference. If several
+events fit a clause, all ways to continue are followed. The report is about the way that got furthest. At the clause
+where this way ended, the report shows the candidate that passed the most tests, and the latest of several such
+candidates. All clauses before are met, so this clause is the first that fails.
+
+`accounts` explains requests and queries. An explanation takes the time of the reference at one anchor, which is the
+product of the numbers of events that fit the clauses.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ from tocsin.language.syntax.expressions import (
 )
 from tocsin.reference.patterns import (
     Bound,
-    Chosen,
     Condition,
     Fact,
-    Part,
+    MatchPart,
+    RoleFacts,
     Search,
     aggregated,
     compared,
@@ -52,28 +54,28 @@ from tocsin.reference.patterns import (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that a clause asks, and what was found."""
+    """The result of one test of a clause."""
 
     clause: str
     asked: str
     found: str
     holds: bool
     role: str
-    """Whose clause it is; a negation or an aggregate belongs to the last role that it speaks of."""
+    """The role of the clause. A negation or an aggregate belongs to the last role that it mentions."""
     event: Fact | None = None
-    """The event that was tried, or that stands in the way."""
+    """The event that was tested, or the event that keeps the test from holding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What became of a rule at one anchor."""
+    """The explanation of what a rule did at one anchor."""
 
     rule: str
     anchor: Fact
     checks: tuple[Check, ...]
-    """In the order in which they were made; only the last may fail."""
-    parts: tuple[Part, ...]
-    """The events that fill roles, as far as it came."""
+    """The tests in the order in which they were made. Only the last may fail."""
+    parts: tuple[MatchPart, ...]
+    """The events that fill the roles that the rule got to."""
 
     @property
     def matched(self) -> bool:
@@ -81,13 +83,13 @@ class Reason:
 
     @property
     def failed(self) -> Check | None:
-        """What was not met."""
+        """The test that failed, or None."""
         return next((check for check in self.checks if not check.holds), None)
 
     def __str__(self) -> str:
-        """The account, a clause in a line, with what it asks below."""
+        """Return the report as text, with a line for each clause and its tests below."""
         verdict = "matched" if self.matched else "did not match"
-        lines = [f"{self.rule} {verdict} at {written(self.anchor)}"]
+        lines = [f"{self.rule} {verdict} at {event_text(self.anchor)}"]
         for number, check in enumerate(self.checks):
             if number == 0 or self.checks[number - 1].clause != check.clause:
                 lines.append(f"  {check.clause}")
@@ -97,7 +99,7 @@ class Reason:
         return "\n".join(lines)
 
     def as_data(self) -> dict[str, object]:
-        """The account as plain data, for JSON."""
+        """Return the report as plain data, for JSON."""
         return {
             "rule": self.rule,
             "matched": self.matched,
@@ -123,42 +125,45 @@ Consumer = Mapping[tuple[str, Fact], str]
 
 @dataclass(slots=True)
 class Trial:
-    """One rule, the events around its anchor in canonical order, and what it had consumed before."""
+    """One rule, the events around its anchor in canonical order, and the events that the rule consumed before."""
 
     rule: Rule
     facts: Sequence[Fact]
     consumed: Consumer = field(default_factory=dict)
     _search: Search = field(init=False)
-    _furthest: tuple[tuple[object, ...], Chosen, list[Check]] | None = field(init=False, default=None)
+    _furthest: tuple[tuple[object, ...], RoleFacts, list[Check]] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._search = Search(self.rule, self.facts, conditions_of(self.rule), set())
 
     def at(self, anchor: Fact, parts: Sequence[str] | None = None) -> Reason:
-        """What became of the rule at that event; `parts`: of that match, by the ids of its events in role order."""
+        """Explain what the rule did at the event `anchor`.
+
+        To explain a particular match, pass the ids of its events in role order as `parts`.
+        """
         self._furthest = None
         role = self.rule.anchor.role
         checks, bound = self._asked(self.rule.anchor, anchor, {}, {}, print_pattern(self.rule.anchor))
         if bound is None:
             return Reason(self.rule.name, anchor, tuple(checks), ())
-        chosen: Chosen = {role: anchor}
+        chosen: RoleFacts = {role: anchor}
         roles = [pattern.role for pattern in self.rule.roles]
-        for complete, told in self._completed(0, chosen, bound, checks):
+        for complete, finding in self._completed(0, chosen, bound, checks):
             if parts is None or [complete[name].identity for name in roles] == list(parts):
-                return self._reason(complete, told)
+                return self._reason(complete, finding)
         assert self._furthest is not None
         return self._reason(self._furthest[1], self._furthest[2])
 
-    def _reason(self, chosen: Chosen, checks: Sequence[Check]) -> Reason:
+    def _reason(self, chosen: RoleFacts, checks: Sequence[Check]) -> Reason:
         anchor = chosen[self.rule.anchor.role]
         filled = [(pattern.role, chosen[pattern.role]) for pattern in self.rule.roles if pattern.role in chosen]
-        parts = tuple(Part(role, fact.type, fact.ts, fact.seq, fact.id) for role, fact in filled)
+        parts = tuple(MatchPart(role, fact.type, fact.ts, fact.seq, fact.id) for role, fact in filled)
         return Reason(self.rule.name, anchor, tuple(checks), parts)
 
     def _completed(
-        self, position: int, chosen: Chosen, bound: Bound, before: list[Check]
-    ) -> Iterator[tuple[Chosen, list[Check]]]:
-        """Every way to fill the roles from a position on, with what was checked; notes where ways end."""
+        self, position: int, chosen: RoleFacts, bound: Bound, before: list[Check]
+    ) -> Iterator[tuple[RoleFacts, list[Check]]]:
+        """Yield every way to fill the roles from `position`, with the checks made. Note the ways that end before."""
         selections = [clause for clause in self.rule.clauses if isinstance(clause, Selection)]
         if position == len(selections):
             yield chosen, before
@@ -170,8 +175,8 @@ class Trial:
         for fact in inside:
             checks, after = self._asked(selection.pattern, fact, chosen, bound, clause)
             if after is not None and (role, fact) in self.consumed:
-                told = f"used up by the match {self.consumed[role, fact]}"
-                checks.append(Check(clause, "not consumed before", told, False, role, fact))
+                finding = f"used up by the match {self.consumed[role, fact]}"
+                checks.append(Check(clause, "not consumed before", finding, False, role, fact))
                 after = None
             scoped = [self._scoped(selection, fact, chosen), *checks]
             if after is None:
@@ -184,29 +189,32 @@ class Trial:
         first = max(0, count - selection.count) if selection.policy == Policy.LAST else 0
         last = min(count, selection.count) if selection.policy == Policy.FIRST else count
         for number, (fact, after, checks) in enumerate(fitting[first:last], first + 1):
-            told = f"it is {_place(number, count)} that fits" if count > 1 else "no other fits"
-            policy = Check(clause, selection.policy.value, told, True, role, fact)
+            finding = f"it is {_ordinal(number, count)} that fits" if count > 1 else "no other fits"
+            policy = Check(clause, selection.policy.value, finding, True, role, fact)
             yield from self._completed(position + 1, {**chosen, role: fact}, after, [*before, *checks, policy])
 
-    def _ended(self, rank: tuple[object, ...], chosen: Chosen, checks: list[Check]) -> None:
+    def _ended(self, rank: tuple[object, ...], chosen: RoleFacts, checks: list[Check]) -> None:
         if self._furthest is None or rank > self._furthest[0]:
             self._furthest = rank, chosen, checks
 
     def _asked(
-        self, pattern: Pattern, fact: Fact, chosen: Chosen, bound: Bound, clause: str
+        self, pattern: Pattern, fact: Fact, chosen: RoleFacts, bound: Bound, clause: str
     ) -> tuple[list[Check], Bound | None]:
-        """What is asked of an event in a role, up to the first thing that it fails."""
+        """Return the tests of an event in a role, up to the first that fails, and the bound parameters.
+
+        If a test fails, None is returned in place of the parameters.
+        """
         checks: list[Check] = []
         for constraint in pattern.constraints:
             equation, text = equation_of(constraint), print_expression(constraint)
             if equation and equation[1] not in bound:
                 bound = {**bound, equation[1]: fact.value(equation[0])}
-                told = f"${equation[1]} is {shown_value(bound[equation[1]])}"
-                checks.append(Check(clause, text, told, True, pattern.role, fact))
+                finding = f"${equation[1]} is {value_text(bound[equation[1]])}"
+                checks.append(Check(clause, text, finding, True, pattern.role, fact))
                 continue
-            right = holds(constraint, {None: fact}, bound)
-            checks.append(Check(clause, text, _values(constraint, fact, bound), right, pattern.role, fact))
-            if not right:
+            passed = holds(constraint, {None: fact}, bound)
+            checks.append(Check(clause, text, _values(constraint, fact, bound), passed, pattern.role, fact))
+            if not passed:
                 return checks, None
         if not pattern.constraints:
             checks.append(Check(clause, pattern.type, "any will do", True, pattern.role, fact))
@@ -218,8 +226,8 @@ class Trial:
                 return checks, None
         return checks, bound
 
-    def _met(self, condition: Condition, role: str, chosen: Chosen, bound: Bound) -> tuple[Check, Bound]:
-        """Whether a negation or an aggregate holds."""
+    def _met(self, condition: Condition, role: str, chosen: RoleFacts, bound: Bound) -> tuple[Check, Bound]:
+        """Check whether a negation or an aggregate holds. Return the check and the bound parameters."""
         clause = print_clause(condition)
         facts = [
             fact
@@ -229,38 +237,44 @@ class Trial:
         if isinstance(condition, Negation):
             if not facts:
                 return Check(clause, clause, "there is none", True, role), bound
-            return Check(clause, clause, f"there is {written(facts[-1])}", False, role, facts[-1]), bound
+            return Check(clause, clause, f"there is {event_text(facts[-1])}", False, role, facts[-1]), bound
         value, test = aggregated(condition, facts), condition.test
-        told = f"{condition.function} is {shown_value(value)}, of {len(facts)} events"
+        finding = f"{condition.function} is {value_text(value)}, of {len(facts)} events"
         if condition.parameter is not None:
             bound = {**bound, condition.parameter: value}
-        right = True
+        passed = True
         if test is not None:
             asked = value_of(test.bound, {}, bound)
-            right = compared(test.operator, asked, value)
-            told += f"; {shown_value(asked)} {test.operator} {shown_value(value)} is {str(right).lower()}"
-        return Check(clause, clause, told, right, role), bound
+            passed = compared(test.operator, asked, value)
+            finding += f"; {value_text(asked)} {test.operator} {value_text(value)} is {str(passed).lower()}"
+        return Check(clause, clause, finding, passed, role), bound
 
-    def _scoped(self, selection: Selection, fact: Fact, chosen: Chosen) -> Check:
+    def _scoped(self, selection: Selection, fact: Fact, chosen: RoleFacts) -> Check:
         scope = selection.scope
         origin = scope.origin if isinstance(scope, Within) else scope.end
-        told = f"{written(fact)}, {_apart(fact, chosen[origin])} {origin}"
-        return Check(print_clause(selection), print_scope(scope), told, True, selection.pattern.role, fact)
+        finding = f"{event_text(fact)}, {_distance(fact, chosen[origin])} {origin}"
+        return Check(print_clause(selection), print_scope(scope), finding, True, selection.pattern.role, fact)
 
-    def _outside(self, selection: Selection, chosen: Chosen) -> Check:
-        """Nothing of the type is in the scope: which event comes nearest?"""
+    def _outside(self, selection: Selection, chosen: RoleFacts) -> Check:
+        """Return a failed check, because no event of the type is in the scope.
+
+        The check names the nearest event outside.
+        """
         scope, role = selection.scope, selection.pattern.role
         origin = scope.origin if isinstance(scope, Within) else scope.end
         others = [fact for fact in self.facts if fact.type == selection.pattern.type and fact is not chosen[origin]]
         nearest = min(others, key=lambda fact: abs(fact.ts - chosen[origin].ts), default=None)
-        told = f"there is no {selection.pattern.type} around"
+        finding = f"there is no {selection.pattern.type} around"
         if nearest is not None:
-            told = f"the nearest is {written(nearest)}, {_apart(nearest, chosen[origin])} {origin}"
-        return Check(print_clause(selection), print_scope(scope), told, False, role, nearest)
+            finding = f"the nearest is {event_text(nearest)}, {_distance(nearest, chosen[origin])} {origin}"
+        return Check(print_clause(selection), print_scope(scope), finding, False, role, nearest)
 
 
-def written(fact: Fact) -> str:
-    """An event in its notation, without its id; a timer, or what the notation cannot hold, by its type and time."""
+def event_text(fact: Fact) -> str:
+    """Return an event in its notation, without its id.
+
+    A timer or an event without a notation is shown as type and time.
+    """
     attributes = {name: value for name, value in fact.attributes.items() if name != LABEL}
     label = fact.attributes.get(LABEL)
     try:
@@ -274,29 +288,29 @@ def _data(fact: Fact) -> dict[str, object]:
     return {**header, "attributes": dict(fact.attributes)}
 
 
-def _apart(fact: Fact, origin: Fact) -> str:
-    """How far an event is from another, up to that one's name."""
+def _distance(fact: Fact, origin: Fact) -> str:
+    """Return text such as "5 min before" or "at the time of", to which the caller appends the name of `origin`."""
     apart = origin.ts - fact.ts
     if apart == 0:
         return "at the time of"
     return f"{print_window(abs(apart))} {'before' if apart > 0 else 'after'}"
 
 
-def _place(number: int, count: int) -> str:
+def _ordinal(number: int, count: int) -> str:
     return "the last" if number == count else "the first" if number == 1 else f"number {number} of {count}"
 
 
-def shown_value(value: Value) -> str:
-    """A value as it is told."""
+def value_text(value: Value) -> str:
+    """Return a value as text for a report."""
     return "null" if value is None else f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def _values(constraint: Expression, fact: Fact, bound: Bound) -> str:
-    """What the attributes and parameters of a constraint are."""
-    told: dict[str, None] = {}
+    """Return the values of the attributes and parameters in a constraint as text."""
+    findings: dict[str, None] = {}
     for leaf in walk(constraint):
         if isinstance(leaf, Attribute):
-            told[f"{leaf.name} is {shown_value(fact.value(leaf.name))}"] = None
+            findings[f"{leaf.name} is {value_text(fact.value(leaf.name))}"] = None
         elif isinstance(leaf, Parameter):
-            told[f"${leaf.name} is {shown_value(bound[leaf.name])}"] = None
-    return ", ".join(told) or "never"
+            findings[f"${leaf.name} is {value_text(bound[leaf.name])}"] = None
+    return ", ".join(findings) or "constant"

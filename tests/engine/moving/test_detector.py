@@ -1,4 +1,4 @@
-"""Does the engine deliver of queries that move what the reference says, over tables and over streams?"""
+"""Moving queries on the engine agree with the reference, over tables and over streams."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.simulation.moving import dense, shadowed
-from tests.simulation.ranges import rows_of, told
+from tests.simulation.ranges import by_range, rows_of
 from tocsin.engine.detector import Detector
 from tocsin.engine.moving.detector import MovingDetector
-from tocsin.engine.moving.matcher import quiet_point
-from tocsin.engine.moving.ranges import Cells, cell_size, inside
+from tocsin.engine.moving.matcher import quiescent_point
+from tocsin.engine.moving.ranges import GridIndex, cell_size, inside
 from tocsin.errors import StateError
 from tocsin.events.types import Event
 from tocsin.language.mcep.ast import Circle, Polygon, Rectangle, Space
 from tocsin.language.mcep.text import parse
 from tocsin.plans.moving import DEGREE_M, Region
-from tocsin.reference.ranges import quiet_point as reference_quiet_point
+from tocsin.reference.ranges import quiescent_point as reference_quiet_point
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 NEVER_LATE_US = 2**60
 
 
-def test_a_snapshot_grows_with_what_is_remembered_and_says_if_it_is_damaged() -> None:
+def test_a_snapshot_grows_with_the_state_and_damage_is_reported() -> None:
     case = dense(41, queries=2)
     detector = MovingDetector(case.interests, case.types, delay_us=NEVER_LATE_US, history_us=case.city.history_us)
     empty = detector.snapshot()
@@ -45,17 +45,17 @@ def test_a_snapshot_grows_with_what_is_remembered_and_says_if_it_is_damaged() ->
         MovingDetector.restore(rules, case.interests, case.types)
 
 
-def test_a_query_that_is_changed_begins_anew_and_the_others_go_on() -> None:
+def test_a_changed_query_starts_over_and_others_resume() -> None:
     where = "of P around Me range circle"
     text = f"define P() from A() interest One {where} 9 m interest Two {where} {{r}} m"
     one, two = (parse(text.format(r=radius)).interests for radius in (9, 8))
     detector = MovingDetector(one, {})
-    found = [detector.push([Event(type, ts, {"x": 0.0, "y": 0.0})]) for type, ts in (("Me", 1), ("A", 2))]
+    actual = [detector.push([Event(type, ts, {"x": 0.0, "y": 0.0})]) for type, ts in (("Me", 1), ("A", 2))]
     detector = MovingDetector.restore(detector.snapshot(), two, {})
-    found.append(detector.push([Event("A", 3, {"x": 0.0, "y": 0.0})]))
-    found.append(detector.push([Event("Me", 4, {"x": 0.0, "y": 0.0})]))
-    found.append(detector.push([Event("A", 6, {"x": 0.0, "y": 0.0})]))
-    rows = [(row["query"], row["range"], row["rule"], row["ts"]) for row in rows_of([*found, detector.finish()])]
+    actual.append(detector.push([Event("A", 3, {"x": 0.0, "y": 0.0})]))
+    actual.append(detector.push([Event("Me", 4, {"x": 0.0, "y": 0.0})]))
+    actual.append(detector.push([Event("A", 6, {"x": 0.0, "y": 0.0})]))
+    rows = [(row["query"], row["range"], row["rule"], row["ts"]) for row in rows_of([*actual, detector.finish()])]
     assert [row[1:] for row in rows if row[0] == "One"] == [
         (1, None, 1), (1, "P", 2), (1, "P", 3), (2, None, 4), (2, "P", 6)
     ]  # fmt: skip
@@ -67,11 +67,11 @@ def test_strong_queries_agree_where_they_overlap() -> None:
     for seed in range(20):
         case = shadowed(dense(seed, queries=2, same=True, strong=True))
         detector = MovingDetector(case.interests, case.types, delay_us=NEVER_LATE_US, history_us=case.city.history_us)
-        found = told(rows_of([detector.push(list(case.case.events)), detector.finish()]))
+        actual = by_range(rows_of([detector.push(list(case.case.events)), detector.finish()]))
         ranges = {name: [covering.range for covering in coverings] for name, coverings in case.expected().items()}
         for (one, mine), (two, other) in product(*(enumerate(ranges[f"q{name}"]) for name in ("Me", "You"))):
             begin, end = max(mine.start, other.start), min(mine.end, other.end)
-            (marker, *matches), (another, *others) = found["qMe"][one], found["qYou"][two]
+            (marker, *matches), (another, *others) = actual["qMe"][one], actual["qYou"][two]
             if mine.region == other.region and begin <= end and not marker[2] and not another[2]:
                 seen = [[match[1:] for match in some if begin <= match[3] <= end] for some in (matches, others)]
                 assert seen[0] == seen[1]
@@ -91,23 +91,25 @@ def test_queries_over_the_same_ranges_are_run_once(monkeypatch: pytest.MonkeyPat
     text = "define P() from A() and each B() within 9 us from A "
     where = "around Me range circle 9 m lifetime 8 us"
     events = [event for event in dense(1).case.events if event.type != "C"]
-    found = {}
+    actual = {}
     for count in (1, 5):
         given.clear()
         interests = parse(text + "".join(f"interest I{n} of P {where} " for n in range(count))).interests
         detector = MovingDetector(interests, {}, delay_us=NEVER_LATE_US)
         detector.push(events)
         rows = detector.finish()
-        found[count] = sum(given), rows
-    assert found[5][0] == found[1][0] > 0
-    assert found[5][1].num_rows == 5 * found[1][1].num_rows > 100
-    assert len(set(found[5][1]["id"].to_pylist())) == found[5][1].num_rows
+        actual[count] = sum(given), rows
+    assert actual[5][0] == actual[1][0] > 0
+    assert actual[5][1].num_rows == 5 * actual[1][1].num_rows > 100
+    assert len(set(actual[5][1]["id"].to_pylist())) == actual[5][1].num_rows
 
 
 @given(st.lists(st.integers(0, 60)), st.integers(0, 60), st.integers(1, 9))
-def test_quiet_points(times: list[int], latest: int, windows: int) -> None:
+def test_quiescent_points(times: list[int], latest: int, windows: int) -> None:
     ordered = sorted(times)
-    assert quiet_point(np.array(ordered, np.int64), latest, windows) == reference_quiet_point(ordered, latest, windows)
+    assert quiescent_point(np.array(ordered, np.int64), latest, windows) == reference_quiet_point(
+        ordered, latest, windows
+    )
 
 
 SHAPES = st.sampled_from(
@@ -123,35 +125,35 @@ PLACES = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), max_siz
 
 
 @given(SHAPES, st.sampled_from(list(Space)), PLACES, PLACES, st.sampled_from([0.0, 179.99995]), st.data())
-def test_cells_join_what_lies_in_regions(shape, space, centres, places, where, data) -> None:
+def test_the_grid_join_agrees_with_regions(shape, space, centres, places, where, data) -> None:
     scale, shift = (1.0, 0.0) if space is Space.PLANE else (1 / DEGREE_M, where)
 
     def at(points):
-        found = np.array(points, np.float64).reshape(-1, 2) * scale
-        found[:, 0] += shift
+        actual = np.array(points, np.float64).reshape(-1, 2) * scale
+        actual[:, 0] += shift
         if space is Space.WGS84:
-            found[:, 0] = np.where(found[:, 0] > 180, found[:, 0] - 360, found[:, 0])
-        return found[:, 0].copy(), found[:, 1].copy()
+            actual[:, 0] = np.where(actual[:, 0] > 180, actual[:, 0] - 360, actual[:, 0])
+        return actual[:, 0].copy(), actual[:, 1].copy()
 
     (cx, cy), (x, y) = at(centres), at(places)
     low = np.array([data.draw(st.integers(0, len(x))) for _ in cx], np.int64)
     high = np.array([data.draw(st.integers(0, len(x))) for _ in cx], np.int64)
-    cells = Cells(x, y, *cell_size(shape, space, cy))
+    cells = GridIndex(x, y, *cell_size(shape, space, cy))
     centre, event = cells.pairs(shape, space, (cx, cy), cells.near(shape, space, (cx, cy), low, high))
     regions = [Region(shape, place, space) for place in zip(cx.tolist(), cy.tolist(), strict=True)]
-    right = {
+    expected_rows = {
         (c, e)
         for c, region in enumerate(regions)
         for e in range(low[c], high[c])
         if region.contains((float(x[e]), float(y[e])))
     }
-    assert sorted(zip(centre.tolist(), event.tolist(), strict=True)) == sorted(right)
+    assert sorted(zip(centre.tolist(), event.tolist(), strict=True)) == sorted(expected_rows)
 
 
 @given(SHAPES, st.sampled_from(list(Space)), PLACES)
-def test_columns_are_tested_as_single_places(shape, space, places) -> None:
+def test_vectorised_tests_agree_with_scalar_ones(shape, space, places) -> None:
     scale = 1.0 if space is Space.PLANE else 1 / DEGREE_M
     x, y = (np.array([place[axis] for place in places], np.float64) * scale for axis in (0, 1))
-    found = inside(shape, space, (np.zeros(len(x)), np.zeros(len(x))), (x, y))
+    actual = inside(shape, space, (np.zeros(len(x)), np.zeros(len(x))), (x, y))
     region = Region(shape, (0.0, 0.0), space)
-    assert found.tolist() == [region.contains(place) for place in zip(x.tolist(), y.tolist(), strict=True)]
+    assert actual.tolist() == [region.contains(place) for place in zip(x.tolist(), y.tolist(), strict=True)]

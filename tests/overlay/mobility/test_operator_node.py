@@ -1,4 +1,4 @@
-"""How an operator goes from range to range, message by message."""
+"""The steps of an operator from range to range, message by message."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from dataclasses import replace
 from tocsin.events.types import Event, text_words
 from tocsin.language.mcep.ast import Rectangle, Space
 from tocsin.language.mcep.text import parse
-from tocsin.overlay.mobility.brokers import Cells, Find, Found
-from tocsin.overlay.mobility.consumer import Consumer, LocationUpdate, Still
-from tocsin.overlay.mobility.operator_node import Collect, CollectCells, Collector, Events, Marker, Row
+from tocsin.overlay.mobility.brokers import CellBroker, Find, FindReply
+from tocsin.overlay.mobility.consumer import Consumer, LocationProgress, LocationUpdate
+from tocsin.overlay.mobility.operator_node import (
+    Collect,
+    CollectCells,
+    LocatedEvent,
+    Marker,
+    OperatorNode,
+    StreamedEvents,
+)
 from tocsin.plans.moving import Grid, Region, tree
 
 OLD, NEW = Region(Rectangle(10, 10), (0, 0)), Region(Rectangle(10, 10), (4, 0))
@@ -34,21 +41,21 @@ def sent(machine) -> list[object]:
     return taken
 
 
-def broker() -> Cells:
-    cells = Cells("b", GRID, Space.PLANE, 1000)
+def broker() -> CellBroker:
+    cells = CellBroker("b", GRID, Space.PLANE, 1000)
     cells.publish([at("A", 8, 2.0), at("B", 9, -4.0)], 10)
     cells.receive(find(1, 10, OLD), 0)
     return cells
 
 
 def test_a_broker_answers_when_it_has_all_events_up_to_the_update() -> None:
-    cells = Cells("b", GRID, Space.PLANE, 1000)
+    cells = CellBroker("b", GRID, Space.PLANE, 1000)
     cells.publish([], 9)
     cells.receive(find(1, 10, OLD), 0)
     assert sent(cells) == []
     cells.publish([], 11)
     *_, answer = sent(cells)
-    assert isinstance(answer, Found)
+    assert isinstance(answer, FindReply)
     assert answer.affected == {"I/P"}
 
 
@@ -56,38 +63,38 @@ def test_history_follows_a_marker_then_live_events() -> None:
     cells = broker()
     marker, history, _ = sent(cells)
     assert isinstance(marker, Marker)
-    assert isinstance(history, Events)
+    assert isinstance(history, StreamedEvents)
     assert sorted(row.event.id for row in history.rows) == ["A8", "B9"]
     cells.publish([at("A", 12, 1.0), at("A", 13, 30.0)], 15)
     (live,) = sent(cells)
-    assert isinstance(live, Events)
+    assert isinstance(live, StreamedEvents)
     assert [row.event.id for row in live.rows] == ["A12"]
     assert live.upto == 15
 
 
-def test_a_move_that_concerns_nobody_needs_no_collect() -> None:
+def test_a_move_that_affects_no_operator_needs_no_collect() -> None:
     cells = broker()
     sent(cells)
     cells.receive(find(2, 10, Region(Rectangle(10, 10), (0.5, 0))), 0)
     (answer,) = sent(cells)
-    assert isinstance(answer, Found)
+    assert isinstance(answer, FindReply)
     assert answer.affected == frozenset()
     cells.publish([at("A", 12, 5.5), at("A", 13, -4.9)], 15)
     (live,) = sent(cells)
-    assert isinstance(live, Events)
+    assert isinstance(live, StreamedEvents)
     assert [row.event.id for row in live.rows] == ["A12"]
 
 
-def test_only_what_is_new_in_a_range_is_sent_and_all_that_came_meanwhile() -> None:
+def test_only_events_new_to_the_range_or_since_the_reply_are_sent() -> None:
     cells = broker()
     cells.publish([at("A", 14, 8.0)], 15)
     sent(cells)
     cells.receive(find(2, 15, NEW), 0)
     marker, history, answer = sent(cells)
-    assert isinstance(answer, Found)
+    assert isinstance(answer, FindReply)
     assert answer.affected == {"I/P"}
     assert isinstance(marker, Marker)
-    assert isinstance(history, Events)
+    assert isinstance(history, StreamedEvents)
     assert marker.keeps
     assert sorted(row.event.id for row in history.rows) == ["A14"]
     cells.publish([at("B", 16, 3.0)], 20)
@@ -95,13 +102,13 @@ def test_only_what_is_new_in_a_range_is_sent_and_all_that_came_meanwhile() -> No
     assert [row.event.id for row in live.rows] == ["B16"]
 
 
-def test_from_a_quiet_point_a_broker_sends_when_it_is_told_to() -> None:
+def test_with_a_quiescent_point_a_broker_waits_for_the_collect() -> None:
     cells = broker()
     cells.publish([at("A", 14, 8.0)], 15)
     sent(cells)
-    cells.receive(replace(find(2, 15, NEW), quiet_us=1), 0)
+    cells.receive(replace(find(2, 15, NEW), quiescent_us=1), 0)
     (answer,) = sent(cells)
-    assert isinstance(answer, Found)
+    assert isinstance(answer, FindReply)
     cells.publish([at("B", 16, 3.0)], 20)
     assert sent(cells) == []
     cells.receive(CollectCells("I", "I/P", 2, 15, {"A": 9, "B": 1}, True), 0)
@@ -110,8 +117,8 @@ def test_from_a_quiet_point_a_broker_sends_when_it_is_told_to() -> None:
     assert sorted(row.event.id for row in history.rows) == ["A14", "B16"]
 
 
-def row(event: Event) -> Row:
-    return Row(event, text_words(event.id or ""), ((event.attributes["x"], event.attributes["y"]),))
+def row(event: Event) -> LocatedEvent:
+    return LocatedEvent(event, text_words(event.id or ""), ((event.attributes["x"], event.attributes["y"]),))
 
 
 def collect(number: int, start: int, region: Region) -> Collect:
@@ -120,22 +127,22 @@ def collect(number: int, start: int, region: Region) -> Collect:
     return Collect("I", "I/P", number, start, region, points, brokers, {"I": frozenset(), **brokers}, {})
 
 
-def test_an_operator_finishes_a_range_before_it_turns() -> None:
+def test_an_operator_finishes_a_range_before_the_next() -> None:
     (operator,) = tree(interest()).children
-    processor = Collector("I", operator, "root", "I", {}, incremental=True)
+    processor = OperatorNode("I", operator, "root", "I", {}, incremental=True)
     processor.receive(collect(1, 10, OLD), 0)
     assert sent(processor) == []
     processor.receive(Marker("I", "I/P", "b", 1, OLD, False), 0)
-    processor.receive(Events("I", "I/P", "b", (row(at("B", 9, 1.0)),), 10), 0)
+    processor.receive(StreamedEvents("I", "I/P", "b", (row(at("B", 9, 1.0)),), 10), 0)
     processor.receive(collect(2, 15, NEW), 0)
-    processor.receive(Events("I", "I/P", "b", (row(at("A", 12, 1.0)),), 14), 0)
+    processor.receive(StreamedEvents("I", "I/P", "b", (row(at("A", 12, 1.0)),), 14), 0)
     marker, nothing, one = sent(processor)
     assert (marker.number, len(nothing.rows), len(one.rows)) == (1, 0, 1)
-    processor.receive(Events("I", "I/P", "b", (), 16), 0)
+    processor.receive(StreamedEvents("I", "I/P", "b", (), 16), 0)
     (done,) = sent(processor)
     assert done.upto == 15
     processor.receive(Marker("I", "I/P", "b", 2, NEW, True), 0)
-    processor.receive(Events("I", "I/P", "b", (), 20), 0)
+    processor.receive(StreamedEvents("I", "I/P", "b", (), 20), 0)
     turned, again = sent(processor)
     assert turned.number == 2
     assert (again.rows, again.kept, again.upto) == ((), (), 20)
@@ -148,30 +155,30 @@ def test_nothing_is_delivered_before_the_object_is_known_to_have_stayed() -> Non
     consumer.receive(LocationUpdate("I", 1, 10, (0.0, 0.0)), 0)
     (asked,) = sent(consumer)
     assert isinstance(asked, Find)
-    consumer.receive(Found("I", 1, "b", frozenset({"I/P"}), (), -990), 0)
-    (told,) = sent(consumer)
-    assert isinstance(told, Collect)
+    consumer.receive(FindReply("I", 1, "b", frozenset({"I/P"}), (), -990), 0)
+    (collect,) = sent(consumer)
+    assert isinstance(collect, Collect)
     (operator,) = consumer.root.children
-    processor = Collector("I", operator, "root", "I", {}, incremental=True)
-    processor.receive(told, 0)
+    processor = OperatorNode("I", operator, "root", "I", {}, incremental=True)
+    processor.receive(collect, 0)
     processor.receive(Marker("I", "I/P", "b", 1, OLD, False), 0)
-    processor.receive(Events("I", "I/P", "b", (row(at("A", 12, 1.0)),), 20), 0)
+    processor.receive(StreamedEvents("I", "I/P", "b", (row(at("A", 12, 1.0)),), 20), 0)
     for message in sent(processor):
-        if isinstance(message, Marker | Events):
+        if isinstance(message, Marker | StreamedEvents):
             consumer.receive(message, 0)
     assert [one.match for one in consumer.delivered] == [None]
-    consumer.receive(Still("I", 11), 0)
+    consumer.receive(LocationProgress("I", 11), 0)
     assert len(consumer.delivered) == 1
-    consumer.receive(Still("I", 12), 0)
+    consumer.receive(LocationProgress("I", 12), 0)
     assert [one.match.ts for one in consumer.delivered[1:] if one.match] == [12]
 
 
-def test_a_history_that_is_too_short_is_said() -> None:
+def test_a_history_that_is_too_short_is_reported() -> None:
     consumer = Consumer(interest(), "root", {"I": "root", "I/P": "op"}, GRID, lambda cell: "b", 13)
     consumer.receive(LocationUpdate("I", 1, 10, (0.0, 0.0)), 0)
-    consumer.receive(Found("I", 1, "b", frozenset({"I/P"}), (), -990), 0)
+    consumer.receive(FindReply("I", 1, "b", frozenset({"I/P"}), (), -990), 0)
     assert consumer.delivered[0].error == "the history kept is shorter than the lifetime and the windows"
     pruned = Consumer(interest(), "root", {"I": "root", "I/P": "op"}, GRID, lambda cell: "b", 14)
     pruned.receive(LocationUpdate("I", 1, 10, (0.0, 0.0)), 0)
-    pruned.receive(Found("I", 1, "b", frozenset({"I/P"}), (), 0), 0)
+    pruned.receive(FindReply("I", 1, "b", frozenset({"I/P"}), (), 0), 0)
     assert pruned.delivered[0].error == "a broker no longer holds the history that is needed"

@@ -1,4 +1,4 @@
-"""Does every constraint go to who can test it: a filter, a key, or a condition on a candidate?"""
+"""Every constraint becomes part of a filter, a key, or a condition on a candidate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tocsin.language import parse
 from tocsin.language.builder import define, event, p, within
 from tocsin.plans.bind.patterns import bind
 from tocsin.plans.expressions import Computed, Field, show
-from tocsin.plans.rules import Absence, Lookup, Reach, Reduction, RulePlan
+from tocsin.plans.rules import AggregateCondition, Lookup, NegationCondition, RulePlan, TimeBounds
 from tocsin.plans.typing import Catalog
 
 KINDS = (("k", Kind.STRING), ("n", Kind.INT), ("v", Kind.DOUBLE), ("f", Kind.BOOL), ("at", Kind.TIMESTAMP))
@@ -23,7 +23,7 @@ def bound(text: str, catalog: Catalog = CATALOG) -> RulePlan:
 
 
 def parts(lookup: Lookup, names: tuple[str, ...] = ()) -> tuple[list[str], dict[str, str], list[str]]:
-    """Filter, keys and conditions of a search, as text."""
+    """Return filter, keys and conditions of a lookup as text."""
     keys = zip(lookup.buffer.keys, lookup.keys, strict=True)
     return (
         [show(condition) for condition in lookup.buffer.filter.conditions],
@@ -32,7 +32,7 @@ def parts(lookup: Lookup, names: tuple[str, ...] = ()) -> tuple[list[str], dict[
     )
 
 
-def test_constraints_are_sorted_by_who_can_test_them() -> None:
+def test_constraints_become_filters_keys_or_conditions() -> None:
     rule = bound(
         "define X() from A(k = $k, v = $v, n > 2) "
         'and last B(n < 5, k = $k, v > $v, f, k != "x", $v + 1 = n) within 5 s from A'
@@ -44,14 +44,14 @@ def test_constraints_are_sorted_by_who_can_test_them() -> None:
     assert sorted(conditions) == ["(1.0 + A.v) = B.n", "A.v < B.v"]
 
 
-def test_of_two_equalities_of_one_attribute_one_is_the_key() -> None:
+def test_one_of_two_equalities_of_an_attribute_is_the_key() -> None:
     rule = bound(
         "define X() from A(k = $k) and last B(k = $k2) within 5 s from A and last C(k = $k, k = $k2) within 5 s from B"
     )
     assert parts(rule.steps[1].lookup, rule.names)[1:] == ({"k": "A.k"}, ["B.k = C.k"])
 
 
-def test_a_binding_is_no_test() -> None:
+def test_a_binding_is_not_a_test() -> None:
     rule = bound(
         "define X() from A($k = k) and last B(n = $n, $v = v) within 5 s from A and last C(n = $n) within 5 s from A"
     )
@@ -64,7 +64,7 @@ def test_a_parameter_bound_and_tested_in_one_pattern_is_a_filter() -> None:
     assert [show(condition) for condition in rule.anchor.conditions] in (["n < v"], ["v > n"])
 
 
-def test_equality_with_what_is_computed_is_a_key_but_not_with_its_own_event() -> None:
+def test_equality_with_a_computed_value_is_a_key_but_not_with_its_own_event() -> None:
     rule = bound("define X() from A(n = $n) and last B(n = $n + 1, v = n * $n) within 5 s from A")
     _, keys, conditions = parts(rule.steps[0].lookup, rule.names)
     assert keys == {"n": "1 + A.n"}
@@ -85,34 +85,38 @@ def test_an_integer_key_meets_a_double_as_a_condition_or_widened() -> None:
     assert [value.kind for value in lookup.keys] == [Kind.DOUBLE]
 
 
-def test_reach_and_horizon() -> None:
+def test_time_bounds_and_retention() -> None:
     rule = bound(
         "define X() from A() and last B() within 5 s from A and each C() as c within 3 s from B "
         "and first C() as d between c and A and not A() between c and B and $n = Count(B() within 10 s from d)"
     )
     b, c, d = (step.lookup for step in rule.steps)
-    assert (b.reach, b.horizon_us) == (Reach(0, window_us=5 * SECOND), 5 * SECOND)
-    assert (c.reach, c.horizon_us) == (Reach(1, window_us=3 * SECOND), 8 * SECOND)
-    assert (d.reach, d.horizon_us) == (Reach(0, start=2), 8 * SECOND)
-    (absence,), (count,) = rule.steps[1].guards, rule.steps[2].guards
-    assert isinstance(absence, Absence)
-    assert (absence.lookup.reach, absence.lookup.horizon_us) == (Reach(1, start=2), 8 * SECOND)
-    assert isinstance(count, Reduction)
-    assert count.lookup.horizon_us == 18 * SECOND
-    assert rule.horizon_us == 18 * SECOND
+    assert (b.bounds, b.retention_us) == (TimeBounds(0, window_us=5 * SECOND), 5 * SECOND)
+    assert (c.bounds, c.retention_us) == (TimeBounds(1, window_us=3 * SECOND), 8 * SECOND)
+    assert (d.bounds, d.retention_us) == (TimeBounds(0, start=2), 8 * SECOND)
+    (absence,), (count,) = rule.steps[1].role_conditions, rule.steps[2].role_conditions
+    assert isinstance(absence, NegationCondition)
+    assert (absence.lookup.bounds, absence.lookup.retention_us) == (TimeBounds(1, start=2), 8 * SECOND)
+    assert isinstance(count, AggregateCondition)
+    assert count.lookup.retention_us == 18 * SECOND
+    assert rule.retention_us == 18 * SECOND
     assert rule.names == ("A", "B", "c", "d", "", "")
     assert rule.types == ("A", "B", "C", "C", "A", "B")
 
 
-def test_guards_belong_to_the_latest_role_that_they_mention() -> None:
+def test_negations_and_aggregates_belong_to_the_latest_role_that_they_mention() -> None:
     rule = bound(
         "define X() from A(k = $k) and last B(v = $v) within 5 s from A "
         "and not C(k = $k) within 5 s from A and not C(v > $v) within 5 s from A "
         "and $m = Avg(C(v < $v).v within 5 s from A) and not C(v = $m) within 1 s from A"
     )
-    assert len(rule.guards) == 1
-    assert [type(guard) for guard in rule.steps[0].guards] == [Absence, Reduction, Absence]
-    assert parts(rule.steps[0].guards[2].lookup, rule.names)[1] == {"v": "aggregate 1"}
+    assert len(rule.role_conditions) == 1
+    assert [type(role_condition) for role_condition in rule.steps[0].role_conditions] == [
+        NegationCondition,
+        AggregateCondition,
+        NegationCondition,
+    ]
+    assert parts(rule.steps[0].role_conditions[2].lookup, rule.names)[1] == {"v": "aggregate 1"}
 
 
 @pytest.mark.parametrize(
@@ -128,9 +132,9 @@ def test_guards_belong_to_the_latest_role_that_they_mention() -> None:
     ],
 )
 def test_kinds_of_aggregates(aggregate: str, kind: Kind) -> None:
-    (guard,) = bound(f"define X() from A() and $p = {aggregate} within 5 s from A)").guards
-    assert isinstance(guard, Reduction)
-    assert guard.kind == kind
+    (role_condition,) = bound(f"define X() from A() and $p = {aggregate} within 5 s from A)").role_conditions
+    assert isinstance(role_condition, AggregateCondition)
+    assert role_condition.kind == kind
 
 
 def test_the_values_of_where() -> None:
@@ -159,7 +163,7 @@ def test_unknown_kinds_fit_everything() -> None:
     assert bound("define X() from A(ts - q > 3, ts - q > ts, q - ts > 3)", Catalog()).unseen
 
 
-def test_what_the_builder_made_has_no_place_in_a_text() -> None:
+def test_an_error_in_a_built_rule_has_no_position() -> None:
     rule = define("X").from_(event("A")).last(event("B", k=p.k), within("5 s", "Z")).build()
     with pytest.raises(RuleError, match=r"^rule X: the rule has no event called Z") as caught:
         bind(rule, CATALOG)

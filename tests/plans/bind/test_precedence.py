@@ -1,4 +1,4 @@
-"""What `;` says, said once, allows what it allowed before."""
+"""The reduced order of `;` allows the same combinations as the full order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tree = int | tuple["Tree", "Tree", bool]
 
 
 def _read(tree: Tree) -> tuple[tuple[int, ...], list[SequencePair]]:
-    """The places of an expression, and its sequences."""
+    """Return the role indexes of an expression, and its sequences."""
     if isinstance(tree, int):
         return (tree,), []
     left, right, ordered = tree
@@ -31,7 +31,7 @@ def _trees(draw: st.DrawFn, count: int = 5) -> Tree:
 
 
 @given(tree=_trees(), data=st.data())
-def test_what_is_left_out_follows_from_the_rest(tree: Tree, data: st.DataObject) -> None:
+def test_removed_relations_are_implied(tree: Tree, data: st.DataObject) -> None:
     places, sequences = _read(tree)
     last = [place for place in places if not any(place in left for left, _ in sequences)]
     anchor = data.draw(st.sampled_from(last))
@@ -43,7 +43,7 @@ def test_what_is_left_out_follows_from_the_rest(tree: Tree, data: st.DataObject)
         assert whole == all(times[one.before] < max(times[p] for p in one.after) for one in reduced)
 
 
-def test_of_several_only_those_count_that_can_be_last() -> None:
+def test_only_roles_that_can_be_last_are_in_a_relation() -> None:
     """In `A ; (B ; C)` the last of B and C is C."""
     found = precedences([((1,), (2,)), ((0,), (1, 2))], [], 2)
     assert found == (Precedence(0, (2,), True), Precedence(1, (2,), True))

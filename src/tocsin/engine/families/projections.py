@@ -1,10 +1,9 @@
-"""Plain queries at work: by the thousand, on the columns of a batch, without taking in any event.
+"""Run thousands of projections on the columns of a batch, without storing events.
 
-See `plain_tables` for which these are, and `kernels.plain` for how they run. The record of a query, with what it does
-and what it keeps, stands in one memory with those of all others.
-
-What is written down of a query is what it keeps, as words: the entries of a window that slides, the aggregates of one
-that fills up and empties.
+A *projection* is a query that only selects attributes of its events, or aggregates over a fixed number of events. It is
+defined by `window_tables.is_projection` and run by `kernels.windows.projections`. One array holds the records and
+states of all projections. The saved state of a projection is a list of words, which are the entries of a sliding window
+or the aggregates of a batch window.
 """
 
 from __future__ import annotations
@@ -16,82 +15,82 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin import kernels
-from tocsin.engine.batch_columns import View
-from tocsin.engine.compile import Tables
-from tocsin.engine.families.window_tables import LoadedPlain
-from tocsin.engine.ingest import Direct
-from tocsin.engine.match_columns import Found, Moments
-from tocsin.engine.predicates import Passed
+from tocsin.engine.batch_columns import ColumnView
+from tocsin.engine.compile import RuleTables
+from tocsin.engine.families.window_tables import LoadedProjection
+from tocsin.engine.ingest import UnstoredEvents
+from tocsin.engine.match_columns import MatchColumns, MatchTimes
+from tocsin.engine.predicates import SelectedRows
 from tocsin.kernels import Array, layout
 from tocsin.kernels.exact_sums import SCRATCH
 from tocsin.kernels.windows import projections
 from tocsin.kernels.windows.groups import call_words
 
 if TYPE_CHECKING:
-    from tocsin.engine.pipeline import Machine
+    from tocsin.engine.pipeline import Pipeline
 
-TOGETHER_FEW = 16
-"""Up to how many rows of one instant are put in order one by one."""
-KEPT = "plain"
-"""What the row of the table of a query is."""
+PAIRWISE_MAX = 16
+"""The largest number of rows of one instant that are sorted by insertion."""
+STATE = "plain"
+"""The kind of the only row in the saved table of a query."""
 
 
-class Told(NamedTuple):
-    """What came out: the rule of each row, its event, and the values."""
+class ProjectedRows(NamedTuple):
+    """Output rows in columns: the number of the rule, the index of the event, and the values."""
 
     rules: Array
     sources: Array
-    words: Array
-    known: Array
+    values: Array
+    valid: Array
 
 
-class Plain:
-    """The plain queries of a machine, and what they keep."""
+class Projections:
+    """Holds all projections of a pipeline with their states, and runs them."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: RuleTables) -> None:
         self._tables = tables
-        self._loaded: list[tuple[LoadedPlain, int]] = []
-        """With where their records are."""
+        self._loaded: list[tuple[LoadedProjection, int]] = []
+        """The queries, each with the offset of its record."""
         self._memory: Array = np.zeros(4096, np.int64)
         self._used: Array = np.array([SCRATCH], np.int64)
-        self._levels: dict[int, list[tuple[int, int]]] = {}
-        """The filters of the queries of a level, and their records."""
-        self._fans: dict[int, tuple[Array, Array]] = {}
+        self._by_stratum: dict[int, list[tuple[int, int]]] = {}
+        """Pairs (filter of a query, offset of its record), by stratum."""
+        self._fan_outs: dict[int, tuple[Array, Array]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._loaded)
 
-    def copy(self) -> Plain:
-        """The same queries, with what they keep now."""
-        other = Plain(self._tables)
+    def copy(self) -> Projections:
+        """Return a copy with the same queries and state."""
+        other = Projections(self._tables)
         other._memory, other._used = self._memory.copy(), self._used.copy()
-        other._loaded, other._fans = [*self._loaded], {**self._fans}
-        other._levels = {level: [*queries] for level, queries in self._levels.items()}
+        other._loaded, other._fan_outs = [*self._loaded], {**self._fan_outs}
+        other._by_stratum = {stratum: [*queries] for stratum, queries in self._by_stratum.items()}
         return other
 
-    def add(self, loaded: LoadedPlain) -> None:
-        """Takes one more query."""
+    def add(self, loaded: LoadedProjection) -> None:
+        """Add a query, with an empty state."""
         calls, outputs = len(loaded.calls), len(loaded.outputs)
-        held = [call_words(function, double=double, ordered=True) for function, _, double in loaded.calls]
-        at = self._room(layout.PLAIN_WORDS + layout.PLAIN_CALL_WORDS * calls + outputs + sum(held))
-        behind = at + layout.PLAIN_WORDS
-        outputs_at = behind + layout.PLAIN_CALL_WORDS * calls
-        record = [loaded.since, loaded.rule.number, loaded.extent, loaded.size, calls, behind, outputs, outputs_at]
-        record += [0] * (layout.PLAIN_WORDS - len(record))
-        place = outputs_at + outputs
-        for (function, slot, double), words in zip(loaded.calls, held, strict=True):
-            record += [function, slot, int(double), place]
-            place += words
+        call_sizes = [call_words(function, double=double, ordered=True) for function, _, double in loaded.calls]
+        at = self._allocate(layout.PROJECTION_WORDS + layout.PROJECTION_CALL_WORDS * calls + outputs + sum(call_sizes))
+        calls_at = at + layout.PROJECTION_WORDS
+        outputs_at = calls_at + layout.PROJECTION_CALL_WORDS * calls
+        record = [loaded.since, loaded.rule.number, loaded.extent, loaded.size, calls, calls_at, outputs, outputs_at]
+        record += [0] * (layout.PROJECTION_WORDS - len(record))
+        at_entry = outputs_at + outputs
+        for (function, slot, double), words in zip(loaded.calls, call_sizes, strict=True):
+            record += [function, slot, int(double), at_entry]
+            at_entry += words
         record += loaded.outputs
         self._memory[at : at + len(record)] = record
         projections.clear(self._memory.ctypes.data, at)
         self._loaded.append((loaded, at))
-        level = loaded.rule.level
-        self._levels.setdefault(level, []).append((loaded.rule.anchor, at))
-        self._fans.pop(level, None)
+        stratum = loaded.rule.stratum
+        self._by_stratum.setdefault(stratum, []).append((loaded.rule.anchor, at))
+        self._fan_outs.pop(stratum, None)
 
-    def _room(self, words: int) -> int:
-        """Where so many words of memory are free from now on."""
+    def _allocate(self, words: int) -> int:
+        """Allocate words, and return the offset of the first word."""
         at = int(self._used[0])
         self._reserve(words)
         self._used[0] += words
@@ -103,131 +102,139 @@ class Plain:
 
     # ---- one batch
 
-    def direct(self, machine: Machine, given: Direct) -> list[Found]:
-        """The rows for events that are not taken in."""
-        if 0 not in self._levels:
+    def run_unstored(self, pipeline: Pipeline, events: UnstoredEvents) -> list[MatchColumns]:
+        """Run the queries on events that are not stored, and return their output rows."""
+        if 0 not in self._by_stratum:
             return []
         return [
-            _found(told, machine, given.view, *machine.intake.identities(given, told.sources))
-            for told in self._run(*self._fan(0), given.passed, given.view)
+            _as_matches(rows, pipeline, events.view, *pipeline.ingest.event_ids(events, rows.sources))
+            for rows in self._run(*self._fan_out(0), events.selected, events.view)
         ]
 
-    def stored(self, machine: Machine, level: int, entered: Iterable[Passed]) -> list[Found]:
-        """The rows of the queries of a level for rows of the store."""
-        found: list[Found] = []
-        if level not in self._levels:
-            return found
-        starts, queries = self._fan(level)
-        for passed in entered:
-            mine = starts[passed.filters + 1] > starts[passed.filters]
-            rows, place = np.unique(passed.rows[mine], return_inverse=True)
-            if len(rows):
-                view, store = machine.intake.stored(rows), machine.store
-                for told in self._run(starts, queries, Passed(passed.filters[mine], place), view):
-                    at = rows[told.sources]
-                    found.append(_found(told, machine, view, store.first[at], store.second[at]))
-        return found
+    def run_stored(self, pipeline: Pipeline, stratum: int, selections: Iterable[SelectedRows]) -> list[MatchColumns]:
+        """Run the queries of a stratum on selected rows of the store, and return their output rows."""
+        matches: list[MatchColumns] = []
+        if stratum not in self._by_stratum:
+            return matches
+        starts, queries = self._fan_out(stratum)
+        for selected in selections:
+            mine = starts[selected.filters + 1] > starts[selected.filters]
+            stored, entries = np.unique(selected.rows[mine], return_inverse=True)
+            if len(stored):
+                view, store = pipeline.ingest.view_rows(stored), pipeline.store
+                for rows in self._run(starts, queries, SelectedRows(selected.filters[mine], entries), view):
+                    at = stored[rows.sources]
+                    matches.append(_as_matches(rows, pipeline, view, store.id_high[at], store.id_low[at]))
+        return matches
 
-    def _run(self, starts: Array, queries: Array, passed: Passed, view: View) -> Iterator[Told]:
-        """The rows that events bring, in the order of time and then of rules.
+    def _run(self, starts: Array, queries: Array, selected: SelectedRows, view: ColumnView) -> Iterator[ProjectedRows]:
+        """Yield output rows in the order of time and rule.
 
-        `passed` is pairs (filter, event of the view) in canonical order. Linear in these and the queries that see them,
-        whatever the length of windows.
+        `selected` has pairs (filter, event of the view) in canonical order. The time is linear in the number of pairs
+        and of queries that receive them, and does not depend on the length of windows.
         """
         width = max(1, self._tables.outputs)
-        place, room, columns = (0, 0), max(1024, len(passed.filters)), view.columns
-        while place[0] < len(passed.filters):
-            told = Told(
+        position, room, columns = (0, 0), max(1024, len(selected.filters)), view.columns
+        while position[0] < len(selected.filters):
+            out = ProjectedRows(
                 np.empty(room, np.int64),
                 np.empty(room, np.int64),
                 np.empty((width, room), np.int64),
                 np.zeros((width, room), np.uint8),
             )
-            *place, rows, why = projections.plain_run(
-                self._memory.ctypes.data, self._used, len(self._memory), starts, queries, passed.filters, passed.rows,
-                *place, columns.ctypes.data, view.column_of.ctypes.data, view.column_of.shape[1],
-                view.types.ctypes.data, view.ts.ctypes.data, *told,
+            *position, count, why = projections.run_projections(
+                self._memory.ctypes.data, self._used, len(self._memory), starts, queries,
+                selected.filters, selected.rows, *position,
+                columns.ctypes.data, view.column_of.ctypes.data, view.column_of.shape[1],
+                view.types.ctypes.data, view.ts.ctypes.data, *out,
             )  # fmt: skip
             if why == projections.MORE_MEMORY:
                 self._reserve(len(self._memory))
-            if rows:
-                found = Told(*(array[..., :rows] for array in told))
-                if (order := self._order(found, view)) is not None:
-                    found = Told(*(array[..., order] for array in found))
-                yield found
+            if count:
+                output = ProjectedRows(*(array[..., :count] for array in out))
+                if (order := self._order(output, view)) is not None:
+                    output = ProjectedRows(*(array[..., order] for array in output))
+                yield output
 
-    def _order(self, found: Told, view: View) -> Array | None:
-        """How to put rows that are in the order of events into that of time and then of rules; None if they are."""
-        labels, order = self._tables.labels, np.empty(len(found.rules), np.int64)
-        given = found.sources, found.rules, labels.ranks, view.ts.ctypes.data, view.seq.ctypes.data
-        if projections.in_order(*given):
+    def _order(self, output: ProjectedRows, view: ColumnView) -> Array | None:
+        """Return the permutation that sorts output rows by time and rule, or None if they are sorted."""
+        labels, order = self._tables.labels, np.empty(len(output.rules), np.int64)
+        arguments = output.sources, output.rules, labels.ranks, view.ts.ctypes.data, view.seq.ctypes.data
+        if projections.is_ordered(*arguments):
             return None
-        if not projections.order_rows(*given, TOGETHER_FEW, order):
-            ranks = labels.ranks[found.rules]
-            kernels.ordering.order_matches(found.sources, ranks, len(labels), view.ts, view.seq, order)
+        if not projections.order_rows(*arguments, PAIRWISE_MAX, order):
+            ranks = labels.ranks[output.rules]
+            kernels.ordering.order_matches(output.sources, ranks, len(labels), view.ts, view.seq, order)
         return order
 
-    def _fan(self, level: int) -> tuple[Array, Array]:
-        """Where the queries of each filter begin, and their records."""
+    def _fan_out(self, stratum: int) -> tuple[Array, Array]:
+        """Return the index of each filter's first query, and the offsets of the records of all queries by filter."""
         filters = len(self._tables.is_anchor)
-        fan = self._fans.get(level)
+        fan = self._fan_outs.get(stratum)
         if fan is None or len(fan[0]) <= filters:
-            by_filter, records = np.array(self._levels[level], np.int64).T.copy()
+            by_filter, records = np.array(self._by_stratum[stratum], np.int64).T.copy()
             order = np.argsort(by_filter, kind="stable")
             starts = np.concatenate([[0], np.cumsum(np.bincount(by_filter, minlength=filters + 1))])
-            fan = self._fans[level] = starts, records[order]
+            fan = self._fan_outs[stratum] = starts, records[order]
         return fan
 
-    # ---- what is kept
+    # ---- state
 
-    def kept(self) -> dict[str, pa.Table]:
-        """What each query keeps."""
-        found: dict[str, pa.Table] = {}
+    def save(self) -> dict[str, pa.Table]:
+        """Return the state of each query as a table, by name of the query."""
+        states: dict[str, pa.Table] = {}
         memory = self._memory.ctypes.data
         for loaded, at in self._loaded:
             if self._memory[at + layout.P_COUNT]:
-                words = np.zeros(projections.words_kept(memory, at), np.int64)
-                words = words[: projections.write_kept(memory, at, words)]
-                found[loaded.rule.plan.rule.name] = pa.table(
+                words = np.zeros(projections.state_words(memory, at), np.int64)
+                words = words[: projections.write_state(memory, at, words)]
+                states[loaded.rule.plan.rule.name] = pa.table(
                     {
-                        "what": [KEPT],
+                        "what": [STATE],
                         "type": [loaded.rule.plan.types[0]],
                         "row": pa.array([kernels.NONE], pa.int64()),
                         "words": pa.array([words], pa.list_(pa.int64())),
                         "texts": pa.array([[]], pa.list_(pa.string())),
                     }
                 )
-        return found
+        return states
 
-    def take(self, kept: Mapping[str, pa.Table], numbers: Mapping[str, Array], stored: Callable[[Array], View]) -> None:
-        """Gives queries what they kept.
+    def restore(
+        self, saved: Mapping[str, pa.Table], numbers: Mapping[str, Array], stored: Callable[[Array], ColumnView]
+    ) -> None:
+        """Restore the states of queries from tables, by name of the query.
 
-        Where rows of the store were written down, these come anew: `numbers` are the rows of a type's events, and
-        `stored` a view of rows.
+        A table may have rows of the store instead of a state. Then these rows are processed again. `numbers` maps their
+        saved positions to rows of the store, by type, and `stored` returns a view of rows.
         """
         for loaded, at in self._loaded:
-            table = kept.get(loaded.rule.plan.rule.name)
+            table = saved.get(loaded.rule.plan.rule.name)
             if table is None or not table.num_rows:
                 continue
-            if table["what"][0].as_py() == KEPT:
+            if table["what"][0].as_py() == STATE:
                 words = table["words"].combine_chunks().flatten().to_numpy()
                 self._reserve(2 * len(words))
-                projections.read_kept(self._memory.ctypes.data, self._used, len(self._memory), at, words)
+                projections.read_state(self._memory.ctypes.data, self._used, len(self._memory), at, words)
                 continue
             rows = numbers.get(loaded.rule.plan.types[0], np.zeros(0, np.int64))
             rows = rows[table["row"].to_numpy()] if len(rows) else rows
             rows = rows[rows >= 0]
-            passed = Passed(np.zeros(len(rows), np.int64), np.arange(len(rows)))
-            for _ in self._run(np.array([0, 1]), np.array([at]), passed, stored(rows)):
-                pass  # what they brought once came out then
+            selected = SelectedRows(np.zeros(len(rows), np.int64), np.arange(len(rows)))
+            for _ in self._run(np.array([0, 1]), np.array([at]), selected, stored(rows)):
+                pass  # these rows were output before
 
 
-def _found(told: Told, machine: Machine, view: View, first: Array, second: Array) -> Found:
-    """Rows as matches, which other rules may use; `first` and `second` are the identities of their events."""
-    nothing = np.zeros((len(told.rules), machine.tables.places), np.int64)
-    if not machine.intake.nameless:
-        projections.row_identities(machine.tables.rule_words, told.rules, first, second)
-    moments = Moments(view.ts[told.sources], view.seq[told.sources])
-    found = Found(told.rules, nothing, nothing[:, 0], told.words, told.known, first, second, moments)
-    machine.hold([found])
-    return found
+def _as_matches(
+    rows: ProjectedRows, pipeline: Pipeline, view: ColumnView, id_high: Array, id_low: Array
+) -> MatchColumns:
+    """Convert output rows to matches, and buffer the matches for other rules.
+
+    `id_high` and `id_low` are the ids of the events. They are replaced in place by the ids of the matches.
+    """
+    nothing = np.zeros((len(rows.rules), pipeline.tables.roles_max), np.int64)
+    if not pipeline.ingest.without_ids:
+        projections.row_identities(pipeline.tables.rule_words, rows.rules, id_high, id_low)
+    times = MatchTimes(view.ts[rows.sources], view.seq[rows.sources])
+    matches = MatchColumns(rows.rules, nothing, nothing[:, 0], rows.values, rows.valid, id_high, id_low, times)
+    pipeline.buffer_composites([matches])
+    return matches

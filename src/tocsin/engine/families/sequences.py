@@ -1,7 +1,8 @@
-"""What the attempts of patterns and sequences hold, as tables: written down, and taken over again.
+"""Save and restore the runs of pattern and sequence queries as tables.
 
-A row of the table is an attempt, an event that one has found, that one waits at a stage, or what is known of the
-automaton as a whole.
+An automaton evaluates such a query in *stages*, one for each step of the pattern. A *run* is a partial match, which
+waits for its next event at one or several stages. Each row of the table is a run, an event of a run, the entry of a run
+that waits at a stage, or the state of the whole automaton.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from tocsin.kernels import Array, layout
 from tocsin.kernels.sequences import runs
 
 if TYPE_CHECKING:
-    from tocsin.engine.families.window_tables import LoadedWindow
+    from tocsin.engine.families.window_tables import LoadedQuery
 
-ATTEMPT, FOUND, WAITS, AUTOMATON = "attempt", "found", "waits", "automaton"
-HEADER = [layout.T_SINCE, layout.T_SPOILT, layout.T_BORN]
+RUN, EVENT, WAITING, AUTOMATON = "attempt", "found", "waits", "automaton"
+HEADER = [layout.T_LAST_TS, layout.T_VIOLATED, layout.T_FIRST_TS]
 NEVER = int(runs.NEVER)
 
 
-class Attempts:
-    """Those of one query: `memory` has their records, `states` what is kept of the automaton and of its stages."""
+class Runs:
+    """Gives access to the runs of one query.
 
-    def __init__(self, loaded: LoadedWindow, memory: Array, states: Array) -> None:
+    `memory` has the records of runs, and `states` the states of the automaton and of its stages.
+    """
+
+    def __init__(self, loaded: LoadedQuery, memory: Array, states: Array) -> None:
         assert loaded.windowed.chained is not None
         self._loaded = loaded
         self._memory = memory
@@ -36,84 +40,88 @@ class Attempts:
 
     @property
     def _size(self) -> int:
-        """How many entries there are."""
-        return int(self._states[1:, [layout.S_COUNT, layout.S_COMING_COUNT]].sum())
+        """The number of entries of waiting runs at all stages."""
+        return int(self._states[1:, [layout.S_COUNT, layout.S_BATCH_COUNT]].sum())
 
-    def waiting(self, env: Array, place: Array) -> tuple[Array, Array]:
-        """The attempts, those that began first before others; and where they wait, in the order of the lists: number of
-        the attempt, stage, whether it is fresh.
+    def waiting_runs(self, env: Array, addresses: Array) -> tuple[Array, Array]:
+        """Return the records of the runs in order of their start, and the entries of waiting runs in list order.
+
+        The entries have three rows: index of the run, number of the stage, and whether the entry is new.
         """
         entries = np.zeros((3, self._size), np.int64)
-        runs.waiting(env.ctypes.data, place.ctypes.data, self._loaded.offset, entries)
-        each, entries[0] = np.unique(entries[0], return_inverse=True)
-        order = np.argsort(self._memory[each + layout.T_BORN], kind="stable")
+        runs.list_waiting(env.ctypes.data, addresses.ctypes.data, self._loaded.offset, entries)
+        records, entries[0] = np.unique(entries[0], return_inverse=True)
+        order = np.argsort(self._memory[records + layout.T_FIRST_TS], kind="stable")
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
         entries[0] = rank[entries[0]]
-        return each[order], entries
+        return records[order], entries
 
-    def found(self, env: Array, place: Array) -> Array:
-        """Where in memory the events stand that attempts have found."""
-        at = self._events(self.waiting(env, place)[0])
+    def event_addresses(self, env: Array, addresses: Array) -> Array:
+        """Return the addresses in `memory` at which runs refer to rows of the store."""
+        at = self._events(self.waiting_runs(env, addresses)[0])
         return at[self._memory[at] >= 0]
 
-    def _events(self, each: Array) -> Array:
-        places = np.arange(len(self._loaded.rule.plan.types))
-        return np.asarray(each[:, None] + layout.T_COUNTS + self._stages + places)
+    def _events(self, records: Array) -> Array:
+        indexes = np.arange(len(self._loaded.rule.plan.types))
+        return np.asarray(records[:, None] + layout.T_COUNTS + self._stages + indexes)
 
-    def kept(self, env: Array, place: Array, numbers: Mapping[str, Array]) -> pa.Table | None:
-        """All of it, with rows said as numbers of their type's events; None if nothing has begun."""
+    def save(self, env: Array, addresses: Array, numbers: Mapping[str, Array]) -> pa.Table | None:
+        """Return the state of the query as a table, or None before the first event.
+
+        `numbers` maps rows of the store to the numbers to save, by type.
+        """
         if not self._states[0, layout.M_BEGUN]:
             return None
-        each, entries = self.waiting(env, place)
+        records, entries = self.waiting_runs(env, addresses)
         types = self._loaded.rule.plan.types
         whole = [*self._states[0, [layout.M_BEGUN, layout.M_RESTARTS]], *self._states[1:, layout.U_FLAGS]]
-        pieces = [_rows(AUTOMATON, np.array([whole], np.int64), types[0])]
-        heads = self._memory[each[:, None] + [*HEADER, *range(layout.T_COUNTS, layout.T_COUNTS + self._stages)]]
-        pieces.append(_rows(ATTEMPT, heads, types[0]))
-        events = self._memory[self._events(each)]
+        tables = [_rows(AUTOMATON, np.array([whole], np.int64), types[0])]
+        heads = self._memory[records[:, None] + [*HEADER, *range(layout.T_COUNTS, layout.T_COUNTS + self._stages)]]
+        tables.append(_rows(RUN, heads, types[0]))
+        events = self._memory[self._events(records)]
         for number, type in enumerate(types):
-            mine = np.nonzero(events[:, number] >= 0)[0]
-            if len(mine):
-                words = np.stack([mine, np.full(len(mine), number)], axis=1)
-                pieces.append(_rows(FOUND, words, type, numbers[type][events[mine, number]]))
-        pieces.append(_rows(WAITS, entries.T, types[0]))
-        return pa.concat_tables(pieces)
+            present = np.nonzero(events[:, number] >= 0)[0]
+            if len(present):
+                words = np.stack([present, np.full(len(present), number)], axis=1)
+                tables.append(_rows(EVENT, words, type, numbers[type][events[present, number]]))
+        tables.append(_rows(WAITING, entries.T, types[0]))
+        return pa.concat_tables(tables)
 
     @staticmethod
-    def room(loaded: LoadedWindow, table: pa.Table) -> int:
-        """How many words of memory what was kept takes at most."""
+    def room(loaded: LoadedQuery, table: pa.Table) -> int:
+        """Return an upper bound of the memory that the saved state in `table` needs, in words."""
         assert loaded.windowed.chained is not None
         stages = loaded.windowed.chained.stages
         record = layout.T_COUNTS + len(stages) + len(loaded.rule.plan.types)
         key = layout.G_KEY + 3 + max(len(stage.keys) for stage in stages)
-        return int(table.num_rows) * (record + layout.ENTRY_WORDS + key)
+        return int(table.num_rows) * (record + layout.WAITING_WORDS + key)
 
-    def take(self, env: Array, place: Array, table: pa.Table, numbers: Mapping[str, Array]) -> None:
-        """Takes over what was kept; `numbers` are the rows of a type's events."""
+    def restore(self, env: Array, addresses: Array, table: pa.Table, numbers: Mapping[str, Array]) -> None:
+        """Restore the state of the query from `table`. `numbers` maps saved positions to rows of the store, by type."""
         what, width = np.array(table["what"]), len(HEADER) + self._stages
 
         def words(kind: str, width: int) -> Array:
-            mine = table["words"].filter(pa.array(what == kind)).combine_chunks()
-            return np.asarray(mine.flatten()).reshape(-1, width)
+            own = table["words"].filter(pa.array(what == kind)).combine_chunks()
+            return np.asarray(own.flatten()).reshape(-1, width)
 
         for begun, restarts, *flags in words(AUTOMATON, 2 + self._stages).tolist():
             self._states[0, [layout.M_BEGUN, layout.M_RESTARTS]] = begun, restarts
             self._states[1:, layout.U_FLAGS] = flags
-        heads, found = words(ATTEMPT, width), words(FOUND, 2)
+        heads, events = words(RUN, width), words(EVENT, 2)
         records = np.full((len(heads), width + len(self._loaded.rule.plan.types)), kernels.NONE, np.int64)
         records[:, :width] = heads
-        said = table["row"].to_numpy()[what == FOUND]
+        positions = table["row"].to_numpy()[what == EVENT]
         for number, type in enumerate(self._loaded.rule.plan.types):
-            mine = (found[:, 1] == number) & (said >= 0)
+            own = (events[:, 1] == number) & (positions >= 0)
             if type in numbers:
-                records[found[mine, 0], width + number] = numbers[type][said[mine]]
-        entries = np.ascontiguousarray(words(WAITS, 3).T)
-        runs.revive(env.ctypes.data, place.ctypes.data, self._loaded.offset, records, entries)
+                records[events[own, 0], width + number] = numbers[type][positions[own]]
+        entries = np.ascontiguousarray(words(WAITING, 3).T)
+        runs.restore_runs(env.ctypes.data, addresses.ctypes.data, self._loaded.offset, records, entries)
 
 
 def _rows(what: str, words: Array, type: str, rows: Array | None = None) -> pa.Table:
-    """Rows of the table, each with as many words."""
+    """Return rows of the kind `what` for the table of a query. Each row has the same number of words."""
     count, width = words.shape
     flat = pa.array(np.ascontiguousarray(words, np.int64).reshape(-1))
     return pa.table(

@@ -1,7 +1,8 @@
-"""Queries as tables: the record of each, and behind it the words of a join or of an automaton, see `kernels.layout`.
+"""Compile window queries, joins, sequences and projections into records for their kernels.
 
-Plain queries as tables. A query is plain if it selects attributes of its events, or aggregates of them over a number
-of events, and that is all.
+A *record* is an array of 64-bit words that describes a query; see `kernels.layout`. The words of a join or of an
+automaton, which evaluates a sequence in stages, follow the record. A *projection* is a query that only selects
+attributes of its events, or aggregates over a fixed number of events.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from tocsin.kernels import layout
 from tocsin.kernels.windows.groups import call_words
 from tocsin.language.siddhi.ast import Extent, Summary
 from tocsin.plans.expressions import Computed, Field, Typed
-from tocsin.plans.rules import Chained, Joined, RulePlan, Windowed
+from tocsin.plans.rules import ChainAutomaton, QueryPlan, RulePlan, StreamJoin
 
 if TYPE_CHECKING:
-    from tocsin.engine.compile import Loaded, Tables
+    from tocsin.engine.compile import LoadedRule, RuleTables
 
 EXTENTS = {
     Extent.LENGTH: layout.LENGTH,
@@ -28,7 +29,7 @@ EXTENTS = {
 }
 
 
-_SUMMARIES = {
+_AGGREGATES = {
     Summary.AVG: layout.AVG,
     Summary.SUM: layout.SUM,
     Summary.MIN: layout.MIN,
@@ -39,22 +40,22 @@ _SUMMARIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedWindow:
-    """A query, as its kernel reads it."""
+class LoadedQuery:
+    """A compiled query, in the form that its kernel reads."""
 
-    rule: Loaded
-    windowed: Windowed
+    rule: LoadedRule
+    windowed: QueryPlan
     number: int
-    """Of its state; those of a join's sides, and of an automaton's stages, are behind it."""
+    """The number of the query's state. The states of a join's sides or of an automaton's stages follow it."""
     offset: int
     start: int
-    """Where the aggregates stand in the record of a group."""
+    """The offset of the aggregates in the record of a group."""
     record: int
-    """How long that is."""
+    """The length of the record of a group."""
     bits: Mapping[int, int]
-    """For a filter, the sides or stages that an event which passes it comes to, as bits; none for a window."""
-    lanes: tuple[int, ...]
-    """Where in the record of a group lists of values begin."""
+    """The sides or stages that get the events of a filter, as bits, by number of the filter. Empty for a window."""
+    skip_lists: tuple[int, ...]
+    """The offsets of the skip lists, which serve minimum and maximum in joins, in the record of a group."""
 
     @property
     def following(self) -> int:
@@ -64,29 +65,29 @@ class LoadedWindow:
         return self.number + (1 if self.windowed.joined is None else 3)
 
 
-def load_window(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
-    """Takes a query."""
+def load_query(tables: RuleTables, plan: RulePlan, windowed: QueryPlan, stratum: int, since: int) -> LoadedRule:
+    """Compile a window query, join or sequence, which sees the events from the time `since` (µs) on."""
     window, types, code = windowed.window, plan.types, tables.code
-    keys = [n for key in windowed.group_by for n in (key.place, tables.slot(types[key.place], key.attribute))]
+    keys = [n for key in windowed.group_by for n in (key.role_index, tables.slot(types[key.role_index], key.attribute))]
     start = at = layout.G_KEY + 1 + len(windowed.group_by)
     calls: list[int] = []
-    lanes: list[int] = []
+    skip_lists: list[int] = []
     queues = 0
     for call in windowed.calls:
-        function = _SUMMARIES[call.function]
+        function = _AGGREGATES[call.function]
         double = call.argument is not None and call.argument.kind == Kind.DOUBLE
         queue = layout.NONE
         if call.function in (Summary.MIN, Summary.MAX):
             if window is not None:
                 queue, queues = queues, queues + 1
             elif windowed.joined is not None:
-                queue = layout.IN_LANES
-                lanes.append(at)
+                queue = layout.IN_SKIP_LIST
+                skip_lists.append(at)
         argument = layout.NONE if call.argument is None else tables.expressions.add(types, call.argument)
         calls += [function, argument, int(double), at, queue]
-        at += call_words(function, double=double, ordered=queue != layout.IN_LANES)
+        at += call_words(function, double=double, ordered=queue != layout.IN_SKIP_LIST)
     tables.queues = max(tables.queues, queues)
-    loaded = tables.note(plan, code.size, level)
+    loaded = tables.append_rule(plan, code.size, stratum)
     programs = tables.programs_of(loaded.number)
     after, having = (
         code.extend([tables.expressions.add(types, test) for test in tests])
@@ -114,37 +115,47 @@ def load_window(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, 
     else:
         record += [layout.WINDOW]
     loaded = tables.rules[-1] = replace(loaded, offset=code.extend(record))
-    tables.tells_expired = tables.tells_expired or windowed.expired
+    tables.reports_expired = tables.reports_expired or windowed.expired
     if window is not None:
-        tables.hold(loaded.anchor)
-    tables.windows.append(LoadedWindow(loaded, windowed, number, loaded.offset, start, at, bits, tuple(lanes)))
+        tables.mark_windowed(loaded.anchor)
+    tables.windows.append(LoadedQuery(loaded, windowed, number, loaded.offset, start, at, bits, tuple(skip_lists)))
     return loaded
 
 
-def side_words(tables: Tables, types: Sequence[str], joined: Joined, number: int, bits: dict[int, int]) -> list[int]:
-    """The words of a join's sides, whose states stand behind its own."""
+def side_words(
+    tables: RuleTables, types: Sequence[str], joined: StreamJoin, number: int, bits: dict[int, int]
+) -> list[int]:
+    """Return the words of a join's sides, and add the bits of each side's filter to `bits`.
+
+    The states of the sides follow the state `number` of the join.
+    """
     on = tables.code.extend([tables.expressions.add(types, test) for test in joined.on])
     words = [int(joined.balanced), len(joined.on), on]
-    for place, side in enumerate(joined.sides):
+    for index, side in enumerate(joined.sides):
         window, filter = side.window, tables.filter(side.filter)
-        bits[filter] = bits.get(filter, 0) | 1 << place
+        bits[filter] = bits.get(filter, 0) | 1 << index
         if window is not None:
-            tables.hold(filter)
-        slots = [tables.slots[types[place]][key[place].attribute][0] for key in joined.keys]
+            tables.mark_windowed(filter)
+        slots = [tables.slots[types[index]][key[index].attribute][0] for key in joined.keys]
         own = [0] * layout.J_SIDE_WORDS
-        own[layout.Q_STATE] = (number + 1 + place) * layout.STATE_WORDS
+        own[layout.Q_STATE] = (number + 1 + index) * layout.STATE_WORDS
         own[layout.Q_EXTENT] = EXTENTS[window.extent] if window else layout.NO_WINDOW
         own[layout.Q_SIZE] = window.size if window else 0
         own[layout.Q_KEY_COUNT] = len(slots)
-        own[layout.Q_KEYS] = tables.code.extend([n for slot in slots for n in (place, slot)])
-        own[layout.Q_RECORD] = layout.G_KEY + 1 + len(slots) + 2  # the first and the last entry of a key
-        own[layout.J_LOOKS], own[layout.J_OUTER] = int(side.looks), int(side.outer)
+        own[layout.Q_KEYS] = tables.code.extend([n for slot in slots for n in (index, slot)])
+        own[layout.Q_RECORD] = layout.G_KEY + 1 + len(slots) + 2  # first and last entry of a key
+        own[layout.J_PROBES], own[layout.J_OUTER] = int(side.looks), int(side.outer)
         words += own
     return words
 
 
-def stage_words(tables: Tables, types: Sequence[str], chained: Chained, loaded: int, bits: dict[int, int]) -> list[int]:
-    """The words of an automaton and of its stages, whose states stand behind its own."""
+def stage_words(
+    tables: RuleTables, types: Sequence[str], chained: ChainAutomaton, loaded: int, bits: dict[int, int]
+) -> list[int]:
+    """Return the words of an automaton and its stages, and add the bits of each stage's filter to `bits`.
+
+    The states of the stages follow the state `loaded` of the automaton.
+    """
     stages, code = chained.stages, tables.code
     record = layout.T_COUNTS + len(stages) + len(types)
     for filter in chained.filters:
@@ -152,62 +163,65 @@ def stage_words(tables: Tables, types: Sequence[str], chained: Chained, loaded: 
     first = [n if stage.partner is None else min(n, stage.partner) for n, stage in enumerate(stages)]
     order = sorted(range(len(stages)), key=lambda n: (-first[n], not stages[n].absent, n))
     second = [] if stages[0].next is None else [n for n in range(len(stages)) if first[n] == stages[0].next]
-    begins = stages[0].again is not None or (chained.sequence and any(stages[n].absent for n in second))
+    begins = stages[0].repeat_at is not None or (chained.sequence and any(stages[n].absent for n in second))
     within = layout.NONE if chained.within_us is None else chained.within_us
-    # One attempt that goes on: a copy of it, and one for each stage that need not have an event; where they wait.
+    # A run that continues may be copied, once more for each optional stage. Each copy needs waiting entries.
     moves = 1 + sum(stage.counts and stage.least == 0 for stage in stages)
     sides = 2 if any(stage.partner is not None for stage in stages) else 1
     key = max(len(stage.keys) for stage in stages)
     keyed = layout.G_KEY + 3 + key if key else 0
-    room = moves * (record + (2 * sides + 1) * (layout.ENTRY_WORDS + keyed))
+    room = moves * (record + (2 * sides + 1) * (layout.WAITING_WORDS + keyed))
     words = [int(chained.sequence), within, int(begins), record, room, len(types), code.extend(order), len(stages)]
     for number, stage in enumerate(stages):
-        mine = tables.filter(stage.filter)
-        bits[mine] |= 1 << number
+        filter_number = tables.filter(stage.filter)
+        bits[filter_number] |= 1 << number
         if not stage.absent:
-            tables.hold(mine)
+            tables.mark_windowed(filter_number)
         what = layout.ABSENT if stage.absent else layout.COUNTING if stage.counts else layout.STEP
         words += [
             what,
             tables.types[stage.filter.type],
             stage.least,
             layout.NONE if stage.most is None else stage.most,
-            _word(stage.duration_us),
+            _or_none(stage.duration_us),
             len(stage.tests),
             code.extend([tables.expressions.add(types, test) for test in stage.tests]),
-            stage.place,
+            stage.role_index,
             len(stage.fronts),
             code.extend(stage.fronts),
             stage.backs,
             first[number],
-            _word(stage.partner),
+            _or_none(stage.partner),
             int(stage.both),
-            _word(stage.next),
-            _word(stage.again),
-            _word(stage.home),
+            _or_none(stage.next),
+            _or_none(stage.repeat_at),
+            _or_none(stage.every_start),
             int(stage.starts),
             *_key_words(tables, types, stage.keys, (loaded + 1 + number) * layout.STATE_WORDS),
         ]
     return words
 
 
-def _key_words(tables: Tables, types: Sequence[str], keys: Sequence[tuple[Field, Field]], state: int) -> list[int]:
-    """Where it stands how the attempts of one key are found, and the slots of an event's own key."""
+def _key_words(tables: RuleTables, types: Sequence[str], keys: Sequence[tuple[Field, Field]], state: int) -> list[int]:
+    """Write the key slots of runs and of events to the code, and return their offsets, or NONE without keys.
+
+    A run waits for an event whose key equals the key of the run.
+    """
     if not keys:
         return [layout.NONE, layout.NONE]
-    there, here = (
+    run_slots, event_slots = (
         tables.code.extend(
-            [n for key in keys for n in (key[k].place, tables.slot(types[key[k].place], key[k].attribute))]
+            [n for key in keys for n in (key[k].role_index, tables.slot(types[key[k].role_index], key[k].attribute))]
         )
         for k in range(2)
     )
     words = [0] * (layout.Q_KIND + 1)
-    words[layout.Q_STATE], words[layout.Q_KEY_COUNT], words[layout.Q_KEYS] = state, len(keys), there
-    words[layout.Q_RECORD] = layout.G_KEY + 3 + len(keys)  # the first and the last entry of a key
-    return [tables.code.extend(words), here]
+    words[layout.Q_STATE], words[layout.Q_KEY_COUNT], words[layout.Q_KEYS] = state, len(keys), run_slots
+    words[layout.Q_RECORD] = layout.G_KEY + 3 + len(keys)  # first and last entry of a key
+    return [tables.code.extend(words), event_slots]
 
 
-def _word(number: int | None) -> int:
+def _or_none(number: int | None) -> int:
     return layout.NONE if number is None else number
 
 
@@ -222,14 +236,14 @@ _FUNCTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedPlain:
-    """A plain query: when it begins to see events, its window, its aggregates and what it puts out.
+class LoadedProjection:
+    """A compiled projection, which sees the events from the time `since` (µs) on.
 
-    An aggregate is (function, slot of its argument, whether that is a double). What is put out is the slot of an
-    attribute, or, below 0, an aggregate.
+    `calls` has its aggregates as (function, slot of the argument, whether the argument is a double). An output is the
+    slot of an attribute or, if negative, -1 minus the index of an aggregate.
     """
 
-    rule: Loaded
+    rule: LoadedRule
     since: int
     extent: int
     size: int
@@ -237,8 +251,8 @@ class LoadedPlain:
     outputs: tuple[int, ...]
 
 
-def is_plain(plan: RulePlan) -> bool:
-    """Whether a rule is a plain query."""
+def is_projection(plan: RulePlan) -> bool:
+    """Return whether a rule is a projection, which `projections` can run without storing events."""
     windowed = plan.windowed
     if windowed is None or windowed.joined is not None or windowed.chained is not None:
         return False
@@ -258,14 +272,14 @@ def is_plain(plan: RulePlan) -> bool:
 
 
 def reads_in_place(plan: RulePlan) -> bool:
-    """Whether all that a plain query reads is in the columns of a batch as it is, which is not so for strings."""
+    """Return whether a projection reads no strings, so that it can read all values in the columns of a batch."""
     assert plan.windowed is not None
     values = [call.argument for call in plan.windowed.calls] + [value for _, _, value in plan.outputs]
     return all(value.kind != Kind.STRING for value in values if isinstance(value, Field))
 
 
-def load_plain(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, since: int) -> Loaded:
-    """Takes a plain query."""
+def load_projection(tables: RuleTables, plan: RulePlan, windowed: QueryPlan, stratum: int, since: int) -> LoadedRule:
+    """Compile a projection, which sees the events from the time `since` (µs) on."""
     (type,) = plan.types
     calls = [
         (
@@ -279,11 +293,11 @@ def load_plain(tables: Tables, plan: RulePlan, windowed: Windowed, level: int, s
         -1 - value.index if isinstance(value, Computed) else _slot(tables, type, value) for _, _, value in plan.outputs
     ]
     read = [slot for _, slot, _ in calls if slot >= 0] + [slot for slot in outputs if slot >= 0]
-    tables.filters.show(tables.types[type], read)
-    loaded = tables.note(plan, layout.NONE, level)
+    tables.filters.mark_read(tables.types[type], read)
+    loaded = tables.append_rule(plan, layout.NONE, stratum)
     window = windowed.window
     extent, size = (layout.NO_WINDOW, 0) if window is None else (_EXTENTS[window.extent], window.size)
-    tables.plain.append(LoadedPlain(loaded, since, extent, size, tuple(calls), tuple(outputs)))
+    tables.projections.append(LoadedProjection(loaded, since, extent, size, tuple(calls), tuple(outputs)))
     return loaded
 
 
@@ -291,6 +305,6 @@ def _is_attribute(value: Typed) -> bool:
     return isinstance(value, Field) and value.is_own
 
 
-def _slot(tables: Tables, type: str, value: Typed) -> int:
+def _slot(tables: RuleTables, type: str, value: Typed) -> int:
     assert isinstance(value, Field)
     return tables.slot(type, value.attribute)

@@ -1,1 +1,5 @@
-"""Queries that move, in columns: `detector.MovingDetector` runs them in one process, `spark.moving_batch` on Spark."""
+"""Run moving queries on Arrow columns.
+
+A moving query detects rules in the events around a moving object. `MovingDetector` runs moving queries in one process,
+and `spark.moving_batch` runs them on Spark.
+"""

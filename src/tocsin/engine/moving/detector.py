@@ -1,13 +1,11 @@
-"""Queries that move, at work on a stream: events and location updates in any order in, markers and matches out.
+"""Run moving queries on a stream of events and location updates, which may arrive in any order.
 
-What is remembered is events, as far back as some range may still look, and where each query's range is.
+A moving query matches rules in its *ranges*. A range is the region around an object from one location update to the
+next. The output has a *marker* for each new range, and the matches. The state is the current range of each query, and
+the events as far back as a range may reach. A snapshot has the format of `detector_state`, but begins with other bytes.
+It contains:
 
-The state of queries that move as bytes, and back.
-
-    settings and counts │ where the ranges are │ the events that are kept │ those that wait
-
-No operator has state of its own between pieces (`following`), so that this is all. The encoding is that of detectors,
-with another mark in front.
+settings and counts │ ranges │ retained events │ waiting events
 """
 
 from __future__ import annotations
@@ -20,16 +18,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tocsin.engine.detector import LETTERS_KEPT
+from tocsin.engine.detector import DEAD_LETTERS_MAX
 from tocsin.engine.detector_state import MAGIC as RULES
 from tocsin.engine.detector_state import pack, unpack
-from tocsin.engine.moving.gather import UPDATES, Gathered, Letter, Sieve
+from tocsin.engine.moving.gather import UPDATES, DeadLetter, GatheredEvents, Gatherer
 from tocsin.engine.moving.matcher import Matcher, attributes_of
-from tocsin.engine.moving.ranges import Followed, Follower
+from tocsin.engine.moving.ranges import RangeParameters, RangeTracker
 from tocsin.errors import EventError, StateError, nearest
 from tocsin.events.columns import concat
-from tocsin.events.dead_letters import describe_row, letters
-from tocsin.events.reader import Columns, Data, Seen, read
+from tocsin.events.dead_letters import dead_letter_table, describe_row
+from tocsin.events.reader import Columns, Data, ReadResult, read
 from tocsin.events.reorder import Scheduler
 from tocsin.events.types import EventType
 from tocsin.language.mcep.ast import Interest
@@ -41,50 +39,55 @@ MAGIC = b"TOCMOV"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What is written down. Types in tables are numbers that `settings["types"]` names."""
+class MovingSnapshot:
+    """The content of a snapshot. The types of events in tables are indexes of `settings["types"]`."""
 
     settings: Mapping[str, Any]
     follower: str
-    """As `Follower.as_data` has it."""
+    """The current ranges, as JSON text from `RangeTracker.as_data`."""
     events: pa.Table | None
     waiting: pa.Table | None
-    """Events and location updates that came early, or before the delay was over."""
+    """Events and location updates later than the watermark."""
 
 
-def encode(snapshot: Snapshot) -> bytes:
-    """The snapshot as bytes."""
+def encode(snapshot: MovingSnapshot) -> bytes:
+    """Encode a snapshot as bytes."""
     tables = {name: table for name in ("events", "waiting") if (table := getattr(snapshot, name)) is not None}
     header = {"settings": snapshot.settings, "follower": json.loads(snapshot.follower), "tables": list(tables)}
     return pack(MAGIC, header, tables.values())
 
 
-def decode(data: bytes) -> Snapshot:
-    """The snapshot behind the bytes, or a `StateError` that says what is wrong with them."""
+def decode(data: bytes) -> MovingSnapshot:
+    """Decode a snapshot. Raise a `StateError` if it is damaged or has another format."""
     if data[: len(RULES)] == RULES:
-        raise StateError("this is a snapshot of rules, not of queries that move")
+        raise StateError("this is a snapshot of rules, not of moving queries")
     header, tables = unpack(MAGIC, data, "snapshot")
-    found = {name: next(tables) for name in header["tables"]}
-    return Snapshot(header["settings"], json.dumps(header["follower"]), found.get("events"), found.get("waiting"))
+    tables_by_name = {name: next(tables) for name in header["tables"]}
+    return MovingSnapshot(
+        header["settings"], json.dumps(header["follower"]), tables_by_name.get("events"), tables_by_name.get("waiting")
+    )
 
 
-def text_of(interest: Interest) -> str:
-    """A query as text, with its rules: two are the same query if this is."""
+def query_text(interest: Interest) -> str:
+    """Return the text of a query and its rules. Two queries are the same if their texts are equal."""
     return "\n\n".join([*(print_rule(rule) for rule in interest.rules), print_interest(interest)])
 
 
-def renumbered(part: pa.Table, types: Sequence[str], now: Sequence[str]) -> pa.Table:
-    """Stored events, for queries that may look at other types than those that stored them."""
+def recode_types(table: pa.Table, types: Sequence[str], now: Sequence[str]) -> pa.Table:
+    """Replace the type numbers of stored events, and drop the events that no query reads any more.
+
+    The old numbers are indexes of `types`, the new numbers are indexes of `now`.
+    """
     if tuple(types) == tuple(now):
-        return part
-    numbers = np.array([now.index(type) if type in now else -1 for type in types], np.int32)[part["type"].to_numpy()]
-    return part.set_column(0, "type", pa.array(numbers)).filter(pa.array(numbers >= 0))
+        return table
+    numbers = np.array([now.index(type) if type in now else -1 for type in types], np.int32)[table["type"].to_numpy()]
+    return table.set_column(0, "type", pa.array(numbers)).filter(pa.array(numbers >= 0))
 
 
 class MovingDetector:
-    """Follows the objects of some interests. Make one with `RuleSet.detector`.
+    """Runs moving queries. Create a detector with `RuleSet.detector`.
 
-    `history_us`: how far back from a range's start events are kept; None: as far as needed.
+    Events are kept for `history_us` before the start of a range, or as long as needed if it is None.
     """
 
     def __init__(
@@ -97,169 +100,179 @@ class MovingDetector:
         history_us: int | None = None,
     ) -> None:
         self._columns = columns or Columns()
-        self._followed = Followed(tuple(interests), history_us)
-        self._follower = Follower(self._followed)
-        self._sieve = Sieve(self._followed.interests, Catalog(types=types, closed=bool(types)))
+        self._parameters = RangeParameters(tuple(interests), history_us)
+        self._tracker = RangeTracker(self._parameters)
+        self._gatherer = Gatherer(self._parameters.interests, Catalog(types=types, closed=bool(types)))
         self._matcher: Matcher | None = None
         self._times: bool | None = None
         self._scheduler = Scheduler(delay_us)
-        self._parts: list[pa.Table] = []
-        self._letters: list[Letter] = []
+        self._events: list[pa.Table] = []
+        self._dead_letters: list[DeadLetter] = []
         self._counts = {"events": 0, "late": 0, "dead": 0, "matches": 0}
 
     def locate(self, locations: pa.Table) -> pa.Table:
-        """Takes location updates that come apart from events; returns what became certain."""
-        return self.push(typed(locations, self._followed.interests, self._columns))
+        """Process location updates that arrive apart from events. Return the certain markers and matches."""
+        return self.push(with_type(locations, self._parameters.interests, self._columns))
 
     def push(self, data: Data, locations: pa.Table | None = None) -> pa.Table:
-        """Takes events, and location updates if they come beside them; returns what became certain."""
+        """Process events, and location updates that arrive together with them.
+
+        Return the markers and matches that became certain.
+        """
         seen = [self._read(data)]
         if locations is not None:
-            seen.append(self._read(typed(locations, self._followed.interests, self._columns)))
+            seen.append(self._read(with_type(locations, self._parameters.interests, self._columns)))
         self._counts["events"] += sum(one.rows for one in seen)
         batch = concat([one.batch for one in seen])
-        self._bury([letter for one in seen for letter in one.dead])
+        self._reject([letter for one in seen for letter in one.rejected])
         released, late = self._scheduler.push(batch)
         for row in late.tolist():
             if (number := batch["type"][row].as_py()) >= 0:
-                type = self._sieve.types[number]
+                type = self._gatherer.types[number]
                 self._counts["late"] += 1
-                self._bury([("late", type, batch["ts"][row].as_py(), describe_row(batch, row, type))])
+                self._reject([("late", type, batch["ts"][row].as_py(), describe_row(batch, row, type))])
         return self._process(released, self._scheduler.watermark)
 
     def advance(self, ts: int) -> pa.Table:
-        """Says that time has reached `ts` (µs): no event before it will come any more."""
+        """Advance the watermark to `ts` (µs), because no earlier event will arrive. Return new markers and matches."""
         return self._process(self._scheduler.advance(ts), self._scheduler.watermark)
 
     def finish(self) -> pa.Table:
-        """Says that no event will come any more; returns the rest."""
+        """Return the remaining markers and matches, because no further event will arrive."""
         return self._process(self._scheduler.finish(), None)
 
     def dead_letters(self) -> pa.Table:
-        """Takes what could not be used: reason, type, ts, and the event in its notation."""
-        taken, self._letters = self._letters, []
-        return letters(taken)
+        """Return and clear the dead letters, a table with the reason, type, ts and text of each event."""
+        rejected, self._dead_letters = self._dead_letters, []
+        return dead_letter_table(rejected)
 
     def snapshot(self) -> bytes:
-        """All that is remembered, in a versioned encoding; `RuleSet.restore` goes on from it."""
-        scheduler, sieve = self._scheduler, self._sieve
+        """Return the state as bytes in a versioned format, from which `RuleSet.restore` resumes."""
+        scheduler, gatherer = self._scheduler, self._gatherer
         settings = {
-            "queries": {one.name: text_of(one) for one in self._followed.interests},
-            "history_us": self._followed.history_us,
+            "queries": {one.name: query_text(one) for one in self._parameters.interests},
+            "history_us": self._parameters.history_us,
             "delay_us": scheduler.delay_us,
             "columns": asdict(self._columns),
             "times": self._times,
-            "catalog": sieve.catalog.as_data(),
-            "types": list(sieve.types),
+            "catalog": gatherer.catalog.as_data(),
+            "types": list(gatherer.types),
             "watermark": scheduler.watermark,
             "largest": scheduler.largest,
             "counts": self._counts,
         }
-        events = Gathered(self._parts, sieve.types, settled=False).batch if self._parts else None
-        return encode(Snapshot(settings, self._follower.as_data(), events, scheduler.waiting))
+        events = GatheredEvents(self._events, gatherer.types, canonical=False).batch if self._events else None
+        return encode(MovingSnapshot(settings, self._tracker.as_data(), events, scheduler.waiting))
 
     @classmethod
     def restore(cls, data: bytes, interests: Sequence[Interest], types: Mapping[str, EventType]) -> MovingDetector:
-        """A detector that goes on where the snapshot was taken.
+        """Return a detector that resumes from the snapshot `data`.
 
-        A query that is new or changed has no range before the next location update, and looks back no further than to
-        what was kept for the others.
+        A query that is new or has changed has no range before the next location update. For this range, only the events
+        are available that were retained for the other queries.
         """
         snapshot = decode(data)
-        told = snapshot.settings
-        catalog = Catalog.from_data(told["catalog"])
+        settings = snapshot.settings
+        catalog = Catalog.from_data(settings["catalog"])
         for name, type in types.items():
             if catalog.types.get(name, type) != type:
                 raise StateError(f"the snapshot has {catalog.types[name]}, the queries declare {type}")
-        columns = Columns(**told["columns"])
-        detector = cls(interests, types, delay_us=told["delay_us"], columns=columns, history_us=told["history_us"])
-        detector._sieve = Sieve(detector._followed.interests, replace(catalog.with_types(types), closed=bool(types)))
-        detector._times, detector._counts = told["times"], told["counts"]
-        same = {one.name for one in interests if told["queries"].get(one.name) == text_of(one)}
-        detector._follower.restore(snapshot.follower, same)
-        now = detector._sieve.types
+        columns = Columns(**settings["columns"])
+        detector = cls(
+            interests, types, delay_us=settings["delay_us"], columns=columns, history_us=settings["history_us"]
+        )
+        detector._gatherer = Gatherer(
+            detector._parameters.interests, replace(catalog.with_types(types), closed=bool(types))
+        )
+        detector._times, detector._counts = settings["times"], settings["counts"]
+        same = {one.name for one in interests if settings["queries"].get(one.name) == query_text(one)}
+        detector._tracker.restore(snapshot.follower, same)
+        now = detector._gatherer.types
         if snapshot.events is not None:
-            detector._parts = [renumbered(snapshot.events, told["types"], now)]
+            detector._events = [recode_types(snapshot.events, settings["types"], now)]
         scheduler = detector._scheduler
-        scheduler.watermark, scheduler.largest = told["watermark"], told["largest"]
+        scheduler.watermark, scheduler.largest = settings["watermark"], settings["largest"]
         if snapshot.waiting is not None:
-            scheduler.wait(renumbered(snapshot.waiting, told["types"], now))
+            scheduler.wait(recode_types(snapshot.waiting, settings["types"], now))
         return detector
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many events came, were late, were dead-lettered for any reason, and how many matches were found."""
+        """The numbers of events, late events, dead letters (for any reason) and matches."""
         return dict(self._counts)
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Which attribute each column of what is delivered holds."""
-        return attributes_of(self._sieve.plan)
+        """The attribute of each column of matches, by column name."""
+        return attributes_of(self._gatherer.plan)
 
-    def _read(self, data: Data) -> Seen:
-        seen = read(data, self._columns, self._sieve.known)
+    def _read(self, data: Data) -> ReadResult:
+        seen = read(data, self._columns, self._gatherer.known)
         if self._times is None and seen.rows:
             self._times = seen.times
-        self._check_places(seen)
-        given = self._sieve.catalog
-        by_type = {name: kinds for name, kinds in seen.by_type.items() if name not in self._sieve.plan.defined}
-        # Events of one table have no attribute that their columns do not name; location updates may have others.
-        learned = given.learned(seen.shared, by_type, seen.empty, complete=False)
-        if learned is not given:
-            self._sieve, self._matcher = Sieve(self._followed.interests, learned), None
+        self._check_positions(seen)
+        catalog = self._gatherer.catalog
+        by_type = {name: kinds for name, kinds in seen.by_type.items() if name not in self._gatherer.plan.defined}
+        # The columns of a table name all attributes of its events, but not those of location updates.
+        learned = catalog.learned(seen.shared, by_type, seen.empty, complete=False)
+        if learned is not catalog:
+            self._gatherer, self._matcher = Gatherer(self._parameters.interests, learned), None
         return seen
 
-    def _check_places(self, seen: Seen) -> None:
-        """Fails if the columns of a table show that its events have no places."""
+    def _check_positions(self, seen: ReadResult) -> None:
+        """Raise an error if the columns of a table show that its events have no position."""
         if not seen.rows or not seen.complete:
             return
         names = {name.rpartition(":")[0] for name in seen.batch.column_names} | seen.empty
-        missing = [[name for name in space.coordinates if name not in names] for space in self._sieve.spaces]
+        missing = [[name for name in space.coordinates if name not in names] for space in self._gatherer.spaces]
         if all(missing):
             hint = nearest(missing[0][0], names) or ""
             raise EventError(
-                f"queries that move look at places, and there is no column '{missing[0][0]}'. {hint}".rstrip()
+                f"moving queries need positions, but there is no column '{missing[0][0]}'. {hint}".rstrip()
             )
 
     def _process(self, released: pa.Table | None, upto: int | None) -> pa.Table:
         updates = UPDATES.empty_table()
         if released is not None and released.num_rows:
-            updates, dead = self._sieve.updates(released)
-            self._bury(dead)
-            if (events := self._sieve.events(released)) is not None:
-                self._parts.append(events)
+            updates, dead = self._gatherer.updates(released)
+            self._reject(dead)
+            if (events := self._gatherer.events(released)) is not None:
+                self._events.append(events)
         if self._matcher is None:
-            self._matcher = Matcher(self._followed, self._sieve, times=bool(self._times))
-        pieces = self._follower.advance(self._sieve.focals.expanded(updates), upto)
-        found = self._matcher.run(pieces, Gathered(self._parts, self._sieve.types))
-        self._parts = recent(self._parts, self._follower.needed_from())
-        self._counts["matches"] += found.num_rows - found["rule"].null_count
-        return found
+            self._matcher = Matcher(self._parameters, self._gatherer, times=bool(self._times))
+        emissions = self._tracker.advance(self._gatherer.focals.expanded(updates), upto)
+        matches = self._matcher.run(emissions, GatheredEvents(self._events, self._gatherer.types))
+        self._events = later_than(self._events, self._tracker.needed_from())
+        self._counts["matches"] += matches.num_rows - matches["rule"].null_count
+        return matches
 
-    def _bury(self, dead: list[Letter]) -> None:
+    def _reject(self, dead: list[DeadLetter]) -> None:
         self._counts["dead"] += len(dead)
-        self._letters += dead[: max(0, LETTERS_KEPT - len(self._letters))]
+        self._dead_letters += dead[: max(0, DEAD_LETTERS_MAX - len(self._dead_letters))]
 
 
-def recent(parts: Sequence[pa.Table], after: int) -> list[pa.Table]:
-    """What of these events is later than a time."""
-    kept = []
-    for part in parts:
-        ts = part["ts"].to_numpy()
+def later_than(tables: Sequence[pa.Table], after: int) -> list[pa.Table]:
+    """Return the events of `tables` that are later than the time `after` (µs)."""
+    later = []
+    for table in tables:
+        ts = table["ts"].to_numpy()
         if len(ts) and ts.max() > after:
-            kept.append(part if ts.min() > after else part.filter(pa.array(ts > after)))
-    return kept
+            later.append(table if ts.min() > after else table.filter(pa.array(ts > after)))
+    return later
 
 
-def typed(locations: pa.Table, interests: Sequence[Interest], columns: Columns) -> Data:
-    """Location updates with their type: without a column for it, the one that all queries follow."""
+def with_type(locations: pa.Table, interests: Sequence[Interest], columns: Columns) -> Data:
+    """Return location updates with their type.
+
+    If `locations` has no column for types, all updates have the type of the objects that the queries follow.
+    """
     if columns.type in locations.column_names:
         return locations
-    return {the_focal_type(interests, columns): locations}
+    return {common_focal_type(interests, columns): locations}
 
 
-def the_focal_type(interests: Sequence[Interest], columns: Columns) -> str:
-    """The type of all focal objects."""
+def common_focal_type(interests: Sequence[Interest], columns: Columns) -> str:
+    """Return the type of the objects that the queries follow. Raise an error if the objects have several types."""
     types = sorted({one.focal.type for one in interests})
     if len(types) > 1:
         message = f"the queries follow {' and '.join(types)}: the locations need a column '{columns.type}'"

@@ -1,14 +1,14 @@
-"""Where are the ranges, and what is to be delivered of them now? Location updates and the watermark in, pieces out.
+"""Track the ranges of moving queries, and find the events in their regions.
 
-A *piece* is what can be delivered of a range: its matches with `lo` <= ts <= `hi`, found from inputs later than `begin`
-(MCEP, Lemma 1). Over a table a piece is a whole range; in a stream there is one for each time that the watermark moves
-while the range is there. All who have seen the same updates and watermarks make the same pieces.
+A *range* is the region around an object that a query follows, from one location update to the next. It also covers the
+query's *lifetime* before it starts. An *emission* is a part of a range that can be delivered: the matches with
+`lo` <= ts <= `hi`, which are detected in events later than `begin` (MCEP, Lemma 1). For a table, an emission is a whole
+range. In a stream, each advance of the watermark during a range gives an emission. Equal updates and watermarks give
+equal emissions on every host.
 
-Which events lie in which ranges? A join by cells: a grid over the events, and then the exact test.
-
-All answers are those of `plans.regions.Region.contains`, over columns. The events are numbered in the order of time, so
-that a stretch of time is a stretch of numbers, and those of a cell that are in time for a range are found by two binary
-searches.
+To find the events in a region, a grid selects candidates, and an exact test decides as `plans.moving.Region.contains`
+does. Events are numbered in order of time, so that two binary searches find the events of a grid cell in an interval of
+time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tocsin.plans.moving import DEGREE_M, EARTH_RADIUS_M, Region, distance_m, is
 
 Array = np.ndarray[Any, Any]
 
-FOREVER = 2**60
+UNBOUNDED_US = 2**60
 HISTORY_US = 3_600_000_000
-"""How long a stream keeps events for rules that consume, if nobody says."""
+"""How long (µs) a stream retains events for rules that consume, by default."""
 UPDATE = np.dtype([("query", "i4"), ("ts", "i8"), ("east", "f8"), ("north", "f8")])
-"""A location update of a query's focal object."""
-PIECE = np.dtype(
+"""The type of arrays of location updates, one for each query that follows the object."""
+EMISSION = np.dtype(
     [
         ("query", "i4"),
         ("number", "i8"),
@@ -47,19 +47,26 @@ PIECE = np.dtype(
         ("error", "i1"),
     ]
 )
-"""`fresh`: a marker stands before it. `first`: the first moment of the lifetime. `error`: in `ERRORS`."""
+"""The type of arrays of emissions.
+
+`number` is the number of the range within its query, and `first` the first time of the range's lifetime. `fresh` says
+if a marker, which announces a new range, precedes the emission. `error` is an index in `ERRORS`.
+"""
 ERRORS = (
     None,
     "the history kept is shorter than the lifetime and the windows",
-    "there is no quiet point within the history kept",
+    "there is no quiescent point within the history kept",
     "the range lasts longer than the history kept, and its rules consume",
 )
-TOO_SHORT, NOT_QUIET, TOO_LONG = 1, 2, 3
+TOO_SHORT, NOT_QUIESCENT, TOO_LONG = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class Followed:
-    """What of the interests decides their pieces. `history_us`: how far back from a range's start events are kept."""
+class RangeParameters:
+    """The parameters on which emissions depend.
+
+    Events are kept for `history_us` before the start of a range, or as long as needed if it is None.
+    """
 
     interests: tuple[Interest, ...]
     history_us: int | None = None
@@ -70,12 +77,12 @@ class Followed:
 
     @cached_property
     def windows(self) -> Array:
-        """The sum of the restriction windows, for each query."""
-        known: dict[object, int] = {}
+        """The sum (µs) of the restriction windows of each query."""
+        windows_of: dict[object, int] = {}
         for one in self.interests:
-            if (key := (one.rules, one.delivers)) not in known:
-                known[key] = tree(one).windows_us
-        return np.array([known[one.rules, one.delivers] for one in self.interests], np.int64)
+            if (key := (one.rules, one.delivers)) not in windows_of:
+                windows_of[key] = tree(one).windows_us
+        return np.array([windows_of[one.rules, one.delivers] for one in self.interests], np.int64)
 
     @cached_property
     def exact(self) -> Array:
@@ -86,128 +93,134 @@ class Followed:
         return np.array([is_strong(one) for one in self.interests], bool)
 
 
-class Follower:
-    """The present range of each query."""
+class RangeTracker:
+    """Keeps the current range of each query, and computes emissions when updates arrive or the watermark advances."""
 
-    def __init__(self, followed: Followed) -> None:
-        self.followed = followed
-        count = len(followed.interests)
-        self.upto = -FOREVER
-        """Up to there, exclusive, everything is known."""
+    def __init__(self, parameters: RangeParameters) -> None:
+        self.parameters = parameters
+        count = len(parameters.interests)
+        self.upto = -UNBOUNDED_US
+        """The time (µs) before which all emissions have been returned."""
         self.number = np.zeros(count, np.int64)
-        """Of the present range; 0: there is none yet."""
+        """The number of the current range of each query, or 0 before its first range."""
         self.start = np.zeros(count, np.int64)
         self.east, self.north = np.zeros(count), np.zeros(count)
         self.error = np.zeros(count, np.int8)
 
     def advance(self, updates: Array, upto: int | None) -> Array:
-        """The pieces up to `upto`, exclusive; None: to the end. `updates` are those since the last time, in order."""
-        until = FOREVER if upto is None else upto
+        """Return the emissions before the time `upto` (µs), or all remaining emissions if it is None.
+
+        `updates` are the new location updates, in order.
+        """
+        until = UNBOUNDED_US if upto is None else upto
         if until <= self.upto:
-            return np.zeros(0, PIECE)
+            return np.zeros(0, EMISSION)
         updates = updates[np.argsort(updates["query"], kind="stable")]
         updates = updates[self._begins(updates)]
         queries = updates["query"]
         first = np.concatenate([[True], queries[1:] != queries[:-1]])[: len(queries)]
-        ends = np.full(len(self.number), FOREVER, np.int64)
+        ends = np.full(len(self.number), UNBOUNDED_US, np.int64)
         ends[queries[first]] = updates["ts"][first]
-        going = self._going(ends, until)
-        new = self._new(updates, first, until)
-        self._remember(new, going)
+        current = self._current_emissions(ends, until)
+        new = self._new_emissions(updates, first, until)
+        self._update(new, current)
         self.upto = until
-        pieces = np.concatenate([going, new])
-        return pieces[np.lexsort((pieces["number"], pieces["query"]))]
+        emissions = np.concatenate([current, new])
+        return emissions[np.lexsort((emissions["number"], emissions["query"]))]
 
     def needed_from(self) -> int:
-        """Later pieces need no event up to this time."""
-        followed, history = self.followed, self.followed.history_us
+        """Return the time (µs) up to which no event is needed for later emissions."""
+        parameters, history = self.parameters, self.parameters.history_us
         if not len(self.number):
             return self.upto
-        back = followed.lifetimes + followed.windows
-        if followed.strong.any():
-            back = np.where(followed.strong, FOREVER if history is None else history, back)
+        back = parameters.lifetimes + parameters.windows
+        if parameters.strong.any():
+            back = np.where(parameters.strong, UNBOUNDED_US if history is None else history, back)
         floor = int((self.upto - back).min())
-        alive = followed.exact & (self.number > 0) & (self.error == 0)
+        alive = parameters.exact & (self.number > 0) & (self.error == 0)
         if alive.any():
             floor = min(floor, int((self.start - back)[alive].min()))
-        return max(floor, -FOREVER)
+        return max(floor, -UNBOUNDED_US)
 
-    # ---- what becomes of the updates
+    # ---- updates
 
     def _begins(self, updates: Array) -> Array:
-        """Which of the updates, sorted by query, begin a new range."""
+        """Return a mask of the updates that begin a new range. `updates` must be sorted by query."""
         begins = np.zeros(len(updates), bool)
         queries, starts = np.unique(updates["query"], return_index=True)
         stops = [*starts.tolist(), len(updates)][1:]
         for query, low, high in zip(queries.tolist(), starts.tolist(), stops, strict=True):
-            interest = self.followed.interests[query]
-            there = self.number[query] > 0
+            interest = self.parameters.interests[query]
+            has_range = self.number[query] > 0
             match interest.update:
                 case Each():
                     begins[low:high] = True
                 case Timed(every_us):
                     times = updates["ts"][low:high]
-                    at = int(np.searchsorted(times, self.start[query] + every_us)) if there else 0
+                    at = int(np.searchsorted(times, self.start[query] + every_us)) if has_range else 0
                     while at < len(times):
                         begins[low + at] = True
                         at = max(at + 1, int(np.searchsorted(times, times[at] + every_us)))
                 case Spatial(every_m):
-                    last = (self.east[query], self.north[query]) if there else None
+                    last = (self.east[query], self.north[query]) if has_range else None
                     for row in range(low, high):
-                        place = (float(updates["east"][row]), float(updates["north"][row]))
-                        if last is None or distance_m(last, place, interest.space) >= every_m:
-                            begins[row], last = True, place
+                        position = (float(updates["east"][row]), float(updates["north"][row]))
+                        if last is None or distance_m(last, position, interest.space) >= every_m:
+                            begins[row], last = True, position
         return begins
 
-    def _going(self, ends: Array, until: int) -> Array:
-        """The pieces of the present ranges."""
+    def _current_emissions(self, ends: Array, until: int) -> Array:
+        """Return the emissions of the current ranges, which end at `ends`, before the time `until` (µs)."""
         hi = np.minimum(ends, until - 1)
         alive = np.flatnonzero((self.number > 0) & (self.error == 0))
-        pieces = self._pieces(alive, self.number[alive], self.start[alive], self.east[alive], self.north[alive])
-        pieces["lo"] = np.maximum(pieces["first"], self.upto)
-        pieces["hi"] = hi[alive]
-        plain = ~self.followed.exact[alive]
-        pieces["begin"] = np.where(plain, pieces["lo"] - self.followed.windows[alive], pieces["begin"])
-        history = self.followed.history_us
+        emissions = self._emissions(alive, self.number[alive], self.start[alive], self.east[alive], self.north[alive])
+        emissions["lo"] = np.maximum(emissions["first"], self.upto)
+        emissions["hi"] = hi[alive]
+        plain = ~self.parameters.exact[alive]
+        emissions["begin"] = np.where(plain, emissions["lo"] - self.parameters.windows[alive], emissions["begin"])
+        history = self.parameters.history_us
         if history is not None:
-            long = ~plain & (pieces["hi"] < FOREVER - 1) & (pieces["hi"] - pieces["start"] > history)
-            pieces["error"][long], pieces["fresh"][long] = TOO_LONG, True
-        return pieces[pieces["lo"] <= pieces["hi"]]
+            long = ~plain & (emissions["hi"] < UNBOUNDED_US - 1) & (emissions["hi"] - emissions["start"] > history)
+            emissions["error"][long], emissions["fresh"][long] = TOO_LONG, True
+        return emissions[emissions["lo"] <= emissions["hi"]]
 
-    def _new(self, updates: Array, first: Array, until: int) -> Array:
-        """The pieces of the ranges that begin."""
+    def _new_emissions(self, updates: Array, first: Array, until: int) -> Array:
+        """Return the emissions of the ranges that `updates` begin, before the time `until` (µs).
+
+        `first` is a mask of the first update of each query.
+        """
         queries, count = updates["query"].astype(np.int64), len(updates)
         position = np.arange(count)
-        behind = position - np.maximum.accumulate(np.where(first, position, 0)) if count else position
-        pieces = self._pieces(
-            queries, self.number[queries] + 1 + behind, updates["ts"], updates["east"], updates["north"]
+        order_in_query = position - np.maximum.accumulate(np.where(first, position, 0)) if count else position
+        emissions = self._emissions(
+            queries, self.number[queries] + 1 + order_in_query, updates["ts"], updates["east"], updates["north"]
         )
-        pieces["lo"], pieces["fresh"] = pieces["first"], True
-        pieces["hi"] = FOREVER
-        pieces["hi"][:-1] = np.where(first[1:], FOREVER, updates["ts"][1:])
-        pieces["hi"] = np.minimum(pieces["hi"], until - 1)
-        history = self.followed.history_us
+        emissions["lo"], emissions["fresh"] = emissions["first"], True
+        emissions["hi"] = UNBOUNDED_US
+        emissions["hi"][:-1] = np.where(first[1:], UNBOUNDED_US, updates["ts"][1:])
+        emissions["hi"] = np.minimum(emissions["hi"], until - 1)
+        history = self.parameters.history_us
         if history is not None:
-            back = self.followed.lifetimes[queries] + self.followed.windows[queries]
-            pieces["error"][back > history] = TOO_SHORT
-        return pieces
+            back = self.parameters.lifetimes[queries] + self.parameters.windows[queries]
+            emissions["error"][back > history] = TOO_SHORT
+        return emissions
 
-    def _pieces(self, queries: Array, number: Array, start: Array, east: Array, north: Array) -> Array:
-        followed = self.followed
-        pieces = np.zeros(len(queries), PIECE)
-        pieces["query"], pieces["number"], pieces["start"] = queries, number, start
-        pieces["east"], pieces["north"] = east, north
-        pieces["first"] = start - followed.lifetimes[queries]
-        pieces["begin"] = pieces["first"] - followed.windows[queries]
-        history = FOREVER if followed.history_us is None else followed.history_us
-        strong = followed.strong[queries]
-        pieces["begin"][strong] = np.maximum(start[strong] - history, -FOREVER)
-        return pieces
+    def _emissions(self, queries: Array, number: Array, start: Array, east: Array, north: Array) -> Array:
+        parameters = self.parameters
+        emissions = np.zeros(len(queries), EMISSION)
+        emissions["query"], emissions["number"], emissions["start"] = queries, number, start
+        emissions["east"], emissions["north"] = east, north
+        emissions["first"] = start - parameters.lifetimes[queries]
+        emissions["begin"] = emissions["first"] - parameters.windows[queries]
+        history = UNBOUNDED_US if parameters.history_us is None else parameters.history_us
+        strong = parameters.strong[queries]
+        emissions["begin"][strong] = np.maximum(start[strong] - history, -UNBOUNDED_US)
+        return emissions
 
-    def _remember(self, new: Array, going: Array) -> None:
-        failed = going["query"][going["error"] > 0]
-        self.error[failed] = going["error"][going["error"] > 0]
-        # Of several rows of a query the last one stays.
+    def _update(self, new: Array, current: Array) -> None:
+        failed = current["query"][current["error"] > 0]
+        self.error[failed] = current["error"][current["error"] > 0]
+        # If a query has several new ranges, the last assignment, that of the latest range, takes effect.
         queries = new["query"]
         self.number[queries], self.start[queries] = new["number"], new["start"]
         self.east[queries], self.north[queries] = new["east"], new["north"]
@@ -216,33 +229,36 @@ class Follower:
     # ---- state
 
     def as_data(self) -> str:
-        """What is remembered, as text."""
+        """Return the current ranges as JSON text."""
         arrays = {name: getattr(self, name).tolist() for name in ("number", "start", "east", "north", "error")}
-        return json.dumps({"upto": self.upto, "names": [one.name for one in self.followed.interests], **arrays})
+        return json.dumps({"upto": self.upto, "names": [one.name for one in self.parameters.interests], **arrays})
 
     def restore(self, text: str, names: Collection[str] | None = None) -> None:
-        """Goes on from there. A query that was not there has no range yet, and one that is gone has none any more.
+        """Restore the state from `text`, the result of `as_data`.
 
-        `names`: the queries that are still the same, if not all of those that were there.
+        Only the queries in `names`, or all queries if it is None, get their saved ranges. A new query has no range yet,
+        and the range of a removed query is dropped.
         """
         data = json.loads(text)
         self.upto = data["upto"]
-        places = {name: place for place, name in enumerate(data["names"]) if names is None or name in names}
-        for query, interest in enumerate(self.followed.interests):
-            if (at := places.get(interest.name)) is not None:
+        indexes = {name: index for index, name in enumerate(data["names"]) if names is None or name in names}
+        for query, interest in enumerate(self.parameters.interests):
+            if (at := indexes.get(interest.name)) is not None:
                 for name in ("number", "start", "east", "north", "error"):
                     getattr(self, name)[query] = data[name][at]
 
 
-FAR = 2**31 - 2
-"""Cells beyond this one are one."""
-DOUBT = 1e-9
-"""How near to the border of a circle on the Earth, in proportion, the plain test decides."""
+CELL_MAX = 2**31 - 2
+"""The largest index of a grid cell in each direction. Positions beyond it belong to the last cell."""
+BORDER_TOLERANCE = 1e-9
+"""The distance from the border of a circle on the Earth, relative to its radius, below which a scalar test decides."""
 
 
 def boxes(shape: Shape, space: Space, east: Array, north: Array) -> Array:
-    """For each centre a box that holds its region, and where that crosses longitude 180 one more: rows of the centre's
-    number, west, south, east, north."""
+    """Return a bounding box of each region, or two boxes if the region crosses longitude 180.
+
+    The columns are the index of the region's centre, west, south, east and north.
+    """
     if space is Space.PLANE:
         west, south, right, top = Region(shape, (0.0, 0.0)).boxes[0]
         slack = 1e-6 * (right - west + top - south) + 1e-9 * (np.abs(east) + np.abs(north))
@@ -253,17 +269,17 @@ def boxes(shape: Shape, space: Space, east: Array, north: Array) -> Array:
         for number, centre in enumerate(zip(east.tolist(), north.tolist(), strict=True))
         for box in Region(shape, centre, space).boxes
     ]
-    found = np.array(rows, np.float64).reshape(-1, 5)
-    found[:, 1:3] -= 1e-9
-    found[:, 3:5] += 1e-9
-    return found
+    boxes_ = np.array(rows, np.float64).reshape(-1, 5)
+    boxes_[:, 1:3] -= 1e-9
+    boxes_[:, 3:5] += 1e-9
+    return boxes_
 
 
-def inside(shape: Shape, space: Space, centres: tuple[Array, Array], places: tuple[Array, Array]) -> Array:
-    """Whether each place lies in the region around the centre beside it."""
-    (cx, cy), (x, y) = centres, places
+def inside(shape: Shape, space: Space, centres: tuple[Array, Array], positions: tuple[Array, Array]) -> Array:
+    """Return whether each position is in the region that `shape` has around the centre with the same index."""
+    (cx, cy), (x, y) = centres, positions
     if isinstance(shape, Circle):
-        return _in_circle(shape.radius_m, space, centres, places)
+        return _in_circle(shape.radius_m, space, centres, positions)
     east, north = x - cx, y - cy
     if space is Space.WGS84:
         east = np.where(np.abs(east) > 180, (east + 180.0) % 360.0 - 180.0, east)
@@ -271,26 +287,26 @@ def inside(shape: Shape, space: Space, centres: tuple[Array, Array], places: tup
         shrinking = np.array([max(math.cos(math.radians(lat)), 1e-9) for lat in some.tolist()])
         east, north = east * DEGREE_M * shrinking[which], north * DEGREE_M
     if isinstance(shape, Rectangle):
-        found: Array = (2 * np.abs(east) <= shape.width_m) & (2 * np.abs(north) <= shape.height_m)
-        return found
+        in_rectangle: Array = (2 * np.abs(east) <= shape.width_m) & (2 * np.abs(north) <= shape.height_m)
+        return in_rectangle
     return _in_polygon(shape, east, north)
 
 
-def _in_circle(radius_m: float, space: Space, centres: tuple[Array, Array], places: tuple[Array, Array]) -> Array:
-    (cx, cy), (x, y) = centres, places
+def _in_circle(radius_m: float, space: Space, centres: tuple[Array, Array], positions: tuple[Array, Array]) -> Array:
+    (cx, cy), (x, y) = centres, positions
     if space is Space.PLANE:
         east, north = x - cx, y - cy
-        found: Array = np.sqrt(east * east + north * north) <= radius_m
-        return found
+        in_circle: Array = np.sqrt(east * east + north * north) <= radius_m
+        return in_circle
     south, north = np.radians(cy), np.radians(y)
     turned = np.radians(x - cx)
     half = np.sin((north - south) / 2) ** 2 + np.cos(south) * np.cos(north) * np.sin(turned / 2) ** 2
     distance = 2 * EARTH_RADIUS_M * np.arcsin(np.minimum(1.0, np.sqrt(half)))
-    found = distance <= radius_m
-    # Sines of columns and of single numbers may differ in the last bit.
-    for row in np.flatnonzero(np.abs(distance - radius_m) <= DOUBT * radius_m + 1e-6).tolist():
-        found[row] = Region(Circle(radius_m), (cx[row], cy[row]), space).contains((x[row], y[row]))
-    return found
+    in_circle = distance <= radius_m
+    # Vectorised and scalar sines may differ in the last bit.
+    for row in np.flatnonzero(np.abs(distance - radius_m) <= BORDER_TOLERANCE * radius_m + 1e-6).tolist():
+        in_circle[row] = Region(Circle(radius_m), (cx[row], cy[row]), space).contains((x[row], y[row]))
+    return in_circle
 
 
 def _in_polygon(polygon: Polygon, east: Array, north: Array) -> Array:
@@ -304,22 +320,25 @@ def _in_polygon(polygon: Polygon, east: Array, north: Array) -> Array:
     return border | odd
 
 
-class Near(NamedTuple):
-    """Stretches of events by cell that are near centres, in the order of these."""
+class NearbyEvents(NamedTuple):
+    """Intervals of events in grid cells near centres, in the order of the centres.
+
+    The events of an interval are `counts` consecutive events from `starts` on, in the order of the grid.
+    """
 
     of: Array
-    """The centre."""
+    """The index of the centre of each interval."""
     starts: Array
     counts: Array
 
-    def some(self, low: int, high: int) -> Near:
-        """Those of the centres in [low, high)."""
+    def some(self, low: int, high: int) -> NearbyEvents:
+        """Return the intervals of the centres with indexes in [low, high)."""
         here = slice(*np.searchsorted(self.of, [low, high]))
-        return Near(self.of[here], self.starts[here], self.counts[here])
+        return NearbyEvents(self.of[here], self.starts[here], self.counts[here])
 
 
-class Cells:
-    """Events by the cells of a grid. `east` and `north` are those of events in the order of time."""
+class GridIndex:
+    """Finds events by the cells of a grid. `east` and `north` are the coordinates of events, in order of time."""
 
     def __init__(self, east: Array, north: Array, width: float, height: float) -> None:
         self._east, self._north = east, north
@@ -332,54 +351,62 @@ class Cells:
 
     @staticmethod
     def _steps(along: Array, step: float) -> Array:
-        found: Array = np.clip(np.floor(along / step), -FAR, FAR).astype(np.int64)
-        return found
+        steps: Array = np.clip(np.floor(along / step), -CELL_MAX, CELL_MAX).astype(np.int64)
+        return steps
 
     @staticmethod
     def _keys(column: Array, row: Array) -> Array:
-        found: Array = (column << 32) + (row & 0xFFFFFFFF)
-        return found
+        keys: Array = (column << 32) + (row & 0xFFFFFFFF)
+        return keys
 
-    def near(self, shape: Shape, space: Space, centres: tuple[Array, Array], low: Array, high: Array) -> Near:
-        """The events in the cells near each centre, with a number in [low, high)."""
+    def near(self, shape: Shape, space: Space, centres: tuple[Array, Array], low: Array, high: Array) -> NearbyEvents:
+        """Return the events in the cells near each centre whose indexes are in [low, high).
+
+        `low` and `high` have one element per centre.
+        """
         if not len(self._east) or not len(low):
             nothing = np.zeros(0, np.int64)
-            return Near(nothing, nothing, nothing)
+            return NearbyEvents(nothing, nothing, nothing)
         of, cells = self._near(boxes(shape, space, *centres))
         base = cells * self._size
         starts = np.searchsorted(self._sorted, base + low[of])
         counts = np.maximum(np.searchsorted(self._sorted, base + high[of]) - starts, 0)
-        return Near(of, starts, counts)
+        return NearbyEvents(of, starts, counts)
 
-    def pairs(self, shape: Shape, space: Space, centres: tuple[Array, Array], near: Near) -> tuple[Array, Array]:
-        """Pairs (centre, event) of what lies in the region of a centre."""
+    def pairs(
+        self, shape: Shape, space: Space, centres: tuple[Array, Array], near: NearbyEvents
+    ) -> tuple[Array, Array]:
+        """Return the pairs (centre, event) in `near` whose event is in the region around the centre."""
         ends = np.cumsum(near.counts)
         centre = np.repeat(near.of, near.counts)
         offsets = np.repeat(near.starts - (ends - near.counts), near.counts)
         event = self._order[offsets + np.arange(len(centre))]
-        places = self._east[event], self._north[event]
-        kept = inside(shape, space, (centres[0][centre], centres[1][centre]), places)
-        return centre[kept], event[kept]
+        positions = self._east[event], self._north[event]
+        is_inside = inside(shape, space, (centres[0][centre], centres[1][centre]), positions)
+        return centre[is_inside], event[is_inside]
 
-    def _near(self, found: Array) -> tuple[Array, Array]:
-        """Pairs (centre, number of a cell that has events), each once."""
+    def _near(self, regions: Array) -> tuple[Array, Array]:
+        """Return the distinct pairs (centre, index of a cell with events) for boxes, which have the form of `boxes`."""
         columns, rows = self._steps(self._east, self._width), self._steps(self._north, self._height)
-        west = np.maximum(self._steps(found[:, 1], self._width), columns.min())
-        south = np.maximum(self._steps(found[:, 2], self._height), rows.min())
-        across = np.maximum(np.minimum(self._steps(found[:, 3], self._width), columns.max()) - west + 1, 0)
-        up = np.maximum(np.minimum(self._steps(found[:, 4], self._height), rows.max()) - south + 1, 0)
+        west = np.maximum(self._steps(regions[:, 1], self._width), columns.min())
+        south = np.maximum(self._steps(regions[:, 2], self._height), rows.min())
+        across = np.maximum(np.minimum(self._steps(regions[:, 3], self._width), columns.max()) - west + 1, 0)
+        up = np.maximum(np.minimum(self._steps(regions[:, 4], self._height), rows.max()) - south + 1, 0)
         counts = across * up
-        row = np.repeat(np.arange(len(found)), counts)
+        row = np.repeat(np.arange(len(regions)), counts)
         number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         keys = self._keys(west[row] + number // up[row], south[row] + number % up[row])
         cells = np.minimum(np.searchsorted(self._cells, keys), len(self._cells) - 1)
-        there = self._cells[cells] == keys
-        pairs = np.unique(found[row[there], 0].astype(np.int64) * len(self._cells) + cells[there])
+        occupied = self._cells[cells] == keys
+        pairs = np.unique(regions[row[occupied], 0].astype(np.int64) * len(self._cells) + cells[occupied])
         return pairs // len(self._cells), pairs % len(self._cells)
 
 
 def cell_size(shape: Shape, space: Space, north: Array) -> tuple[float, float]:
-    """How wide and high cells are for regions of this shape around these latitudes: half a region."""
+    """Return the width and height of grid cells, about half the size of the region of `shape`.
+
+    `north` has the coordinates of centres, because the width of a degree depends on the latitude.
+    """
     west, south, east, top = Region(shape, (0.0, 0.0)).boxes[0]
     width, height = (east - west) / 2, (top - south) / 2
     if space is Space.PLANE:

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,assignment"
-"""Snoop's contexts: each operator of an expression combines what its operands brought as its context says.
+"""Snoop's contexts, in which each operator of an event expression combines what its operands produce.
 
-`kept` has what operators hold, `repetitions` the one that counts events.
+The context says which combinations an operator uses, and which of them it retains. `combinations` holds the state of
+operators, and the operators that count events.
 """
 
 from __future__ import annotations
@@ -32,26 +33,31 @@ from tocsin.kernels.requests.combinations import (
     LATE_SEQ,
     LATE_TS,
     SIZE,
-    apart,
-    apart_from,
+    add_merged,
+    add_single,
     append,
+    disjoint,
+    disjoint_from,
     following,
-    grown,
-    longer,
-    merged,
+    grow,
+    grow_columns,
     repetition,
-    single,
-    sizes,
+    total_size,
     unlink,
 )
 
 
 @jit
-def _conjunction(mode, comb, pool, ends, used, base, operands, place, new, floor, made, found, ts, seq, types, ranks):
-    """What `&` makes of a combination that one of its operands brings."""
+def _conjunction(
+    mode, comb, pool, ends, used, base, operands, operand, new, floor, produced, produced_count, ts, seq, types, ranks
+):
+    """Combine `new`, which one operand of `&` produced, with retained combinations of the other operands.
+
+    Returns (comb, pool, produced, number of produced combinations).
+    """
     if mode == RECENT:
-        ends[0, base + place], ends[1, base + place] = -1, -1
-    append(comb, ends, base + place, new)
+        ends[0, base + operand], ends[1, base + operand] = -1, -1
+    append(comb, ends, base + operand, new)
     chosen = np.empty(16, np.int64)
     bounds = np.zeros(operands + 1, np.int64)
     count = 0
@@ -60,44 +66,44 @@ def _conjunction(mode, comb, pool, ends, used, base, operands, place, new, floor
         for other in range(operands):
             bounds[other] = count
             begin = count
-            if other != place:
+            if other != operand:
                 c = following(comb, ends, base + other, -1, floor)
                 while c >= 0:
-                    fits = apart(comb, pool, new, c)
+                    fits = disjoint(comb, pool, new, c)
                     if fits and mode == CUMULATIVE:
-                        fits = apart_from(comb, pool, chosen, 0, begin, c)
+                        fits = disjoint_from(comb, pool, chosen, 0, begin, c)
                     if fits:
-                        chosen = longer(chosen, count + 1)
+                        chosen = grow(chosen, count + 1)
                         chosen[count] = c
                         count += 1
                     c = following(comb, ends, base + other, c, floor)
                 complete = complete and count > begin
         bounds[operands] = count
         if not complete:
-            return comb, pool, made, found
+            return comb, pool, produced, produced_count
     if mode == CUMULATIVE:
         others = count
-        c = following(comb, ends, base + place, -1, floor)
+        c = following(comb, ends, base + operand, -1, floor)
         while c >= 0:
-            if c == new or apart_from(comb, pool, chosen, 0, others, c):
-                chosen = longer(chosen, count + 1)
+            if c == new or disjoint_from(comb, pool, chosen, 0, others, c):
+                chosen = grow(chosen, count + 1)
                 chosen[count] = c
                 count += 1
-            c = following(comb, ends, base + place, c, floor)
-        comb = grown(comb, used[0] + 1)
-        pool = grown(pool, used[1] + sizes(comb, chosen, 0, count))
-        made = longer(made, found + 1)
-        made[found] = merged(comb, pool, used, chosen, 0, count, ts, seq, types, ranks)
-        found += 1
+            c = following(comb, ends, base + operand, c, floor)
+        comb = grow_columns(comb, used[0] + 1)
+        pool = grow_columns(pool, used[1] + total_size(comb, chosen, 0, count))
+        produced = grow(produced, produced_count + 1)
+        produced[produced_count] = add_merged(comb, pool, used, chosen, 0, count, ts, seq, types, ranks)
+        produced_count += 1
         for k in range(count):
             c = chosen[k]
             for other in range(operands):
-                if other != place and bounds[other] <= k < bounds[other + 1]:
+                if other != operand and bounds[other] <= k < bounds[other + 1]:
                     unlink(comb, ends, base + other, c)
             if k >= others:
-                unlink(comb, ends, base + place, c)
+                unlink(comb, ends, base + operand, c)
     elif mode == CONTINUOUS:
-        begun_at = found
+        first_produced = produced_count
         turn = bounds[:operands].copy()
         some = np.empty(operands, np.int64)
         going = True
@@ -106,30 +112,30 @@ def _conjunction(mode, comb, pool, ends, used, base, operands, place, new, floor
             n = 1
             fits = True
             for other in range(operands):
-                if other != place:
+                if other != operand:
                     c = chosen[turn[other]]
-                    fits = fits and apart_from(comb, pool, some, 0, n, c)
+                    fits = fits and disjoint_from(comb, pool, some, 0, n, c)
                     some[n] = c
                     n += 1
             if fits:
-                comb = grown(comb, used[0] + 1)
-                pool = grown(pool, used[1] + sizes(comb, some, 0, n))
-                made = longer(made, found + 1)
-                made[found] = merged(comb, pool, used, some, 0, n, ts, seq, types, ranks)
-                found += 1
+                comb = grow_columns(comb, used[0] + 1)
+                pool = grow_columns(pool, used[1] + total_size(comb, some, 0, n))
+                produced = grow(produced, produced_count + 1)
+                produced[produced_count] = add_merged(comb, pool, used, some, 0, n, ts, seq, types, ranks)
+                produced_count += 1
             other = operands - 1
             going = False
             while other >= 0 and not going:
-                if other != place:
+                if other != operand:
                     turn[other] += 1
                     if turn[other] < bounds[other + 1]:
                         going = True
                     else:
                         turn[other] = bounds[other]
                 other -= 1
-        if found > begun_at:
+        if produced_count > first_produced:
             for other in range(operands):
-                if other != place:
+                if other != operand:
                     for k in range(bounds[other], bounds[other + 1]):
                         unlink(comb, ends, base + other, chosen[k])
     else:
@@ -137,16 +143,16 @@ def _conjunction(mode, comb, pool, ends, used, base, operands, place, new, floor
             chosen[0] = new
             count = 1
         lists = np.empty(operands + 1, np.int64)
-        lists[0] = base + place
-        chosen = longer(chosen, operands + 1)
+        lists[0] = base + operand
+        chosen = grow(chosen, operands + 1)
         for other in range(operands):
-            if mode == RECENT and other == place:
+            if mode == RECENT and other == operand:
                 continue
             c = following(comb, ends, base + other, -1, floor)
-            while c >= 0 and not apart_from(comb, pool, chosen, 0, count, c):
+            while c >= 0 and not disjoint_from(comb, pool, chosen, 0, count, c):
                 c = following(comb, ends, base + other, c, floor)
             if c < 0:
-                return comb, pool, made, found
+                return comb, pool, produced, produced_count
             lists[count] = base + other
             chosen[count] = c
             count += 1
@@ -154,33 +160,36 @@ def _conjunction(mode, comb, pool, ends, used, base, operands, place, new, floor
         for k in range(count):
             contains = contains or chosen[k] == new
         if not contains:
-            return comb, pool, made, found
-        comb = grown(comb, used[0] + 1)
-        pool = grown(pool, used[1] + sizes(comb, chosen, 0, count))
-        made = longer(made, found + 1)
-        made[found] = merged(comb, pool, used, chosen, 0, count, ts, seq, types, ranks)
-        found += 1
+            return comb, pool, produced, produced_count
+        comb = grow_columns(comb, used[0] + 1)
+        pool = grow_columns(pool, used[1] + total_size(comb, chosen, 0, count))
+        produced = grow(produced, produced_count + 1)
+        produced[produced_count] = add_merged(comb, pool, used, chosen, 0, count, ts, seq, types, ranks)
+        produced_count += 1
         for k in range(count):
             unlink(comb, ends, lists[k], chosen[k])
-        if mode == CHRONOLOGICAL:  # what shares an event with it is used up too
+        if mode == CHRONOLOGICAL:  # combinations that share an event with the new one are used up too
             for other in range(operands):
                 c = following(comb, ends, base + other, -1, floor)
                 while c >= 0:
                     after = following(comb, ends, base + other, c, floor)
-                    if not apart(comb, pool, made[found - 1], c):
+                    if not disjoint(comb, pool, produced[produced_count - 1], c):
                         unlink(comb, ends, base + other, c)
                     c = after
-    return comb, pool, made, found
+    return comb, pool, produced, produced_count
 
 
 @jit
-def _sequence(mode, comb, pool, ends, used, base, place, new, floor, made, found, ts, seq, types, ranks):
-    """What `;` makes of a combination that one of its operands brings."""
-    if place == 0:
+def _sequence(mode, comb, pool, ends, used, base, operand, new, floor, produced, produced_count, ts, seq, types, ranks):
+    """Combine `new`, which one operand of `;` produced, with retained combinations of the other operand.
+
+    Returns (comb, pool, produced, number of produced combinations).
+    """
+    if operand == 0:
         if mode == RECENT:
             ends[0, base], ends[1, base] = -1, -1
         append(comb, ends, base, new)
-        return comb, pool, made, found
+        return comb, pool, produced, produced_count
     chosen = np.empty(16, np.int64)
     count = 0
     c = following(comb, ends, base, -1, floor)
@@ -188,10 +197,10 @@ def _sequence(mode, comb, pool, ends, used, base, place, new, floor, made, found
         earlier = comb[LATE_TS, c] < comb[LATE_TS, new] or (
             comb[LATE_TS, c] == comb[LATE_TS, new] and comb[LATE_SEQ, c] < comb[LATE_SEQ, new]
         )
-        if earlier and apart(comb, pool, c, new):
+        if earlier and disjoint(comb, pool, c, new):
             if mode == RECENT:
                 count = 0
-            chosen = longer(chosen, count + 2)
+            chosen = grow(chosen, count + 2)
             chosen[count] = c
             count += 1
             if mode == CHRONOLOGICAL:
@@ -200,38 +209,38 @@ def _sequence(mode, comb, pool, ends, used, base, place, new, floor, made, found
     for k in range(count):
         unlink(comb, ends, base, chosen[k])
     if count == 0:
-        return comb, pool, made, found
-    chosen = longer(chosen, count + 1)
+        return comb, pool, produced, produced_count
+    chosen = grow(chosen, count + 1)
     chosen[count] = new
     if mode == CUMULATIVE:
-        comb = grown(comb, used[0] + 1)
-        pool = grown(pool, used[1] + sizes(comb, chosen, 0, count + 1))
-        made = longer(made, found + 1)
-        made[found] = merged(comb, pool, used, chosen, 0, count + 1, ts, seq, types, ranks)
-        return comb, pool, made, found + 1
+        comb = grow_columns(comb, used[0] + 1)
+        pool = grow_columns(pool, used[1] + total_size(comb, chosen, 0, count + 1))
+        produced = grow(produced, produced_count + 1)
+        produced[produced_count] = add_merged(comb, pool, used, chosen, 0, count + 1, ts, seq, types, ranks)
+        return comb, pool, produced, produced_count + 1
     pair = np.empty(2, np.int64)
     for k in range(count):
         pair[0], pair[1] = chosen[k], new
-        comb = grown(comb, used[0] + 1)
-        pool = grown(pool, used[1] + sizes(comb, pair, 0, 2))
-        made = longer(made, found + 1)
-        made[found] = merged(comb, pool, used, pair, 0, 2, ts, seq, types, ranks)
-        found += 1
-    return comb, pool, made, found
+        comb = grow_columns(comb, used[0] + 1)
+        pool = grow_columns(pool, used[1] + total_size(comb, pair, 0, 2))
+        produced = grow(produced, produced_count + 1)
+        produced[produced_count] = add_merged(comb, pool, used, pair, 0, 2, ts, seq, types, ranks)
+        produced_count += 1
+    return comb, pool, produced, produced_count
 
 
 @jit
-def _meets(env, comb, pool, c, conditions, condition_count, places, repeated, budget):
-    """Whether the condition holds for some choice where a leaf has several events."""
+def _meets(env, comb, pool, c, conditions, condition_count, roles, repeated, budget):
+    """Return whether the condition holds for some choice of one event for each leaf that has several events."""
     if condition_count == 0:
         return True
     frame = get(env, FRAME)
-    count = len(places)
+    count = len(roles)
     begin, end = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for k in range(count):
-        put(frame, places[k], -1)
+        put(frame, roles[k], -1)
         for i in range(comb[AT, c], comb[AT, c] + comb[SIZE, c]):
-            if pool[0, i] == places[k]:
+            if pool[0, i] == roles[k]:
                 if end[k] == 0:
                     begin[k] = i
                     end[k] = i + 1
@@ -244,7 +253,7 @@ def _meets(env, comb, pool, c, conditions, condition_count, places, repeated, bu
             return False
         for k in range(count):
             if end[k] > 0:
-                put(frame, places[k], pool[1, turn[k]])
+                put(frame, roles[k], pool[1, turn[k]])
         if all_hold(env, conditions, condition_count):
             return True
         k = count - 1
@@ -260,18 +269,18 @@ def _meets(env, comb, pool, c, conditions, condition_count, places, repeated, bu
 
 @jit
 def arrive(
-    env, nodes, operands, mode, window, since, conditions, condition_count, places, repeated, rows, masks,
+    env, nodes, operands, mode, window, since, conditions, condition_count, roles, repeated, rows, masks,
     comb, pool, ends, used, ts, seq, types, ranks, budget_each,
 ):  # fmt: skip
-    """Takes events in canonical order, each with the leaves that it fits as bits.
+    """Process the events `rows` in canonical order. The bits of `masks` are the leaves that each event fits.
 
-    Returns (comb, pool, what was notified, the row that arrived for each, -1), or instead of -1 the place of the
-    arrival for which the budget did not last.
+    Returns (comb, pool, notified combinations, the arrived row of each of them, index). The index is -1, or that of the
+    arrival for which the budget was exhausted.
     """
     total = len(nodes)
     begin, end = np.zeros(total, np.int64), np.zeros(total, np.int64)
     out, anchors = np.empty(16, np.int64), np.empty(16, np.int64)
-    made = np.empty(64, np.int64)
+    produced = np.empty(64, np.int64)
     notified = 0
     budget = np.empty(1, np.int64)
     for a in range(len(rows)):
@@ -280,47 +289,52 @@ def arrive(
             continue
         budget[0] = budget_each
         floor = ts[row] - window
-        found = 0
+        produced_count = 0
         for n in range(total):
-            begin[n] = found
+            begin[n] = produced_count
             operator, first = nodes[n, N_OPERATOR], nodes[n, N_FIRST]
             fits = (masks[a] >> first) & 1
             if operator == N_LEAF:
                 if fits:
-                    comb, pool, made = grown(comb, used[0] + 1), grown(pool, used[1] + 1), longer(made, found + 1)
-                    made[found] = single(comb, pool, used, first, row, ts, seq)
-                    found += 1
+                    comb, pool, produced = (
+                        grow_columns(comb, used[0] + 1),
+                        grow_columns(pool, used[1] + 1),
+                        grow(produced, produced_count + 1),
+                    )
+                    produced[produced_count] = add_single(comb, pool, used, first, row, ts, seq)
+                    produced_count += 1
             elif operator == N_EITHER:
                 for k in range(nodes[n, N_COUNT]):
                     child = operands[nodes[n, N_OPERANDS] + k]
                     for i in range(begin[child], end[child]):
-                        made = longer(made, found + 1)
-                        made[found] = made[i]
-                        found += 1
+                        produced = grow(produced, produced_count + 1)
+                        produced[produced_count] = produced[i]
+                        produced_count += 1
             elif operator in (N_ALL, N_THEN):
                 for k in range(nodes[n, N_COUNT]):
                     child = operands[nodes[n, N_OPERANDS] + k]
                     for i in range(begin[child], end[child]):
                         if operator == N_ALL:
-                            comb, pool, made, found = _conjunction(
-                                mode, comb, pool, ends, used, nodes[n, N_LIST], nodes[n, N_COUNT], k, made[i], floor,
-                                made, found, ts, seq, types, ranks,
+                            comb, pool, produced, produced_count = _conjunction(
+                                mode, comb, pool, ends, used, nodes[n, N_LIST], nodes[n, N_COUNT], k, produced[i],
+                                floor, produced, produced_count, ts, seq, types, ranks,
                             )  # fmt: skip
                         else:
-                            comb, pool, made, found = _sequence(
-                                mode, comb, pool, ends, used, nodes[n, N_LIST], k, made[i], floor, made, found,
-                                ts, seq, types, ranks,
+                            comb, pool, produced, produced_count = _sequence(
+                                mode, comb, pool, ends, used, nodes[n, N_LIST], k, produced[i], floor, produced,
+                                produced_count, ts, seq, types, ranks,
                             )  # fmt: skip
             elif fits:
-                comb, pool, made, found = repetition(
+                comb, pool, produced, produced_count = repetition(
                     env, mode, comb, pool, ends, used, nodes[n, N_LIST], first, nodes[n, N_COUNT],
-                    nodes[n, N_ATTRIBUTE], nodes[n, N_SAME] != 0, row, floor, made, found, ts, seq, types, ranks,
+                    nodes[n, N_ATTRIBUTE], nodes[n, N_SAME] != 0, row, floor, produced, produced_count, ts, seq,
+                    types, ranks,
                 )  # fmt: skip
-            end[n] = found
+            end[n] = produced_count
         for i in range(begin[total - 1], end[total - 1]):
-            if _meets(env, comb, pool, made[i], conditions, condition_count, places, repeated, budget):
-                out, anchors = longer(out, notified + 1), longer(anchors, notified + 1)
-                out[notified], anchors[notified] = made[i], row
+            if _meets(env, comb, pool, produced[i], conditions, condition_count, roles, repeated, budget):
+                out, anchors = grow(out, notified + 1), grow(anchors, notified + 1)
+                out[notified], anchors[notified] = produced[i], row
                 notified += 1
             if budget[0] < 0:
                 return comb, pool, out[:notified], anchors[:notified], a

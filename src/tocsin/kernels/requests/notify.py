@@ -1,9 +1,13 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Requests: for each arriving event, the first combination of it and earlier unused events.
+"""Find the notifications of requests in generic mode.
 
-`_first` asks for a way to fill the places of a part with an earlier event until there is none, puts that event where it
-can stand, and goes on with the next: so the events of the first combination are found one by one, from the earliest on.
-`_together` joins the parts.
+For each arriving event, the first combination of that event and of earlier unused events is found. A *component* is a
+set of roles that conditions connect. `_first_of_component` searches for a solution with ever earlier events until there
+is none. Then it fixes the earliest event in each role that the event can fill, and continues with the next event. In
+this way it finds the events of the first combination one by one, beginning with the earliest. `_first_combination`
+joins the combinations of all components.
+
+A *variant* of a request is one alternative of its expression, with the role that the arriving event fills.
 """
 
 from __future__ import annotations
@@ -13,68 +17,72 @@ import numpy as np
 from tocsin.kernels.core import CODE, FRAME, LIST_LENGTH, LIST_OFFSET, POOL_ROW, get, jit, put, small
 from tocsin.kernels.expressions import all_hold
 from tocsin.kernels.layout import (
-    C_BEHIND,
     C_BUFFER,
-    C_PLACE,
+    C_EARLIER,
+    C_ROLE,
     C_TYPE,
-    COMBINE_WORDS,
-    MAX_PLACES,
+    COMPONENT_WORDS,
+    JOIN_STEP_WORDS,
+    MAX_ROLES,
     OWNER,
     P_DETACHED,
     P_IN_TIME,
     P_ORDERS,
     P_STEP_COUNT,
     P_STEPS,
-    PART_WORDS,
     V_ANCHOR,
+    V_COMPONENT_COUNT,
+    V_COMPONENTS,
     V_CONDITION_COUNT,
     V_CONDITIONS,
     V_NUMBER,
-    V_PART_COUNT,
-    V_PARTS,
     V_SINCE,
     V_STEP_COUNT,
     V_WINDOW,
 )
 from tocsin.kernels.patterns import list_of
-from tocsin.kernels.requests.search import before, is_used, search, use
+from tocsin.kernels.requests.search import before, is_used, mark_used, search
 
 TRIAL = np.int64(64)
-"""How many events are looked at in the usual order before one begins with the place in question."""
+"""How many events a search in the usual join order may try before it restarts from the role to fill earlier."""
 
 
 @jit
-def _first(
-    env, v, part, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+def _first_of_component(
+    env, v, component, arrival, scratch, no_goods, fronts, epochs, used, owner, ts, seq, types, ranks, budget, rows,
+    line,
 ):  # fmt: skip
-    """The first combination of a part: `rows` by place, `line` in canonical order. 1, 0 or -1 as `search`."""
+    """Find the first combination of a component, and write it to `rows` by role and to `line` in canonical order.
+
+    Returns 1, 0 or -1 like `search`.
+    """
     code, frame = get(env, CODE), get(env, FRAME)
-    steps, first = get(code, part + P_STEP_COUNT), get(code, part + P_STEPS)
-    orders = code + 8 * get(code, part + P_ORDERS)
-    high, fixed, begin, end, stack, masks, now, blame, clean = (
+    steps, first = get(code, component + P_STEP_COUNT), get(code, component + P_STEPS)
+    orders = code + 8 * get(code, component + P_ORDERS)
+    high, fixed, begin, end, stack, masks, now, conflicts, clean = (
         scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5], scratch[6], scratch[7], scratch[8],
     )  # fmt: skip
-    wide = marks[1]
+    arrival_epoch = epochs[1]
     for q in range(steps):
-        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-        high[place], fixed[place] = -1, -1
-    if get(code, part + P_IN_TIME) >= 0:
-        return _in_time(
-            env, v, part, arrival, high, fixed, begin, end, blame, clean, dead, fronts, wide,
+        role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+        high[role], fixed[role] = -1, -1
+    if get(code, component + P_IN_TIME) >= 0:
+        return _first_in_time(
+            env, v, component, arrival, high, fixed, begin, end, conflicts, clean, no_goods, fronts, arrival_epoch,
             used, owner, ts, seq, types, ranks, budget, rows, line,
         )  # fmt: skip
-    found = np.int64(0)
+    any_found = np.int64(0)
     depth = 0
     low = np.int64(-1)
     while True:
         if depth < steps:
-            mine = wide
+            own_epoch = arrival_epoch
             if depth > 0:
-                marks[0] += 1
-                mine = marks[0]
+                epochs[0] += 1
+                own_epoch = epochs[0]
             state = search(
-                env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean, dead, fronts,
-                wide, mine, used, owner, ts, seq, types, ranks, budget,
+                env, v, steps, first, arrival, low, high, fixed, begin, end, conflicts, clean, no_goods, fronts,
+                arrival_epoch, own_epoch, used, owner, ts, seq, types, ranks, budget,
             )  # fmt: skip
             if state < 0:
                 return state
@@ -85,189 +93,216 @@ def _first(
                 while improved:
                     improved = False
                     for q in range(steps):
-                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                        now[place] = get(frame, place)
+                        role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+                        now[role] = get(frame, role)
                     earliest = np.int64(-1)
                     for q in range(steps):
-                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                        if fixed[place] < 0 and (earliest < 0 or before(now[place], earliest, ts, seq, types, ranks)):
-                            earliest = now[place]
+                        role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+                        if fixed[role] < 0 and (earliest < 0 or before(now[role], earliest, ts, seq, types, ranks)):
+                            earliest = now[role]
                     for q in range(steps):
-                        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                        if fixed[place] >= 0 or _is_behind(code, first + q * COMBINE_WORDS, fixed):
+                        role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+                        if fixed[role] >= 0 or _must_follow(code, first + q * JOIN_STEP_WORDS, fixed):
                             continue
-                        high[place] = earliest
+                        high[role] = earliest
                         whole = budget[0]
                         budget[0] = min(whole, TRIAL)
-                        marks[0] += 1
+                        epochs[0] += 1
                         state = search(
-                            env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean,
-                            dead, fronts, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
+                            env, v, steps, first, arrival, low, high, fixed, begin, end, conflicts, clean,
+                            no_goods, fronts, arrival_epoch, epochs[0], used, owner, ts, seq, types, ranks, budget,
                         )  # fmt: skip
                         budget[0] += whole - min(whole, TRIAL)
                         if state < 0:
                             budget[0] = max(budget[0], 0)
                             state = search(
-                                env, v, steps, get(orders, q), arrival, low, high, fixed, begin, end, blame, clean,
-                                dead, fronts, wide, mine, used, owner, ts, seq, types, ranks, budget,
+                                env, v, steps, get(orders, q), arrival, low, high, fixed, begin, end, conflicts, clean,
+                                no_goods, fronts, arrival_epoch, own_epoch, used, owner, ts, seq, types, ranks, budget,
                             )  # fmt: skip
-                        high[place] = -1
+                        high[role] = -1
                         if state < 0:
                             return state
                         if state == 1:
                             improved = True
                             break
                 for q in range(steps):
-                    step = first + q * COMBINE_WORDS
-                    place = get(code, step + C_PLACE)
-                    if fixed[place] >= 0 or types[earliest] != get(code, step + C_TYPE):
+                    step = first + q * JOIN_STEP_WORDS
+                    role = get(code, step + C_ROLE)
+                    if fixed[role] >= 0 or types[earliest] != get(code, step + C_TYPE):
                         continue
-                    marks[0] += 1
-                    fixed[place] = earliest
+                    epochs[0] += 1
+                    fixed[role] = earliest
                     state = search(
-                        env, v, steps, get(orders, q), arrival, earliest, high, fixed, begin, end, blame, clean,
-                        dead, fronts, wide, marks[0], used, owner, ts, seq, types, ranks, budget,
+                        env, v, steps, get(orders, q), arrival, earliest, high, fixed, begin, end, conflicts, clean,
+                        no_goods, fronts, arrival_epoch, epochs[0], used, owner, ts, seq, types, ranks, budget,
                     )  # fmt: skip
-                    fixed[place] = -1
+                    fixed[role] = -1
                     if state < 0:
                         return state
                     if state == 1:
-                        masks[depth] |= np.int64(1) << place
+                        masks[depth] |= np.int64(1) << role
                 stack[depth] = earliest
         else:
             for q in range(steps):
-                place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                now[place] = fixed[place]
-            if found == 0 or _compare_parts(code, part, stack, now, line, rows, ts, seq, types, ranks) < 0:
+                role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+                now[role] = fixed[role]
+            if (
+                any_found == 0
+                or _compare_in_component(code, component, stack, now, line, rows, ts, seq, types, ranks) < 0
+            ):
                 for q in range(steps):
-                    place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-                    rows[place] = now[place]
+                    role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+                    rows[role] = now[role]
                     line[q] = stack[q]
-            found = np.int64(1)
+            any_found = np.int64(1)
             depth -= 1
-            _release(code, part, fixed, stack[depth])
+            _release(code, component, fixed, stack[depth])
         while masks[depth] == 0:
             depth -= 1
             if depth < 0:
-                return found
-            _release(code, part, fixed, stack[depth])
-        place = 0
-        while (masks[depth] >> place) & 1 == 0:
-            place += 1
-        masks[depth] &= ~(np.int64(1) << place)
-        fixed[place] = stack[depth]
+                return any_found
+            _release(code, component, fixed, stack[depth])
+        role = 0
+        while (masks[depth] >> role) & 1 == 0:
+            role += 1
+        masks[depth] &= ~(np.int64(1) << role)
+        fixed[role] = stack[depth]
         low = stack[depth]
         depth += 1
 
 
 @jit
-def _in_time(
-    env, v, part, arrival, high, fixed, begin, end, blame, clean, dead, fronts, wide,
+def _first_in_time(
+    env, v, component, arrival, high, fixed, begin, end, conflicts, clean, no_goods, fronts, arrival_epoch,
     used, owner, ts, seq, types, ranks, budget, rows, line,
 ):  # fmt: skip
-    """The first combination of a part whose events stand one before another: what is found in that order.
+    """Find the first combination of a component whose events must follow one another. Return 1, 0 or -1 like `search`.
 
-    Whether there is any is asked in the usual order, in which more is remembered from one arrival to the next.
+    In the join order `P_IN_TIME`, the first solution found is the first combination. The usual join order decides
+    before whether there is a solution, because it retains more no-goods from one arrival to the next.
     """
     code, frame = get(env, CODE), get(env, FRAME)
-    steps = get(code, part + P_STEP_COUNT)
+    steps = get(code, component + P_STEP_COUNT)
     state = np.int64(1)
-    for first in (get(code, part + P_STEPS), get(code, part + P_IN_TIME)):
+    for first in (get(code, component + P_STEPS), get(code, component + P_IN_TIME)):
         state = search(
-            env, v, steps, first, arrival, np.int64(-1), high, fixed, begin, end, blame, clean, dead, fronts,
-            wide, wide, used, owner, ts, seq, types, ranks, budget,
+            env, v, steps, first, arrival, np.int64(-1), high, fixed, begin, end, conflicts, clean, no_goods, fronts,
+            arrival_epoch, arrival_epoch, used, owner, ts, seq, types, ranks, budget,
         )  # fmt: skip
         if state != 1:
             return state
     for q in range(steps):
-        place = get(code, get(code, part + P_IN_TIME) + q * COMBINE_WORDS + C_PLACE)
-        rows[place] = line[q] = get(frame, place)
+        role = get(code, get(code, component + P_IN_TIME) + q * JOIN_STEP_WORDS + C_ROLE)
+        rows[role] = line[q] = get(frame, role)
     return state
 
 
 @small
-def _is_behind(code, step, fixed):
-    """Whether an event that is not fixed must stand before that of a step: then that one is earlier still."""
-    behind, place = get(code, step + C_BEHIND), 0
-    while behind != 0:
-        if behind & 1 != 0 and fixed[place] < 0:
+def _must_follow(code, step, fixed):
+    """Return whether an event that is not fixed must precede the event of a step, and is therefore earlier."""
+    earlier, role = get(code, step + C_EARLIER), 0
+    while earlier != 0:
+        if earlier & 1 != 0 and fixed[role] < 0:
             return True
-        behind >>= 1
-        place += 1
+        earlier >>= 1
+        role += 1
     return False
 
 
 @small
-def _release(code, part, fixed, row):
-    first = get(code, part + P_STEPS)
-    for q in range(get(code, part + P_STEP_COUNT)):
-        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-        if fixed[place] == row:
-            fixed[place] = -1
+def _release(code, component, fixed, row):
+    """Remove an event of a component from `fixed`."""
+    first = get(code, component + P_STEPS)
+    for q in range(get(code, component + P_STEP_COUNT)):
+        role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+        if fixed[role] == row:
+            fixed[role] = -1
 
 
 @jit
-def _compare_parts(code, part, line, rows, other_line, other_rows, ts, seq, types, ranks):
-    """Which of two combinations of a part comes first: by their events in order, then by places."""
-    steps, first = get(code, part + P_STEP_COUNT), get(code, part + P_STEPS)
+def _compare_in_component(code, component, line, rows, other_line, other_rows, ts, seq, types, ranks):
+    """Compare two combinations of a component by their events in order, then by roles. Return -1, 0 or 1."""
+    steps, first = get(code, component + P_STEP_COUNT), get(code, component + P_STEPS)
     for d in range(steps):
         if line[d] != other_line[d]:
             return -1 if before(line[d], other_line[d], ts, seq, types, ranks) else 1
     differs = np.int64(-1)
     for q in range(steps):
-        place = get(code, first + q * COMBINE_WORDS + C_PLACE)
-        if rows[place] != other_rows[place] and (differs < 0 or place < differs):
-            differs = place
+        role = get(code, first + q * JOIN_STEP_WORDS + C_ROLE)
+        if rows[role] != other_rows[role] and (differs < 0 or role < differs):
+            differs = role
     if differs < 0:
         return 0
     return -1 if before(rows[differs], other_rows[differs], ts, seq, types, ranks) else 1
 
 
 @jit
-def _some_lack(env, v, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget):
-    """Whether some part has no combination, as one can see from the last arrival that found it so: 1, 0, or -1.
+def _lacks_component(env, v, arrival, scratch, no_goods, fronts, epochs, used, owner, ts, seq, types, ranks, budget):
+    """Return 1 if some detached component has no combination, 0 if all may have one, or -1 if out of budget.
 
-    A combination of a detached part that was not there then has an event that is younger. Parts that lacked one of late
-    are asked first.
+    A detached component that had no combination at its last check can only have one with a younger event, so only
+    younger events are tried. The components that lacked one most recently are checked first.
     """
     code = get(env, CODE)
-    parts, at = get(code, v + V_PART_COUNT), get(code, v + V_PARTS)
-    asked = np.int64(0)
+    components, at = get(code, v + V_COMPONENT_COUNT), get(code, v + V_COMPONENTS)
+    checked = np.int64(0)
     while True:
         chosen, latest = np.int64(-1), np.int64(-1)
-        for n in range(parts):
-            number = get(code, at + n * PART_WORDS + P_DETACHED)
-            if (asked >> n) & 1 == 0 and number >= 0 and fronts[number] > latest:
+        for n in range(components):
+            number = get(code, at + n * COMPONENT_WORDS + P_DETACHED)
+            if (checked >> n) & 1 == 0 and number >= 0 and fronts[number] > latest:
                 chosen, latest = np.int64(n), fronts[number]
         if chosen < 0:
             return np.int64(0)
-        asked |= np.int64(1) << chosen
-        part = at + chosen * PART_WORDS
-        state = _lately(
-            env, v, part, latest, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget
+        checked |= np.int64(1) << chosen
+        component = at + chosen * COMPONENT_WORDS
+        state = _has_recent(
+            env,
+            v,
+            component,
+            latest,
+            arrival,
+            scratch,
+            no_goods,
+            fronts,
+            epochs,
+            used,
+            owner,
+            ts,
+            seq,
+            types,
+            ranks,
+            budget,
         )
         if state < 0:
             return state
         if state == 0:
-            fronts[get(code, part + P_DETACHED)] = arrival
+            fronts[get(code, component + P_DETACHED)] = arrival
             return np.int64(1)
 
 
 @jit
-def _lately(
-    env, v, part, since, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget
+def _has_recent(
+    env, v, component, since, arrival, scratch, no_goods, fronts, epochs, used, owner, ts, seq, types, ranks, budget
 ):  # fmt: skip
-    """Whether a part has a combination with an event that is not before `since`: 1, 0 or -1 as `search`."""
+    """Return 1 if a component has a combination with an event not before `since`, else 0, or -1 if out of budget."""
     code = get(env, CODE)
-    steps, orders = get(code, part + P_STEP_COUNT), code + 8 * get(code, part + P_ORDERS)
-    high, fixed, begin, end, blame, clean = scratch[0], scratch[1], scratch[2], scratch[3], scratch[7], scratch[8]
+    steps, orders = get(code, component + P_STEP_COUNT), code + 8 * get(code, component + P_ORDERS)
+    high, fixed, begin, end, conflicts, clean = (
+        scratch[0],
+        scratch[1],
+        scratch[2],
+        scratch[3],
+        scratch[7],
+        scratch[8],
+    )
     floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
     for q in range(steps):
-        place = get(code, get(orders, q) + C_PLACE)
-        high[place], fixed[place] = -1, -1
+        role = get(code, get(orders, q) + C_ROLE)
+        high[role], fixed[role] = -1, -1
     for q in range(steps):
         first = get(orders, q)
-        place = get(code, first + C_PLACE)
+        role = get(code, first + C_ROLE)
         n = list_of(env, get(code, first + C_BUFFER), np.int64(0))
         if n < 0:
             continue
@@ -282,66 +317,68 @@ def _lately(
             if before(row, since, ts, seq, types, ranks) or ts[row] < floor:
                 break
             if before(row, arrival, ts, seq, types, ranks) and not is_used(used, owner + row + 1):
-                fixed[place] = row
-                marks[0] += 1
+                fixed[role] = row
+                epochs[0] += 1
                 state = search(
-                    env, v, steps, first, arrival, np.int64(-1), high, fixed, begin, end, blame, clean, dead, fronts,
-                    marks[1], marks[0], used, owner, ts, seq, types, ranks, budget,
+                    env, v, steps, first, arrival, np.int64(-1), high, fixed, begin, end, conflicts, clean, no_goods,
+                    fronts, epochs[1], epochs[0], used, owner, ts, seq, types, ranks, budget,
                 )  # fmt: skip
-                fixed[place] = -1
+                fixed[role] = -1
                 if state != 0:
                     return state
     return np.int64(0)
 
 
 @jit
-def _together(
-    env, v, arrival, scratch, counts, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget, rows, line
+def _first_combination(
+    env, v, arrival, scratch, counts, no_goods, fronts, epochs, used, owner, ts, seq, types, ranks, budget, rows, line
 ):  # fmt: skip
-    """The first combination of a variant, part by part, as `_first`."""
+    """Find the first combination of a variant, component by component. Return 1, 0 or -1 like `search`."""
     code = get(env, CODE)
-    parts, at = get(code, v + V_PART_COUNT), get(code, v + V_PARTS)
-    for n in range(parts):
-        part = at + n * PART_WORDS
-        first = get(code, part + P_STEPS)
-        for q in range(get(code, part + P_STEP_COUNT)):
-            if counts[get(code, first + q * COMBINE_WORDS + C_BUFFER)] == 0:
+    components, at = get(code, v + V_COMPONENT_COUNT), get(code, v + V_COMPONENTS)
+    for n in range(components):
+        component = at + n * COMPONENT_WORDS
+        first = get(code, component + P_STEPS)
+        for q in range(get(code, component + P_STEP_COUNT)):
+            if counts[get(code, first + q * JOIN_STEP_WORDS + C_BUFFER)] == 0:
                 return np.int64(0)
-    state = _some_lack(env, v, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget)
+    state = _lacks_component(
+        env, v, arrival, scratch, no_goods, fronts, epochs, used, owner, ts, seq, types, ranks, budget
+    )
     if state != 0:
         return np.int64(0) if state > 0 else state
     length = 0
-    for n in range(parts):
-        part = at + n * PART_WORDS
-        state = _first(
-            env, v, part, arrival, scratch, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget, rows,
-            line[length:],
+    for n in range(components):
+        component = at + n * COMPONENT_WORDS
+        state = _first_of_component(
+            env, v, component, arrival, scratch, no_goods, fronts, epochs, used, owner, ts, seq, types, ranks,
+            budget, rows, line[length:],
         )  # fmt: skip
         if state != 1:
-            if state == 0 and get(code, part + P_DETACHED) >= 0:
-                fronts[get(code, part + P_DETACHED)] = arrival
+            if state == 0 and get(code, component + P_DETACHED) >= 0:
+                fronts[get(code, component + P_DETACHED)] = arrival
             return state
-        for d in range(length, length + get(code, part + P_STEP_COUNT)):
-            row, place = line[d], d
-            while place > 0 and before(row, line[place - 1], ts, seq, types, ranks):
-                line[place] = line[place - 1]
-                place -= 1
-            line[place] = row
-        length += get(code, part + P_STEP_COUNT)
+        for d in range(length, length + get(code, component + P_STEP_COUNT)):
+            row, position = line[d], d
+            while position > 0 and before(row, line[position - 1], ts, seq, types, ranks):
+                line[position] = line[position - 1]
+                position -= 1
+            line[position] = row
+        length += get(code, component + P_STEP_COUNT)
     rows[get(code, v + V_ANCHOR)] = arrival
     return np.int64(1)
 
 
 @small
-def _compare(line, length, rows, other_line, other_length, other_rows, places, ts, seq, types, ranks):
-    """Which of two combinations with one arrival comes first: by their events in order, then by places."""
+def _compare(line, length, rows, other_line, other_length, other_rows, roles, ts, seq, types, ranks):
+    """Compare two combinations with the same arrival by their events in order, then by roles. Return -1, 0 or 1."""
     shorter = min(length, other_length)
     for d in range(shorter):
         if line[d] != other_line[d]:
             return -1 if before(line[d], other_line[d], ts, seq, types, ranks) else 1
     if length != other_length:
-        return -1 if length > shorter else 1  # the arrival itself, which is last, stands where the other goes on
-    for p in range(places):
+        return -1 if length > shorter else 1  # the shorter one continues with the arrival, which is last
+    for p in range(roles):
         if rows[p] != other_rows[p]:
             return -1 if before(rows[p], other_rows[p], ts, seq, types, ranks) else 1
     return 0
@@ -349,21 +386,21 @@ def _compare(line, length, rows, other_line, other_length, other_rows, places, t
 
 @jit
 def notify(
-    env, arrivals, counts, used, dead, fronts, marks, ts, seq, types, ranks, budget_each,
+    env, arrivals, counts, used, no_goods, fronts, epochs, ts, seq, types, ranks, budget_each,
     out_number, out_rows, out_anchor,
 ):  # fmt: skip
-    """The notifications for arrivals: (row, request, variant) in order, those of one row and request together.
+    """Find the notifications for `arrivals`, which are (row, request, variant) in order, grouped by row and request.
 
-    `dead` holds dead ends as (branch and row, the row beside, mark), `fronts` for a branch the last of the rows before
-    which all are dead ends for ever or used; `marks` the last mark and that of the arrival.
+    `no_goods` holds (subtree and row, context row, epoch). `fronts` has for each subtree the row up to which all rows
+    are permanent no-goods or used. `epochs` has the last epoch and the epoch of the arrival.
 
-    Returns (notifications, used events, -1), or instead of -1 the place of the arrival for which the budget did not
-    last.
+    Returns (number of notifications, number of used events, index). The index is -1, or that of the arrival for which
+    the budget was exhausted.
     """
     code = get(env, CODE)
-    scratch = np.empty((9, MAX_PLACES), np.int64)
-    rows, line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
-    best_rows, best_line = np.empty(MAX_PLACES, np.int64), np.empty(MAX_PLACES, np.int64)
+    scratch = np.empty((9, MAX_ROLES), np.int64)
+    rows, line = np.empty(MAX_ROLES, np.int64), np.empty(MAX_ROLES, np.int64)
+    best_rows, best_line = np.empty(MAX_ROLES, np.int64), np.empty(MAX_ROLES, np.int64)
     budget = np.empty(1, np.int64)
     count, keys = 0, 0
     at = 0
@@ -372,9 +409,9 @@ def notify(
         owner = request * OWNER
         best, best_length = np.int64(-1), np.int64(0)
         budget[0] = budget_each
-        marks[0] += 1
-        marks[1] = marks[0]
-        begun = at
+        epochs[0] += 1
+        epochs[1] = epochs[0]
+        first_arrival = at
         while at < len(arrivals) and arrivals[at, 0] == row and arrivals[at, 1] == request:
             v = arrivals[at, 2]
             at += 1
@@ -384,12 +421,12 @@ def notify(
             conditions = get(code, v + V_CONDITION_COUNT)
             if conditions > 0 and not all_hold(env, get(code, v + V_CONDITIONS), conditions):
                 continue
-            state = _together(
-                env, v, row, scratch, counts, dead, fronts, marks, used, owner, ts, seq, types, ranks, budget,
+            state = _first_combination(
+                env, v, row, scratch, counts, no_goods, fronts, epochs, used, owner, ts, seq, types, ranks, budget,
                 rows, line,
             )  # fmt: skip
             if state < 0:
-                return count, keys, begun
+                return count, keys, first_arrival
             if state == 0:
                 continue
             length = get(code, v + V_STEP_COUNT)
@@ -411,7 +448,7 @@ def notify(
             for p in range(best_length + 1):
                 out_rows[count, p] = best_rows[p]
                 single[0] = owner + best_rows[p] + 1
-                use(used, single)
+                mark_used(used, single)
                 keys += 1
             count += 1
     return count, keys, -1

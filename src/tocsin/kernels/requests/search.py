@@ -1,17 +1,19 @@
-"""Some way to fill the places of a request: `search` finds it, or that there is none.
+# mypy: disable-error-code="no-untyped-def"
+"""Search for a combination of events that fills the roles of a request.
 
-Combinations are searched, not enumerated, and each part of the places by itself (see `plans.parts`), looking up one
-place after another. If a step has no candidate left, it goes back to the last one that had a part in that, so that
-events which have nothing to do with each other are not tried in all combinations. If nothing but that one had a part in
-it, its event is a dead end for what depends on it, and that is remembered: if the places form a tree, each event is
-tried at most once at each place.
+Combinations are searched, not enumerated, for each connected component of the roles by itself (see `plans`), one role
+after another. Each step of the search fills one role. If a step has no candidate left, the search jumps back to the
+latest step in its *conflict set*, the steps whose events ruled out candidates. Unrelated events are therefore not tried
+in all combinations. If only that step's event is in conflict, it is a *no-good*: an event that cannot fill the role,
+because the subtree of roles that depends on it cannot be filled. If the roles form a tree, each event is tried at most
+once in each role.
 
-Dead ends: which events need not be tried again in a search for combinations?
+A table stores no-goods as (subtree and row, context row, epoch). The *epoch* says how long a no-good holds. A search
+without restrictions uses the epoch of its arrival, whose no-goods hold for all searches of that arrival. A search with
+fixed events has an epoch of its own for the no-goods that involve them. No-goods that depend only on older events are
+PERMANENT, because the set of unused older events only shrinks. When the table has no room, it replaces entries.
 
-They are kept in a table, as (branch and row, the row beside, mark). The *mark* says how long they hold. A search whose
-events are not confined has the mark of its arrival, and what it finds holds for all searches of that arrival; one with
-fixed events has a mark of its own for what these have a part in. What can only depend on older events has the mark
-LASTING, since those can only become fewer. The table forgets what it has no room for.
+The *front* of a subtree is the row up to which all rows are permanent no-goods or used, so that searches skip them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from tocsin.kernels.expressions import all_hold, evaluate
 from tocsin.kernels.identity import mix
 from tocsin.kernels.layout import (
     C_AGE,
-    C_BRANCH,
     C_BUFFER,
     C_CONDITION_COUNT,
     C_CONDITIONS,
@@ -34,14 +35,15 @@ from tocsin.kernels.layout import (
     C_KEYS,
     C_PAIR_COUNT,
     C_PAIRS,
-    C_PLACE,
+    C_ROLE,
     C_SEQUENCE_COUNT,
     C_SEQUENCES,
+    C_SUBTREE,
     C_TEST_COUNT,
     C_TEST_MASK,
     C_TESTS,
     C_TYPE,
-    COMBINE_WORDS,
+    JOIN_STEP_WORDS,
     OLDER,
     OWNER,
     V_ANCHOR,
@@ -51,53 +53,50 @@ from tocsin.kernels.layout import (
 )
 from tocsin.kernels.patterns import list_of
 
-# mypy: disable-error-code="no-untyped-def"
-
-
-LASTING = np.int64(1)
-"""The mark of dead ends for ever. Those of searches are greater."""
+PERMANENT = np.int64(1)
+"""The epoch of permanent no-goods. The epochs of searches are greater."""
 
 
 @small
-def _slot(dead, branch, row, beside):
-    mixed = mix(np.uint64(branch * OWNER + row) ^ mix(np.uint64(beside)))
-    return np.int64(mixed & np.uint64(len(dead) - 2))
+def _slot(no_goods, subtree, row, context_row):
+    """Return the position in the table at which a no-good is stored."""
+    mixed = mix(np.uint64(subtree * OWNER + row) ^ mix(np.uint64(context_row)))
+    return np.int64(mixed & np.uint64(len(no_goods) - 2))
 
 
 @small
-def is_dead(dead, branch, row, beside, wide, mine):
-    key = branch * OWNER + row
-    at = _slot(dead, branch, row, beside)
+def is_no_good(no_goods, subtree, row, context_row, arrival_epoch, own_epoch):
+    """Return whether `row` is a no-good for `subtree` in one of the given epochs or permanently."""
+    key = subtree * OWNER + row
+    at = _slot(no_goods, subtree, row, context_row)
     for i in range(at, at + 2):
-        if dead[i, 0] == key and dead[i, 1] == beside:
-            mark = dead[i, 2]
-            if mark in (LASTING, wide, mine):
+        if no_goods[i, 0] == key and no_goods[i, 1] == context_row:
+            epoch = no_goods[i, 2]
+            if epoch in (PERMANENT, arrival_epoch, own_epoch):
                 return True
     return False
 
 
 @jit
-def bury(dead, branch, row, beside, mark):
-    """Remembers a dead end, in the place of one that is forgotten or of less use."""
-    key = branch * OWNER + row
-    at = _slot(dead, branch, row, beside)
+def add_no_good(no_goods, subtree, row, context_row, epoch):
+    """Store a no-good in the table, in place of an entry that is outdated or less useful."""
+    key = subtree * OWNER + row
+    at = _slot(no_goods, subtree, row, context_row)
     chosen = at
     for i in range(at, at + 2):
-        if dead[i, 0] == key and dead[i, 1] == beside:
-            if dead[i, 2] == LASTING:
+        if no_goods[i, 0] == key and no_goods[i, 1] == context_row:
+            if no_goods[i, 2] == PERMANENT:
                 return
             chosen = i
             break
-        if dead[i, 2] != LASTING and (dead[chosen, 2] == LASTING or dead[i, 2] < dead[chosen, 2]):
+        if no_goods[i, 2] != PERMANENT and (no_goods[chosen, 2] == PERMANENT or no_goods[i, 2] < no_goods[chosen, 2]):
             chosen = i
-    dead[chosen, 0], dead[chosen, 1], dead[chosen, 2] = key, beside, mark
-
-
-# mypy: disable-error-code="no-untyped-def"
+    no_goods[chosen, 0], no_goods[chosen, 1], no_goods[chosen, 2] = key, context_row, epoch
 
 
 @small
 def is_used(used, key):
+    """Return whether `key` is in the set of used events."""
     mask = np.int64(len(used) - 1)
     at = np.int64(mix(np.uint64(key))) & mask
     while used[at] != 0:
@@ -108,8 +107,8 @@ def is_used(used, key):
 
 
 @jit
-def use(used, keys):
-    """Enters events that requests have used; each once. There must be room."""
+def mark_used(used, keys):
+    """Add `keys` to the set of used events. No key may be in the set yet, and there must be room."""
     mask = np.int64(len(used) - 1)
     for key in keys:
         at = np.int64(mix(np.uint64(key))) & mask
@@ -120,7 +119,7 @@ def use(used, keys):
 
 @small
 def before(x, y, ts, seq, types, ranks):
-    """Whether row x stands before row y in canonical order. Rows of one type are in order."""
+    """Return whether row `x` precedes row `y` in canonical order. Rows of one type are already in that order."""
     if ts[x] != ts[y]:
         return ts[x] < ts[y]
     if seq[x] != seq[y]:
@@ -132,21 +131,39 @@ def before(x, y, ts, seq, types, ranks):
 
 @jit
 def _open(
-    env, step, s, arrival, floor, low, high, fixed, wide, begin, end, blame, fronts, clean, ts, seq, types, ranks
+    env,
+    step,
+    s,
+    arrival,
+    floor,
+    low,
+    high,
+    fixed,
+    unconfined,
+    begin,
+    end,
+    conflicts,
+    fronts,
+    clean,
+    ts,
+    seq,
+    types,
+    ranks,
 ):
-    """Where candidates for a step stand in the pool. Logarithmic.
+    """Find the range of the pool that holds the candidates of a step. Takes logarithmic time.
 
-    `clean` becomes 1 if what is in vain for ever among them moves the front: if the search is not confined (`wide`).
+    Sets `clean` to 1 if permanent no-goods at the start of the range advance the front. Only an unrestricted search may
+    advance it.
     """
     code = get(env, CODE)
-    place = get(code, step + C_PLACE)
+    role = get(code, step + C_ROLE)
     begin[s], end[s] = 0, 0
     front = np.int64(-1)
     clean[s] = 0
     if get(code, step + C_AGE) == OLDER and get(code, step + C_KEY_COUNT) == 0 and get(code, step + C_CONTEXT) < 0:
-        front = fronts[get(code, step + C_BRANCH)]
-        clean[s] = wide and low < 0 and fixed[place] < 0
-    if fixed[place] >= 0:
+        front = fronts[get(code, step + C_SUBTREE)]
+        clean[s] = unconfined and low < 0 and fixed[role] < 0
+    if fixed[role] >= 0:
         end[s] = 1
         return
     key = np.int64(0)
@@ -175,7 +192,7 @@ def _open(
         else:
             hi = mid
     start, hi = lo, stop
-    limit = high[place] if high[place] >= 0 else arrival
+    limit = high[role] if high[role] >= 0 else arrival
     while lo < hi:
         mid = (lo + hi) >> 1
         if before(get(rows, mid), limit, ts, seq, types, ranks):
@@ -183,12 +200,12 @@ def _open(
         else:
             hi = mid
     begin[s], end[s] = start, lo
-    _narrow(env, step, s, begin, end, blame, clean, ts, seq, types, ranks)
+    _narrow(env, step, s, begin, end, conflicts, clean, ts, seq, types, ranks)
 
 
 @jit
-def _narrow(env, step, s, begin, end, blame, clean, ts, seq, types, ranks):
-    """Leaves out candidates that are too early or too late for the events before and behind them."""
+def _narrow(env, step, s, begin, end, conflicts, clean, ts, seq, types, ranks):
+    """Drop candidates that are too early or too late for the events that must precede or follow them."""
     code, frame, rows = get(env, CODE), get(env, FRAME), get(env, POOL_ROW)
     at = get(code, step + C_PAIRS)
     for _ in range(get(code, step + C_PAIR_COUNT)):
@@ -208,19 +225,20 @@ def _narrow(env, step, s, begin, end, blame, clean, ts, seq, types, ranks):
             else:
                 hi = mid
         if later and lo > begin[s]:
-            # What is too early stays so with a later event there; only what kept it from an earlier one can help.
-            blame[s] |= blame[q]
+            # With a later event at q, these candidates stay too early. Only the conflicts that ruled out an earlier
+            # event at q count.
+            conflicts[s] |= conflicts[q]
             begin[s] = lo
             clean[s] = 0
         elif not later and lo < end[s]:
             if q >= 0:
-                blame[s] |= np.int64(1) << q
+                conflicts[s] |= np.int64(1) << q
             end[s] = lo
 
 
 @small
 def _latest(env, at, count, ts, seq):
-    """The time of the last of some places."""
+    """Return the time (ts, seq) of the latest event in the `count` roles listed at `at`."""
     code, frame = get(env, CODE), get(env, FRAME)
     row = get(frame, get(code, at))
     best_ts, best_seq = ts[row], seq[row]
@@ -232,21 +250,22 @@ def _latest(env, at, count, ts, seq):
 
 
 @jit
-def _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks):
-    """Whether a row can stand at the place of a step, beside those of earlier steps: -1 if it can, else those of them
-    that are in its way, as bits. `held`: it was put there.
+def _conflicts_of(env, step, s, first, row, arrival, is_fixed, conflicts, ts, seq, types, ranks):
+    """Return -1 if `row` can fill the role of a step, or else the set of earlier steps in conflict, as bits.
+
+    If `is_fixed` is true, the row was not looked up as a candidate of the step, so all tests are made.
     """
     code, frame = get(env, CODE), get(env, FRAME)
     if row == arrival:
         return np.int64(0)
     for q in range(s):
-        if get(frame, get(code, first + q * COMBINE_WORDS + C_PLACE)) == row:
+        if get(frame, get(code, first + q * JOIN_STEP_WORDS + C_ROLE)) == row:
             return np.int64(1) << q
-    place = get(code, step + C_PLACE)
-    if held and types[row] != get(code, step + C_TYPE):
+    role = get(code, step + C_ROLE)
+    if is_fixed and types[row] != get(code, step + C_TYPE):
         return np.int64(0)
-    put(frame, place, row)
-    if (held or get(code, step + C_KEY_COUNT) > 1) and not all_hold(
+    put(frame, role, row)
+    if (is_fixed or get(code, step + C_KEY_COUNT) > 1) and not all_hold(
         env, get(code, step + C_TESTS), get(code, step + C_TEST_COUNT)
     ):
         return get(code, step + C_KEY_MASK)
@@ -260,14 +279,15 @@ def _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks)
         later, strictly = get(code, at + 2) != 0, get(code, at + 3) != 0
         x, y = (other, row) if later else (row, other)
         if strictly:
-            right = ts[x] < ts[y] or (ts[x] == ts[y] and seq[x] < seq[y])
+            in_order = ts[x] < ts[y] or (ts[x] == ts[y] and seq[x] < seq[y])
         else:
-            right = before(x, y, ts, seq, types, ranks)
-        if not right:
+            in_order = before(x, y, ts, seq, types, ranks)
+        if not in_order:
             if q < 0:
                 return np.int64(0)
-            # What is too early stays so with a later event there; only what kept it from an earlier one can help.
-            return blame[q] if later else np.int64(1) << q
+            # With a later event at q, the row stays too early. Only the conflicts that ruled out an earlier event at q
+            # count.
+            return conflicts[q] if later else np.int64(1) << q
         at += 4
     at = get(code, step + C_SEQUENCES)
     for _ in range(get(code, step + C_SEQUENCE_COUNT)):
@@ -281,110 +301,110 @@ def _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks)
 
 
 @small
-def _beside(env, first, step):
-    """The event at the step with which a branch has to do besides, or -1."""
+def _context_row(env, first, step):
+    """Return the event at the context step of a subtree, or -1 if the subtree has no such step."""
     code = get(env, CODE)
     context = get(code, step + C_CONTEXT)
     if context < 0:
         return np.int64(-1)
-    return get(get(env, FRAME), get(code, first + context * COMBINE_WORDS + C_PLACE))
+    return get(get(env, FRAME), get(code, first + context * JOIN_STEP_WORDS + C_ROLE))
 
 
 @small
 def _is_confined(code, step, low, high, fixed):
-    """Whether what depends on a step is fixed, or kept from some events by `low` or `high`.
+    """Return whether `fixed`, `low` or `high` restrict the subtree of a step.
 
-    What is younger than an event that is not fixed, and so is itself behind `low`, is behind `low` anyway.
+    Roles that are younger than an event that is not fixed are after `low` anyway, because that event is.
     """
-    if low >= 0 and (get(code, step + C_AGE) != YOUNGER or fixed[get(code, step + C_PLACE)] >= 0):
+    if low >= 0 and (get(code, step + C_AGE) != YOUNGER or fixed[get(code, step + C_ROLE)] >= 0):
         return True
-    places, place = get(code, step + C_DEPENDS), 0
-    while places != 0:
-        if places & 1 != 0 and (fixed[place] >= 0 or high[place] >= 0):
+    roles, role = get(code, step + C_DEPENDS), 0
+    while roles != 0:
+        if roles & 1 != 0 and (fixed[role] >= 0 or high[role] >= 0):
             return True
-        places >>= 1
-        place += 1
+        roles >>= 1
+        role += 1
     return False
 
 
 @jit
 def search(
-    env, v, steps, first, arrival, low, high, fixed, begin, end, blame, clean, dead, fronts, wide, mine,
-    used, owner, ts, seq, types, ranks, budget,
+    env, v, steps, first, arrival, low, high, fixed, begin, end, conflicts, clean, no_goods, fronts, arrival_epoch,
+    own_epoch, used, owner, ts, seq, types, ranks, budget,
 ):  # fmt: skip
-    """Some way to fill the places of a part, left in the frame: 1, or 0 if there is none, or -1 if the budget does not
-    last.
+    """Fill the roles of a component in the order of the steps at `first`.
 
-    Places are filled in the order of the steps at `first`. Events that are not `fixed` stand behind `low`, and before
-    `high` of their place. Dead ends hold if their mark is `wide` or `mine`, and get `mine`.
+    Events that are not in `fixed` must be after `low`, and before the `high` of their role. No-goods count if they are
+    of `arrival_epoch` or `own_epoch`, and new ones get `own_epoch`. Returns 1 with the rows in the frame, 0 if it is
+    impossible, or -1 if out of budget.
     """
     code, frame = get(env, CODE), get(env, FRAME)
     put(frame, get(code, v + V_ANCHOR), arrival)
     floor = max(ts[arrival] - get(code, v + V_WINDOW), get(code, v + V_SINCE))
     s = 0
-    blame[0] = 0
+    conflicts[0] = 0
     _open(
-        env, first, 0, arrival, floor, low, high, fixed, mine == wide, begin, end, blame, fronts, clean,
-        ts, seq, types, ranks,
+        env, first, 0, arrival, floor, low, high, fixed, own_epoch == arrival_epoch, begin, end, conflicts, fronts,
+        clean, ts, seq, types, ranks,
     )  # fmt: skip
     while s < steps:
-        step = first + s * COMBINE_WORDS
-        place, branch = get(code, step + C_PLACE), get(code, step + C_BRANCH)
-        held = fixed[place] >= 0
-        beside = _beside(env, first, step)
+        step = first + s * JOIN_STEP_WORDS
+        role, subtree = get(code, step + C_ROLE), get(code, step + C_SUBTREE)
+        is_fixed = fixed[role] >= 0
+        context_row = _context_row(env, first, step)
         moved = False
         while begin[s] < end[s]:
-            row = fixed[place] if held else get(get(env, POOL_ROW), begin[s])
+            row = fixed[role] if is_fixed else get(get(env, POOL_ROW), begin[s])
             begin[s] += 1
             budget[0] -= 1
             if budget[0] < 0:
                 return -1
-            if branch >= 0 and is_dead(dead, branch, row, beside, wide, mine):
-                if beside >= 0:
-                    blame[s] |= np.int64(1) << get(code, step + C_CONTEXT)
+            if subtree >= 0 and is_no_good(no_goods, subtree, row, context_row, arrival_epoch, own_epoch):
+                if context_row >= 0:
+                    conflicts[s] |= np.int64(1) << get(code, step + C_CONTEXT)
                 if clean[s] != 0:
-                    fronts[branch] = row
+                    fronts[subtree] = row
                 continue
             if is_used(used, owner + row + 1):
                 if clean[s] != 0:
-                    fronts[branch] = row
+                    fronts[subtree] = row
                 continue
-            guilty = _fits(env, step, s, first, row, arrival, held, blame, ts, seq, types, ranks)
-            if guilty < 0:
+            conflict = _conflicts_of(env, step, s, first, row, arrival, is_fixed, conflicts, ts, seq, types, ranks)
+            if conflict < 0:
                 moved = True
                 break
             clean[s] = 0
-            blame[s] |= guilty
+            conflicts[s] |= conflict
         if not moved:
-            mask = blame[s]
+            mask = conflicts[s]
             if mask == 0:
                 return 0
             s -= 1
             while (mask >> s) & 1 == 0:
                 s -= 1
             mask &= ~(np.int64(1) << s)
-            blame[s] |= mask
-            step = first + s * COMBINE_WORDS
-            branch = get(code, step + C_BRANCH)
-            lasting = mine == wide and get(code, step + C_AGE) == OLDER
-            # What depends on this event has failed. Others are to blame only for its not being an earlier one.
-            if branch >= 0 and (get(code, step + C_DEPENDS) >> place) & 1 != 0:
-                row = get(frame, get(code, step + C_PLACE))
-                mark = LASTING if lasting else mine
-                if mine != wide and not _is_confined(code, step, low, high, fixed):
-                    mark = wide
-                bury(dead, branch, row, _beside(env, first, step), mark)
+            conflicts[s] |= mask
+            step = first + s * JOIN_STEP_WORDS
+            subtree = get(code, step + C_SUBTREE)
+            lasting = own_epoch == arrival_epoch and get(code, step + C_AGE) == OLDER
+            # The subtree of this event has failed. Other steps are in conflict because they ruled out an earlier event.
+            if subtree >= 0 and (get(code, step + C_DEPENDS) >> role) & 1 != 0:
+                row = get(frame, get(code, step + C_ROLE))
+                epoch = PERMANENT if lasting else own_epoch
+                if own_epoch != arrival_epoch and not _is_confined(code, step, low, high, fixed):
+                    epoch = arrival_epoch
+                add_no_good(no_goods, subtree, row, _context_row(env, first, step), epoch)
                 if lasting and clean[s] != 0:
-                    fronts[branch] = row
+                    fronts[subtree] = row
                     continue
             clean[s] = 0
             continue
         s += 1
         if s < steps:
-            following = first + s * COMBINE_WORDS
-            blame[s] = get(code, following + C_KEY_MASK)
+            following = first + s * JOIN_STEP_WORDS
+            conflicts[s] = get(code, following + C_KEY_MASK)
             _open(
-                env, following, s, arrival, floor, low, high, fixed, mine == wide, begin, end, blame, fronts, clean,
-                ts, seq, types, ranks,
+                env, following, s, arrival, floor, low, high, fixed, own_epoch == arrival_epoch, begin, end,
+                conflicts, fronts, clean, ts, seq, types, ranks,
             )  # fmt: skip
     return 1

@@ -1,12 +1,13 @@
 # mypy: disable-error-code="no-untyped-def"
-"""What do a query's aggregates hold, for each group? Records in one memory, found by a hash of the query and the key.
+"""Aggregates for each group of a query, as records in one memory. A hash of the query and the key finds the record.
 
-An event that comes is added to the record of its group, one that leaves is taken away again, both without looking at
-the others: sums are exact (`sums`), and for the least and greatest value there is a queue through the entries of the
-window, of those values that can still become it when others have left. That is right since a window is left in the
-order in which it was entered. A group that has no events is dropped when its chunk is over.
+An event that enters a window is added to the record of its group, and an event that leaves is subtracted. The other
+events of the window are not read. Sums are exact (see `exact_sums`). For the least or greatest value, a queue goes
+through the entries of the window: its values are those that can become the least or greatest when others have left, and
+the first of them is the current one. The queue requires that events leave a window in the order in which they entered.
+A group without events is dropped at the end of its chunk.
 
-All memory is reached by address; `place` is the table of addresses, see `windows`.
+All memory is reached by address. `table` is the table of the addresses below.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ import numpy as np
 from tocsin.kernels.core import (
     CODE,
     COMPUTED,
-    COMPUTED_KNOWN,
+    COMPUTED_VALID,
     FRAME,
-    PRESENT,
     SEQ,
     STACK,
     STRIDE,
     TS,
-    WORDS,
+    VALID,
+    VALUES,
     get,
     get_byte,
     jit,
-    keep_apart,
+    never_inline,
     put,
     put_byte,
     put_double,
@@ -72,8 +73,8 @@ from tocsin.kernels.layout import (
     G_NEXT,
     G_QUERY,
     G_ROWS,
-    IN_LANES,
-    LANES,
+    IN_SKIP_LIST,
+    LEVELS,
     MAX,
     MIN,
     NONE,
@@ -89,29 +90,32 @@ from tocsin.kernels.layout import (
     STD_DEV,
     SUM,
 )
-from tocsin.kernels.lists import V_VALUE, beats, begin_values, first_of, forget_values, tally
+from tocsin.kernels.lists import V_VALUE, add_count, beats, clear_values, first_of, init_values
 
-# The table of addresses: the records and how many words of them are taken, the buckets of the hash, the states of the
-# queries, the entries of windows with the queues through them, what comes out, what is known of rules and events, and
-# how many attempts an automaton may have.
-MEMORY, TAKEN, BUCKETS, BUCKET_MASK, STATES, COUNTS = range(6)
-ENTRY_ROW, ENTRY_NEXT, ENTRY_GROUP, QUEUE_WORD, QUEUE_NEXT, QUEUE_BEFORE, ENTRIES = range(6, 13)
-OUT_RULE, OUT_TS, OUT_SEQ, OUT_EXPIRED, OUT_FIRST, OUT_SECOND, OUT_WORDS, OUT_KNOWN, OUT_ROOM = range(13, 22)
-RULE_WORDS, STORE_FIRST, STORE_SECOND, STORE_TYPE, ATTEMPTS_MAX = range(22, 27)
+# The table of addresses: the records and their capacity in words, the buckets of the hash table, the states of the
+# queries, the entries of windows and the queues through the entries, the output, the hashes of rules, the ids and types
+# of events, and the largest number of runs that an automaton may have.
+MEMORY, CAPACITY, BUCKETS, BUCKET_MASK, STATES, COUNTS = range(6)
+ENTRY_ROW, ENTRY_NEXT, ENTRY_GROUP, QUEUE_VALUE, QUEUE_NEXT, QUEUE_BEFORE, ENTRIES = range(6, 13)
+OUT_RULE, OUT_TS, OUT_SEQ, OUT_EXPIRED, OUT_ID_HIGH, OUT_ID_LOW, OUT_VALUES, OUT_VALID, OUT_ROOM = range(13, 22)
+RULE_WORDS, STORE_ID_HIGH, STORE_ID_LOW, STORE_TYPE, RUNS_MAX = range(22, 27)
 ADDRESSES = 27
 
 _KEY = 900
-"""Where the key of a group that is searched stands in the scratch memory."""
+"""The offset in the scratch memory of the key that is looked up."""
 NOT_EMPTY = -2
-"""In the place of the next empty group: this one is not among them."""
+"""Stored in place of the next empty group if the group is not in the list of empty groups."""
 
 
 def call_words(function: int, *, double: bool, ordered: bool) -> int:
-    """How many words of a record an aggregate takes; `ordered`: what leaves is what came first."""
+    """Return how many words an aggregate takes in a record.
+
+    `ordered` says whether values leave in the order in which they came.
+    """
     if function == COUNT:
         return 0
     if function in (MIN, MAX):
-        return 2 if ordered else LANES
+        return 2 if ordered else LEVELS
     limbs = LIMBS_DOUBLE if double else LIMBS_LONG
     if function == STD_DEV:
         return 5 + limbs + (LIMBS_DOUBLE_SQUARES if double else LIMBS_LONG_SQUARES)
@@ -119,9 +123,9 @@ def call_words(function: int, *, double: bool, ordered: bool) -> int:
 
 
 @jit
-def clear(env, place, query, group):
-    """Empties the aggregates of a group."""
-    code, memory = get(env, CODE), get(place, MEMORY)
+def clear_group(env, table, query, group):
+    """Reset the aggregates of a group."""
+    code, memory = get(env, CODE), get(table, MEMORY)
     put(memory, group + G_ROWS, np.int64(0))
     call = get(code, query + Q_CALLS)
     for _ in range(get(code, query + Q_CALL_COUNT)):
@@ -131,8 +135,8 @@ def clear(env, place, query, group):
         if function == COUNT:
             continue
         if function in (MIN, MAX):
-            if queue == IN_LANES:
-                forget_values(memory, get(place, COUNTS), at)
+            if queue == IN_SKIP_LIST:
+                clear_values(memory, get(table, COUNTS), at)
                 continue
             put(memory, at, np.int64(NONE))
             put(memory, at + 1, np.int64(NONE))
@@ -145,53 +149,57 @@ def clear(env, place, query, group):
 
 
 @jit
-def group_of(env, place, query):
-    """The group of the event in the frame, made if there is none yet. There is room for one."""
-    keep_apart()
-    code, memory = get(env, CODE), get(place, MEMORY)
+def group_of(env, table, query):
+    """Return the group of the event in the frame. Add the group if it does not exist; there must be room for one."""
+    never_inline()
+    code, memory = get(env, CODE), get(table, MEMORY)
     keys, slots = get(code, query + Q_KEY_COUNT), get(code, query + Q_KEYS)
     if keys == 0:
-        first = get(get(place, STATES) + 8 * get(code, query + Q_STATE), S_GROUPS)
+        first = get(get(table, STATES) + 8 * get(code, query + Q_STATE), S_GROUPS)
         if first >= 0:
             return first
-    return keyed(env, place, query, key_words(env, memory, keys, slots))
+    return find_or_add_group(env, table, query, load_key(env, memory, keys, slots))
 
 
 @small
-def key_words(env, memory, keys, slots):
-    """Puts the key of the events in the frame into the scratch memory; returns which of its values there are."""
-    stride, known = get(env, STRIDE), np.int64(0)
+def load_key(env, memory, keys, slots):
+    """Write the key of the events in the frame to the scratch memory.
+
+    Returns a set bit for each valid value of the key.
+    """
+    stride, valid = get(env, STRIDE), np.int64(0)
     for k in range(keys):
         row, slot = get(get(env, FRAME), get(get(env, CODE), slots + 2 * k)), get(get(env, CODE), slots + 2 * k + 1)
         if slot < 0:
-            known |= np.int64(row >= 0) << k
+            valid |= np.int64(row >= 0) << k
             put(memory, _KEY + k, get(get(env, TS if slot == ARGUMENT_TS else SEQ), row) if row >= 0 else np.int64(0))
             continue
         at = slot * stride + max(row, 0)
-        there = row >= 0 and get_byte(get(env, PRESENT), at) != 0
-        known |= np.int64(there) << k
-        put(memory, _KEY + k, get(get(env, WORDS), at) if there else np.int64(0))
-    return known
+        present = row >= 0 and get_byte(get(env, VALID), at) != 0
+        valid |= np.int64(present) << k
+        put(memory, _KEY + k, get(get(env, VALUES), at) if present else np.int64(0))
+    return valid
 
 
 @small
-def _hashed(memory, query, keys, known):
-    hashed = mix(np.uint64(query)) ^ np.uint64(known)
+def _hashed(memory, query, keys, valid):
+    """Return the hash of the key in the scratch memory."""
+    hashed = mix(np.uint64(query)) ^ np.uint64(valid)
     for k in range(keys):
         hashed = mix(hashed ^ np.uint64(get(memory, _KEY + k)))
     return np.int64(hashed)
 
 
 @jit
-def found(env, place, query, known):
-    """The group of the key in the scratch memory, NONE if there is none."""
-    keep_apart()
-    memory, keys = get(place, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
-    mark = _hashed(memory, query, keys, known)
-    group = get(get(place, BUCKETS), mark & get(place, BUCKET_MASK))
+def find_group(env, table, query, valid):
+    """Return the group with the key in the scratch memory, or NONE if there is none."""
+    never_inline()
+    memory, keys = get(table, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
+    key_hash = _hashed(memory, query, keys, valid)
+    group = get(get(table, BUCKETS), key_hash & get(table, BUCKET_MASK))
     while group >= 0:
-        if get(memory, group + G_HASH) == mark and get(memory, group + G_QUERY) == query:
-            same = get(memory, group + G_KEY) == known
+        if get(memory, group + G_HASH) == key_hash and get(memory, group + G_QUERY) == query:
+            same = get(memory, group + G_KEY) == valid
             for k in range(keys):
                 same = same and get(memory, group + G_KEY + 1 + k) == get(memory, _KEY + k)
             if same:
@@ -201,29 +209,29 @@ def found(env, place, query, known):
 
 
 @jit
-def keyed(env, place, query, known):
-    """The group of the key in the scratch memory, made if there is none yet."""
-    keep_apart()
-    memory, keys = get(place, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
-    group = found(env, place, query, known)
+def find_or_add_group(env, table, query, valid):
+    """Return the group with the key in the scratch memory. Add the group if it does not exist."""
+    never_inline()
+    memory, keys = get(table, MEMORY), get(get(env, CODE), query + Q_KEY_COUNT)
+    group = find_group(env, table, query, valid)
     if group >= 0:
         return group
-    group = _made(env, place, query, get(place, STATES) + 8 * get(get(env, CODE), query + Q_STATE))
-    mark = _hashed(memory, query, keys, known)
-    bucket = mark & get(place, BUCKET_MASK)
-    put(memory, group + G_HASH, mark)
-    put(memory, group + G_CHAIN, get(get(place, BUCKETS), bucket))
-    put(get(place, BUCKETS), bucket, group)
-    put(memory, group + G_KEY, known)
+    group = _new_group(env, table, query, get(table, STATES) + 8 * get(get(env, CODE), query + Q_STATE))
+    key_hash = _hashed(memory, query, keys, valid)
+    bucket = key_hash & get(table, BUCKET_MASK)
+    put(memory, group + G_HASH, key_hash)
+    put(memory, group + G_CHAIN, get(get(table, BUCKETS), bucket))
+    put(get(table, BUCKETS), bucket, group)
+    put(memory, group + G_KEY, valid)
     for k in range(keys):
         put(memory, group + G_KEY + 1 + k, get(memory, _KEY + k))
     return group
 
 
 @jit
-def _made(env, place, query, state):
-    """A record for a group of a query, without aggregates yet."""
-    memory, counts = get(place, MEMORY), get(place, COUNTS)
+def _new_group(env, table, query, state):
+    """Return a new group record of a query, with empty aggregates."""
+    memory, counts = get(table, MEMORY), get(table, COUNTS)
     group = get(state, S_FREE)
     if group >= 0:
         put(state, S_FREE, get(memory, group + G_NEXT))
@@ -242,17 +250,17 @@ def _made(env, place, query, state):
     put(memory, group + G_EMPTY, np.int64(NOT_EMPTY))
     call = get(get(env, CODE), query + Q_CALLS)
     for n in range(get(get(env, CODE), query + Q_CALL_COUNT)):
-        if get(get(env, CODE), call + n * CALL_WORDS + A_QUEUE) == IN_LANES:
-            begin_values(memory, group + get(get(env, CODE), call + n * CALL_WORDS + A_AT))
-    clear(env, place, query, group)
+        if get(get(env, CODE), call + n * CALL_WORDS + A_QUEUE) == IN_SKIP_LIST:
+            init_values(memory, group + get(get(env, CODE), call + n * CALL_WORDS + A_AT))
+    clear_group(env, table, query, group)
     return group
 
 
 @jit
-def drop(place, state, group):
-    """Forgets a group."""
-    keep_apart()
-    memory, counts = get(place, MEMORY), get(place, COUNTS)
+def drop_group(table, state, group):
+    """Remove a group from its query and its bucket, and free its record."""
+    never_inline()
+    memory, counts = get(table, MEMORY), get(table, COUNTS)
     put(counts, C_GROUPS, get(counts, C_GROUPS) - 1)
     following, before = get(memory, group + G_NEXT), get(memory, group + G_BEFORE)
     if following >= 0:
@@ -261,10 +269,10 @@ def drop(place, state, group):
         put(memory, before + G_NEXT, following)
     else:
         put(state, S_GROUPS, following)
-    bucket = get(memory, group + G_HASH) & get(place, BUCKET_MASK)
-    other = get(get(place, BUCKETS), bucket)
+    bucket = get(memory, group + G_HASH) & get(table, BUCKET_MASK)
+    other = get(get(table, BUCKETS), bucket)
     if other == group:
-        put(get(place, BUCKETS), bucket, get(memory, group + G_CHAIN))
+        put(get(table, BUCKETS), bucket, get(memory, group + G_CHAIN))
     else:
         while get(memory, other + G_CHAIN) != group:
             other = get(memory, other + G_CHAIN)
@@ -275,17 +283,17 @@ def drop(place, state, group):
 
 @small
 def note_empty(memory, state, group):
-    """Remembers that a group has no events, until the chunk is over."""
+    """Add a group without events to the list of empty groups, which are dropped when the chunk ends."""
     if get(memory, group + G_EMPTY) == NOT_EMPTY:
         put(memory, group + G_EMPTY, get(state, S_EMPTY))
         put(state, S_EMPTY, group)
 
 
 @jit
-def apply(env, place, query, group, entry, sign):
-    """Adds the event in the frame to its group, or takes it away."""
-    keep_apart()
-    code, memory, stack = get(env, CODE), get(place, MEMORY), get(env, STACK)
+def apply(env, table, query, group, entry, sign):
+    """Add the event in the frame to the aggregates of its group, or subtract it, as `sign` says."""
+    never_inline()
+    code, memory, stack = get(env, CODE), get(table, MEMORY), get(env, STACK)
     rows = get(memory, group + G_ROWS) + sign
     put(memory, group + G_ROWS, rows)
     call = get(code, query + Q_CALLS)
@@ -296,27 +304,27 @@ def apply(env, place, query, group, entry, sign):
         call += CALL_WORDS
         if function == COUNT or not evaluate(env, argument):
             continue
-        word = get(stack, 0)
+        value = get(stack, 0)
         if function in (MIN, MAX):
-            if queue == IN_LANES:
-                tally(memory, get(place, COUNTS), at, word, double, function == MIN, np.int64(sign))
+            if queue == IN_SKIP_LIST:
+                add_count(memory, get(table, COUNTS), at, value, double, function == MIN, np.int64(sign))
             elif queue >= 0:
-                _queue(place, memory, at, queue, entry, word, double, function == MIN, sign)
-            elif get(memory, at) <= 0 or beats(word, get(memory, at + 1), double, function == MIN):
+                _queue(table, memory, at, queue, entry, value, double, function == MIN, sign)
+            elif get(memory, at) <= 0 or beats(value, get(memory, at + 1), double, function == MIN):
                 put(memory, at, np.int64(1))
-                put(memory, at + 1, word)
+                put(memory, at + 1, value)
             continue
         put(memory, at, get(memory, at) + sign)
-        add_value(memory, at + 1, word, double, sign)
+        add_value(memory, at + 1, value, double, sign)
         if function == STD_DEV:
-            add_square(memory, at + 3 + (LIMBS_DOUBLE if double else LIMBS_LONG), word, double, sign)
+            add_square(memory, at + 3 + (LIMBS_DOUBLE if double else LIMBS_LONG), value, double, sign)
 
 
 @jit
-def _queue(place, memory, at, queue, entry, word, double, least, sign):
-    """Puts a value into the queue of those that can still become the least, or takes it out."""
-    base = queue * get(place, ENTRIES)
-    words, nexts, befores = get(place, QUEUE_WORD), get(place, QUEUE_NEXT), get(place, QUEUE_BEFORE)
+def _queue(table, memory, at, queue, entry, value, double, least, sign):
+    """Add the value of an entry to the queue of a least or greatest value, or remove it, as `sign` says."""
+    base = queue * get(table, ENTRIES)
+    values, nexts, befores = get(table, QUEUE_VALUE), get(table, QUEUE_NEXT), get(table, QUEUE_BEFORE)
     if sign < 0:
         if get(memory, at) == entry:
             following = get(nexts, base + entry)
@@ -327,9 +335,9 @@ def _queue(place, memory, at, queue, entry, word, double, least, sign):
                 put(befores, base + following, np.int64(NONE))
         return
     last = get(memory, at + 1)
-    while last >= 0 and not beats(get(words, base + last), word, double, least):
+    while last >= 0 and not beats(get(values, base + last), value, double, least):
         last = get(befores, base + last)
-    put(words, base + entry, word)
+    put(values, base + entry, value)
     put(nexts, base + entry, np.int64(NONE))
     put(befores, base + entry, last)
     if last >= 0:
@@ -340,11 +348,11 @@ def _queue(place, memory, at, queue, entry, word, double, least, sign):
 
 
 @jit
-def results(env, place, query, group):
-    """Computes the aggregates of a group."""
-    keep_apart()
-    code, memory = get(env, CODE), get(place, MEMORY)
-    out, known = get(env, COMPUTED), get(env, COMPUTED_KNOWN)
+def compute_aggregates(env, table, query, group):
+    """Compute the values of the aggregates of a group."""
+    never_inline()
+    code, memory = get(env, CODE), get(table, MEMORY)
+    out, valid = get(env, COMPUTED), get(env, COMPUTED_VALID)
     call = get(code, query + Q_CALLS)
     for n in range(get(code, query + Q_CALL_COUNT)):
         function, double = get(code, call + A_FUNCTION), get(code, call + A_DOUBLE)
@@ -352,32 +360,32 @@ def results(env, place, query, group):
         call += CALL_WORDS
         if function == COUNT:
             put(out, n, get(memory, group + G_ROWS))
-            put_byte(known, n, 1)
+            put_byte(valid, n, 1)
             continue
-        if queue == IN_LANES:
+        if queue == IN_SKIP_LIST:
             node = first_of(memory, at)
-            put_byte(known, n, np.uint8(node >= 0))
+            put_byte(valid, n, np.uint8(node >= 0))
             if node >= 0:
                 put(out, n, get(memory, node + V_VALUE))
             continue
         if function in (MIN, MAX):
             first = get(memory, at)
-            there = first >= 0 if queue >= 0 else first > 0
-            put_byte(known, n, np.uint8(there))
-            if there:
-                held = get(place, QUEUE_WORD)
-                put(out, n, get(held, queue * get(place, ENTRIES) + first) if queue >= 0 else get(memory, at + 1))
+            present = first >= 0 if queue >= 0 else first > 0
+            put_byte(valid, n, np.uint8(present))
+            if present:
+                values = get(table, QUEUE_VALUE)
+                put(out, n, get(values, queue * get(table, ENTRIES) + first) if queue >= 0 else get(memory, at + 1))
             continue
         number = get(memory, at)
         if number == 0:
             put(out, n, np.int64(0))
-            put_byte(known, n, 0)
+            put_byte(valid, n, 0)
             continue
         exponent = np.int64(DOUBLE_EXPONENT if double else 0)
         if function == SUM and not double:
             total, within = sum_long(memory, at + 1)
             put(out, n, total)
-            put_byte(known, n, np.uint8(within))
+            put_byte(valid, n, np.uint8(within))
             continue
         if function == STD_DEV:
             squares = at + 3 + (LIMBS_DOUBLE if double else LIMBS_LONG)
@@ -387,13 +395,13 @@ def results(env, place, query, group):
             if function == AVG:
                 value /= number
         put_double(out, n, value + 0.0)
-        put_byte(known, n, np.uint8(np.isfinite(value)))
+        put_byte(valid, n, np.uint8(np.isfinite(value)))
 
 
 @jit
-def rehash(place, states, queries):
-    """Puts all groups into new, empty buckets."""
-    memory, buckets, mask = get(place, MEMORY), get(place, BUCKETS), get(place, BUCKET_MASK)
+def rehash(table, states, queries):
+    """Insert all groups into new, empty buckets."""
+    memory, buckets, mask = get(table, MEMORY), get(table, BUCKETS), get(table, BUCKET_MASK)
     for n in range(queries):
         group = states[n, S_GROUPS]
         while group >= 0:
@@ -404,27 +412,28 @@ def rehash(place, states, queries):
 
 
 @jit
-def adopt(env, place, query, keys, known, words, start):
-    """Makes a group of that key and copies what its aggregates held; `start`: where these stand in the record.
+def restore_group(env, table, query, keys, valid, values, start):
+    """Restore a group with the key `keys` and the words of its aggregates, which begin at `start` in the record.
 
-    Behind them are the values of lists: for each how many there are, then value and number.
+    `values` has the number of events and these words. After them come the values of skip lists: for each skip list the
+    length, then each value with its count.
     """
-    code, memory, record = get(env, CODE), get(place, MEMORY), get(get(env, CODE), query + Q_RECORD)
+    code, memory, record = get(env, CODE), get(table, MEMORY), get(get(env, CODE), query + Q_RECORD)
     for k in range(len(keys)):
         put(memory, _KEY + k, keys[k])
-    group = keyed(env, place, query, known)
-    put(memory, group + G_ROWS, words[0])
-    if len(words) - 1 < record - start:
+    group = find_or_add_group(env, table, query, valid)
+    put(memory, group + G_ROWS, values[0])
+    if len(values) - 1 < record - start:
         return
     for n in range(record - start):
-        put(memory, group + start + n, words[1 + n])
+        put(memory, group + start + n, values[1 + n])
     at, call = 1 + record - start, get(code, query + Q_CALLS)
     for _ in range(get(code, query + Q_CALL_COUNT)):
-        if get(code, call + A_QUEUE) == IN_LANES:
+        if get(code, call + A_QUEUE) == IN_SKIP_LIST:
             heads, least = group + get(code, call + A_AT), get(code, call + A_FUNCTION) == MIN
-            begin_values(memory, heads)
-            for k in range(words[at]):
-                word, count = words[at + 1 + 2 * k], words[at + 2 + 2 * k]
-                tally(memory, get(place, COUNTS), heads, word, get(code, call + A_DOUBLE), least, count)
-            at += 1 + 2 * words[at]
+            init_values(memory, heads)
+            for k in range(values[at]):
+                value, count = values[at + 1 + 2 * k], values[at + 2 + 2 * k]
+                add_count(memory, get(table, COUNTS), heads, value, get(code, call + A_DOUBLE), least, count)
+            at += 1 + 2 * values[at]
         call += CALL_WORDS

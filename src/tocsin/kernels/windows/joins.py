@@ -1,17 +1,17 @@
 # mypy: disable-error-code="no-untyped-def"
-"""How do the events of two windows meet?
+"""Joins of two windows.
 
-Where `on` asks for equal attributes, an event meets only those of its key; without, it looks at all.
-
-An event that comes into, or leaves, the window of one side meets all that the other side's window holds: a chunk for
-each. An event first enters its own window. Timers of one moment run left before right.
+If `on` requires equal attributes, they are the *key*, and an event is paired only with events of its key. Otherwise it
+is paired with all events of the other side. An event that enters or leaves the window of one side *probes* the other
+window: it looks for partners there, in a chunk of its own. An event enters its own window first. If both sides have a
+timer at the same time, the left timer runs first.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tocsin.kernels.core import CODE, FRAME, TS, get, jit, keep_apart, put, small
+from tocsin.kernels.core import CODE, FRAME, TS, get, jit, never_inline, put, small
 from tocsin.kernels.expressions import all_hold
 from tocsin.kernels.layout import (
     A_QUEUE,
@@ -22,17 +22,17 @@ from tocsin.kernels.layout import (
     CALL_WORDS,
     G_KEY,
     G_ROWS,
-    IN_LANES,
+    IN_SKIP_LIST,
     J_DROPS,
-    J_LOOKS,
     J_ON,
     J_ON_COUNT,
     J_OUTER,
+    J_PROBES,
     J_SIDE_WORDS,
     J_SIDES,
-    LANES,
     LENGTH,
     LENGTH_BATCH,
+    LEVELS,
     NO_WINDOW,
     NONE,
     Q_CALL_COUNT,
@@ -46,10 +46,10 @@ from tocsin.kernels.layout import (
     Q_RECORD,
     Q_SIZE,
     Q_STATE,
+    S_BATCH,
+    S_BATCH_COUNT,
     S_BEGUN,
     S_CHUNK,
-    S_COMING,
-    S_COMING_COUNT,
     S_COUNT,
     S_FIRST,
     S_HEAD,
@@ -67,13 +67,14 @@ from tocsin.kernels.windows.entries import (
     MORE_MEMORY,
     MORE_ROWS,
     NEVER,
-    enter,
-    free_first,
-    put_out,
-    reset,
+    append_entry,
+    clear_groups,
+    emit_row,
+    remove_first,
 )
 from tocsin.kernels.windows.groups import (
     BUCKET_MASK,
+    CAPACITY,
     COUNTS,
     ENTRY_GROUP,
     ENTRY_NEXT,
@@ -81,65 +82,65 @@ from tocsin.kernels.windows.groups import (
     MEMORY,
     OUT_ROOM,
     STATES,
-    TAKEN,
     apply,
-    drop,
-    found,
+    drop_group,
+    find_group,
+    find_or_add_group,
     group_of,
-    key_words,
-    keyed,
+    load_key,
     note_empty,
 )
 
 
 @small
-def _window(env, place, side):
-    """The state of a side's window."""
-    return get(place, STATES) + 8 * get(get(env, CODE), side + Q_STATE)
+def _window(env, table, side):
+    """Return the address of the state of a side's window."""
+    return get(table, STATES) + 8 * get(get(env, CODE), side + Q_STATE)
 
 
 @jit
-def _due(env, place, side):
-    code, window = get(env, CODE), _window(env, place, side)
+def _due(env, table, side):
+    """Return the time at which the next timer of a side is due."""
+    code, window = get(env, CODE), _window(env, table, side)
     extent = get(code, side + Q_EXTENT)
     if extent == TIME and get(window, S_HEAD) >= 0:
-        return get(get(env, TS), get(get(place, ENTRY_ROW), get(window, S_HEAD))) + get(code, side + Q_SIZE)
-    if extent == TIME_BATCH and get(window, S_COUNT) + get(window, S_COMING_COUNT) > 0:
+        return get(get(env, TS), get(get(table, ENTRY_ROW), get(window, S_HEAD))) + get(code, side + Q_SIZE)
+    if extent == TIME_BATCH and get(window, S_COUNT) + get(window, S_BATCH_COUNT) > 0:
         return get(window, S_NEXT)
     return NEVER
 
 
 @jit
-def join_due(env, place, query):
-    """When the next timer of a join is to run."""
-    keep_apart()
-    return min(_due(env, place, query + J_SIDES), _due(env, place, query + J_SIDES + J_SIDE_WORDS))
+def join_due(env, table, query):
+    """Return the time at which the next timer of a join is due."""
+    never_inline()
+    return min(_due(env, table, query + J_SIDES), _due(env, table, query + J_SIDES + J_SIDE_WORDS))
 
 
 @jit
-def join_missing(env, place, query):
-    """What there is too little of for one event or moment, or DONE."""
-    keep_apart()
-    code, counts = get(env, CODE), get(place, COUNTS)
-    looks, rows, words, keys = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+def join_shortage(env, table, query):
+    """Return which capacity does not suffice for one event or timer, or DONE if every capacity suffices."""
+    never_inline()
+    code, counts = get(env, CODE), get(table, COUNTS)
+    probes, rows, words, keys = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for k in range(2):
         side, other = query + J_SIDES + k * J_SIDE_WORDS, query + J_SIDES + (1 - k) * J_SIDE_WORDS
-        extent, window, facing = get(code, side + Q_EXTENT), _window(env, place, side), _window(env, place, other)
+        extent, window, facing = get(code, side + Q_EXTENT), _window(env, table, side), _window(env, table, other)
         most = np.int64(2)
         if extent == TIME:
             most += get(window, S_COUNT)
         elif extent not in (NO_WINDOW, LENGTH):
-            most += get(window, S_COUNT) + get(window, S_COMING_COUNT)
-        looks += most
+            most += get(window, S_COUNT) + get(window, S_BATCH_COUNT)
+        probes += most
         if get(code, side + Q_KEY_COUNT) > 0:
-            new = get(window, S_COMING_COUNT) + 1
+            new = get(window, S_BATCH_COUNT) + 1
             keys += new
             words += new * get(code, side + Q_RECORD)
-        rows += most * (get(facing, S_COUNT) + get(facing, S_COMING_COUNT) + 2)
+        rows += most * (get(facing, S_COUNT) + get(facing, S_BATCH_COUNT) + 2)
     grouped, pairs = get(code, query + Q_GROUPED) != 0, rows
     if grouped and get(code, query + Q_KEY_COUNT) == 0:
-        rows = looks
-    if get(counts, C_ROWS) + rows > get(place, OUT_ROOM):
+        rows = probes
+    if get(counts, C_ROWS) + rows > get(table, OUT_ROOM):
         return MORE_ROWS
     if get(counts, C_FREE_COUNT) < 2:
         return MORE_ENTRIES
@@ -149,215 +150,218 @@ def join_missing(env, place, query):
         words += groups * get(code, query + Q_RECORD)
         call = get(code, query + Q_CALLS)
         for n in range(get(code, query + Q_CALL_COUNT)):
-            if get(code, call + n * CALL_WORDS + A_QUEUE) == IN_LANES:
-                words += pairs * (V_NEXT + LANES)
-    if get(counts, C_MEMORY) + words > get(place, TAKEN):
+            if get(code, call + n * CALL_WORDS + A_QUEUE) == IN_SKIP_LIST:
+                words += pairs * (V_NEXT + LEVELS)
+    if get(counts, C_MEMORY) + words > get(table, CAPACITY):
         return MORE_MEMORY
-    if get(counts, C_GROUPS) + keys > get(place, BUCKET_MASK):
+    if get(counts, C_GROUPS) + keys > get(table, BUCKET_MASK):
         return MORE_BUCKETS
     return DONE
 
 
 @jit
-def join_fire(env, place, query, state, due):
-    """The timers of a moment run, left before right."""
-    keep_apart()
+def join_fire(env, table, query, state, due):
+    """Run the timers that are due at the time `due`, the left before the right."""
+    never_inline()
     for side in range(2):
-        if _due(env, place, query + J_SIDES + side * J_SIDE_WORDS) == due:
-            _fire(env, place, query, state, side, due)
+        if _due(env, table, query + J_SIDES + side * J_SIDE_WORDS) == due:
+            _fire(env, table, query, state, side, due)
 
 
 @jit
-def join_arrive(env, place, query, state, row, sides):
-    """An event comes to one side, or both: `sides` are bits."""
-    keep_apart()
+def join_arrive(env, table, query, state, row, sides):
+    """Process an event on the sides that it belongs to, which are the set bits of `sides`."""
+    never_inline()
     for side in range(2):
         if sides >> side & 1:
-            _arrive(env, place, query, state, side, row)
+            _arrive(env, table, query, state, side, row)
 
 
 @jit
-def _arrive(env, place, query, state, number, row):
-    """An event comes to one side."""
-    keep_apart()
+def _arrive(env, table, query, state, number, row):
+    """Process an event on side `number`."""
+    never_inline()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
-    window, extent, size = _window(env, place, side), get(code, side + Q_EXTENT), get(code, side + Q_SIZE)
+    window, extent, size = _window(env, table, side), get(code, side + Q_EXTENT), get(code, side + Q_SIZE)
     if extent == NO_WINDOW:
-        _look(env, place, query, state, number, row, CURRENT)
-        _look(env, place, query, state, number, row, EXPIRED)
-        if get(code, side + J_LOOKS):
-            reset(env, place, query, state)
+        _probe(env, table, query, state, number, row, CURRENT)
+        _probe(env, table, query, state, number, row, EXPIRED)
+        if get(code, side + J_PROBES):
+            clear_groups(env, table, query, state)
     elif extent in (LENGTH, TIME):
-        gone = np.int64(NONE)
+        expired = np.int64(NONE)
         if extent == LENGTH and get(window, S_COUNT) == size:
-            gone = _leave(env, place, side, number)
-        _link(env, place, side, number, enter(place, window, S_HEAD, row))
-        if gone >= 0:
-            _look(env, place, query, state, number, gone, EXPIRED)
-        _look(env, place, query, state, number, row, CURRENT)
+            expired = _remove_first(env, table, side, number)
+        _link(env, table, side, number, append_entry(table, window, S_HEAD, row))
+        if expired >= 0:
+            _probe(env, table, query, state, number, expired, EXPIRED)
+        _probe(env, table, query, state, number, row, CURRENT)
     elif extent == LENGTH_BATCH:
-        enter(place, window, S_COMING, row)
-        if get(window, S_COMING_COUNT) == size:
-            _turn(env, place, query, state, number)
+        append_entry(table, window, S_BATCH, row)
+        if get(window, S_BATCH_COUNT) == size:
+            _rotate_batch(env, table, query, state, number)
     else:
         ts = get(get(env, TS), row)
         if get(window, S_BEGUN) == 0:
             put(window, S_BEGUN, np.int64(1))
             put(window, S_FIRST, ts)
-        if get(window, S_COUNT) + get(window, S_COMING_COUNT) == 0:
+        if get(window, S_COUNT) + get(window, S_BATCH_COUNT) == 0:
             put(window, S_NEXT, ts + size - (ts - get(window, S_FIRST)) % size)
-        enter(place, window, S_COMING, row)
+        append_entry(table, window, S_BATCH, row)
 
 
 @jit
-def _fire(env, place, query, state, number, due):
-    """The timer of one side runs."""
-    keep_apart()
+def _fire(env, table, query, state, number, due):
+    """Run the timer of side `number`."""
+    never_inline()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
-    window = _window(env, place, side)
+    window = _window(env, table, side)
     if get(code, side + Q_EXTENT) == TIME_BATCH:
         put(window, S_NEXT, due + get(code, side + Q_SIZE))
-        _turn(env, place, query, state, number)
+        _rotate_batch(env, table, query, state, number)
         return
-    while _due(env, place, side) <= due:
-        row = _leave(env, place, side, number)
-        _look(env, place, query, state, number, row, EXPIRED)
+    while _due(env, table, side) <= due:
+        row = _remove_first(env, table, side, number)
+        _probe(env, table, query, state, number, row, EXPIRED)
 
 
 @jit
-def _turn(env, place, query, state, number):
-    """One batch of a side goes, the next one comes."""
-    keep_apart()
+def _rotate_batch(env, table, query, state, number):
+    """Replace the current batch of a side by the next batch."""
+    never_inline()
     code, side = get(env, CODE), query + J_SIDES + number * J_SIDE_WORDS
-    window = _window(env, place, side)
+    window = _window(env, table, side)
     while get(window, S_COUNT) > 0:
-        row = _leave(env, place, side, number)
-        _look(env, place, query, state, number, row, EXPIRED)
+        row = _remove_first(env, table, side, number)
+        _probe(env, table, query, state, number, row, EXPIRED)
     for k in range(3):
-        put(window, S_HEAD + k, get(window, S_COMING + k))
-        put(window, S_COMING + k, np.int64(NONE if k < 2 else 0))
+        put(window, S_HEAD + k, get(window, S_BATCH + k))
+        put(window, S_BATCH + k, np.int64(NONE if k < 2 else 0))
     if get(window, S_COUNT) == 0:
         return
-    link_all(env, place, side, number)
-    if get(code, side + J_LOOKS):
-        reset(env, place, query, state)
+    link_all(env, table, side, number)
+    if get(code, side + J_PROBES):
+        clear_groups(env, table, query, state)
     entry = get(window, S_HEAD)
     while entry >= 0:
-        _look(env, place, query, state, number, get(get(place, ENTRY_ROW), entry), CURRENT)
-        entry = get(get(place, ENTRY_NEXT), entry)
+        _probe(env, table, query, state, number, get(get(table, ENTRY_ROW), entry), CURRENT)
+        entry = get(get(table, ENTRY_NEXT), entry)
 
 
-# ---- the entries of one key stand behind each other, in the order in which they came
+# ---- entries of one key, in order of insertion
 
 
 @jit
-def _first(env, place, side, keys, slots):
-    """The first entry of a side whose key is that of the event in the frame."""
-    keep_apart()
-    memory = get(place, MEMORY)
-    known = key_words(env, memory, keys, slots)
-    if known != (np.int64(1) << keys) - 1:
+def _first_partner(env, table, side, keys, slots):
+    """Return the first entry of a side with the key of the event in the frame, or NONE."""
+    never_inline()
+    memory = get(table, MEMORY)
+    valid = load_key(env, memory, keys, slots)
+    if valid != (np.int64(1) << keys) - 1:
         return np.int64(NONE)
-    group = found(env, place, side, known)
+    group = find_group(env, table, side, valid)
     return get(memory, group + G_KEY + 1 + keys) if group >= 0 else np.int64(NONE)
 
 
 @jit
-def _link(env, place, side, number, entry):
-    """Puts an entry behind those of its key; what has no key is never found."""
-    keep_apart()
-    code, memory, keys = get(env, CODE), get(place, MEMORY), get(get(env, CODE), side + Q_KEY_COUNT)
-    put(get(env, FRAME), number, get(get(place, ENTRY_ROW), entry))
-    known = key_words(env, memory, keys, get(code, side + Q_KEYS))
-    if keys == 0 or known != (np.int64(1) << keys) - 1:
+def _link(env, table, side, number, entry):
+    """Append an entry to the entries of the same key.
+
+    An entry with a null in its key is not linked, so it is never found.
+    """
+    never_inline()
+    code, memory, keys = get(env, CODE), get(table, MEMORY), get(get(env, CODE), side + Q_KEY_COUNT)
+    put(get(env, FRAME), number, get(get(table, ENTRY_ROW), entry))
+    valid = load_key(env, memory, keys, get(code, side + Q_KEYS))
+    if keys == 0 or valid != (np.int64(1) << keys) - 1:
         return
-    group = keyed(env, place, side, known)
+    group = find_or_add_group(env, table, side, valid)
     ends = group + G_KEY + 1 + keys
     if get(memory, group + G_ROWS) == 0:
         put(memory, ends, np.int64(entry))
     else:
-        put(get(place, ENTRY_GROUP), get(memory, ends + 1), np.int64(entry))
+        put(get(table, ENTRY_GROUP), get(memory, ends + 1), np.int64(entry))
     put(memory, ends + 1, np.int64(entry))
     put(memory, group + G_ROWS, get(memory, group + G_ROWS) + 1)
 
 
 @jit
-def link_all(env, place, side, number):
-    """Puts all that a side holds behind those of their keys."""
-    keep_apart()
-    entry = get(_window(env, place, side), S_HEAD)
+def link_all(env, table, side, number):
+    """Link all entries of a side by key."""
+    never_inline()
+    entry = get(_window(env, table, side), S_HEAD)
     while entry >= 0:
-        _link(env, place, side, number, entry)
-        entry = get(get(place, ENTRY_NEXT), entry)
+        _link(env, table, side, number, entry)
+        entry = get(get(table, ENTRY_NEXT), entry)
 
 
 @jit
-def _leave(env, place, side, number):
-    """Takes the first entry out of a side's window; returns its row."""
-    keep_apart()
-    code, memory, keys = get(env, CODE), get(place, MEMORY), get(get(env, CODE), side + Q_KEY_COUNT)
-    window = _window(env, place, side)
+def _remove_first(env, table, side, number):
+    """Remove the first entry of a side's window and return the row of that entry."""
+    never_inline()
+    code, memory, keys = get(env, CODE), get(table, MEMORY), get(get(env, CODE), side + Q_KEY_COUNT)
+    window = _window(env, table, side)
     entry = get(window, S_HEAD)
-    row = get(get(place, ENTRY_ROW), entry)
+    row = get(get(table, ENTRY_ROW), entry)
     put(get(env, FRAME), number, row)
-    known = key_words(env, memory, keys, get(code, side + Q_KEYS))
-    if keys > 0 and known == (np.int64(1) << keys) - 1:
-        group = found(env, place, side, known)
-        put(memory, group + G_KEY + 1 + keys, get(get(place, ENTRY_GROUP), entry))
+    valid = load_key(env, memory, keys, get(code, side + Q_KEYS))
+    if keys > 0 and valid == (np.int64(1) << keys) - 1:
+        group = find_group(env, table, side, valid)
+        put(memory, group + G_KEY + 1 + keys, get(get(table, ENTRY_GROUP), entry))
         put(memory, group + G_ROWS, get(memory, group + G_ROWS) - 1)
         if get(memory, group + G_ROWS) == 0:
-            drop(place, window, group)
-    free_first(place, window)
+            drop_group(table, window, group)
+    remove_first(table, window)
     return row
 
 
 @jit
-def link_sides(env, place, query):
-    """Links what both sides of a join hold, when that was given to them."""
+def link_sides(env, table, query):
+    """Link the entries of both sides of a join by key, after a restore."""
     for number in range(2):
-        link_all(env, place, query + J_SIDES + number * J_SIDE_WORDS, number)
+        link_all(env, table, query + J_SIDES + number * J_SIDE_WORDS, number)
 
 
-# ---- who meets whom
+# ---- pairs
 
 
 @jit
-def _look(env, place, query, state, number, row, sign):
-    """An event of one side meets what the other side holds."""
-    keep_apart()
+def _probe(env, table, query, state, number, row, sign):
+    """Pair an event of one side with the entries of the other side."""
+    never_inline()
     code, frame, side = get(env, CODE), get(env, FRAME), query + J_SIDES + number * J_SIDE_WORDS
-    if not get(code, side + J_LOOKS):
+    if not get(code, side + J_PROBES):
         return
     put(state, S_CHUNK, get(state, S_CHUNK) + 1)
     other, keys = query + J_SIDES + (1 - number) * J_SIDE_WORDS, get(code, side + Q_KEY_COUNT)
-    following, met = get(place, ENTRY_NEXT if keys == 0 else ENTRY_GROUP), False
-    entry = get(_window(env, place, other), S_HEAD)
+    following, matched = get(table, ENTRY_NEXT if keys == 0 else ENTRY_GROUP), False
+    entry = get(_window(env, table, other), S_HEAD)
     if keys > 0:
         put(frame, number, np.int64(row))
-        entry = _first(env, place, other, keys, get(code, side + Q_KEYS))
+        entry = _first_partner(env, table, other, keys, get(code, side + Q_KEYS))
     while entry >= 0:
         put(frame, number, np.int64(row))
-        put(frame, 1 - number, get(get(place, ENTRY_ROW), entry))
+        put(frame, 1 - number, get(get(table, ENTRY_ROW), entry))
         if all_hold(env, get(code, query + J_ON), get(code, query + J_ON_COUNT)):
-            met = True
-            _pair(env, place, query, state, sign)
+            matched = True
+            _pair(env, table, query, state, sign)
         entry = get(following, entry)
-    if not met and get(code, side + J_OUTER):
+    if not matched and get(code, side + J_OUTER):
         put(frame, number, np.int64(row))
         put(frame, 1 - number, np.int64(NONE))
-        _pair(env, place, query, state, sign)
+        _pair(env, table, query, state, sign)
 
 
 @jit
-def _pair(env, place, query, state, sign):
-    """The events in the frame come together, or leave each other."""
-    keep_apart()
+def _pair(env, table, query, state, sign):
+    """Add the pair in the frame to its group, or subtract it, and emit its row."""
+    never_inline()
     code, group = get(env, CODE), np.int64(NONE)
     if get(code, query + Q_GROUPED):
-        group = group_of(env, place, query)
-        apply(env, place, query, group, np.int64(NONE), sign)
-        # Where more can be taken away than was added, what is left over stays.
-        if get(get(place, MEMORY), group + G_ROWS) == 0 and get(code, query + J_DROPS):
-            note_empty(get(place, MEMORY), state, group)
+        group = group_of(env, table, query)
+        apply(env, table, query, group, np.int64(NONE), sign)
+        # If more can be subtracted than was added, the group must remember the balance.
+        if get(get(table, MEMORY), group + G_ROWS) == 0 and get(code, query + J_DROPS):
+            note_empty(get(table, MEMORY), state, group)
     if get(code, query + (Q_CURRENT if sign == CURRENT else Q_EXPIRED)):
-        put_out(env, place, query, state, group, sign)
+        emit_row(env, table, query, state, group, sign)

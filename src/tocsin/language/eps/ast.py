@@ -1,9 +1,13 @@
-"""What a request for notification says: an event expression, a condition on what occurred, and how to combine.
+"""Define the syntax tree of requests for notification, as frozen dataclasses.
+
+A request has an event expression, a condition on the events of the expression, and a mode. An event expression consists
+of these nodes:
 
     Occurs ── All (&) ── Either (||) ── Then (;) ── Times (TimesEq, TimesDf)
-    Moment, Period, After: timers, which are occurrences without attributes
+    Moment, Period, After: timers, which are events without attributes
 
-Frozen data, as `rules` has it. `leaves` numbers the occurrences from left to right: they are the roles of a match.
+`leaves` yields the single events of an expression from left to right. Each of these events is a *role*, which is a name
+for one event of a match.
 """
 
 from __future__ import annotations
@@ -20,11 +24,11 @@ from tocsin.language.syntax.ast import Expression, Pattern, Rule, no_span
 
 DAY_US = 86_400_000_000
 WINDOW_US = DAY_US
-"""The detection window of a request that does not say one."""
+"""The default detection window of a request, in microseconds."""
 
 
 class Mode(StrEnum):
-    """How instances are combined: all of them, or as one of Snoop's contexts has it."""
+    """How the events of a request are combined to matches: in all ways, or as in one of Snoop's contexts."""
 
     GENERIC = "generic"
     RECENT = "recent"
@@ -35,7 +39,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Occurs:
-    """An event of a type, perhaps with tests of its own."""
+    """The occurrence of one event that matches a pattern."""
 
     pattern: Pattern
     span: Span | None = no_span()
@@ -43,7 +47,7 @@ class Occurs:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One moment."""
+    """A timer that fires once, at a fixed time."""
 
     at_us: int
     alias: str | None = None
@@ -52,9 +56,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Every so often, counted from `start_us` or else from 1970: from the first event of its request on.
+    """A timer that fires at multiples of `every_us` after `start_us`. The default of `start_us` is 1970-01-01.
 
-    A request that has no other events than timers needs a start, and its timer ticks from there on.
+    The timer starts with the first event that its request reads. If a request reads no events except timers, its period
+    needs `start_us`, and the timer starts at this time.
     """
 
     every_us: int
@@ -65,7 +70,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """So long after each occurrence of something."""
+    """A timer that fires `delay_us` after each occurrence of the event expression `event`."""
 
     event: EventExpression
     delay_us: int
@@ -75,7 +80,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """`A & B & …`: all of them, in any order."""
+    """The expression `A & B & …`, which occurs when all operands have occurred in any order."""
 
     operands: tuple[EventExpression, ...]
     span: Span | None = no_span()
@@ -83,7 +88,7 @@ class All:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """`A || B || …`: any one of them."""
+    """The expression `A || B || …`, which occurs when any one operand occurs."""
 
     operands: tuple[EventExpression, ...]
     span: Span | None = no_span()
@@ -91,7 +96,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """`A ; B`: the last event of A is earlier than the last of B."""
+    """The expression `A ; B`: the last event of A is earlier than the last event of B."""
 
     left: EventExpression
     right: EventExpression
@@ -100,7 +105,10 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """`TimesEq(n, A, attr)` (`same`) and `TimesDf(n, A, attr)`: n events, of one value or of n values."""
+    """A repetition: `TimesEq(n, A, attr)` if `same` is true, else `TimesDf(n, A, attr)`.
+
+    It occurs with n events of A. In `TimesEq` their values of the attribute are equal, in `TimesDf` they are distinct.
+    """
 
     count: int
     pattern: Pattern
@@ -115,43 +123,43 @@ EventExpression = Occurs | Moment | Period | After | All | Either | Then | Times
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for notification. `name` is its id, and the type of the composite event that a notification is."""
+    """A request for notification. Its `name` identifies it, and is the type of the composite events that it defines."""
 
     name: str
     expression: EventExpression
     condition: tuple[Expression, ...] = ()
     window_us: int = WINDOW_US
-    """The detection window Σ: no event of a notification is more than that older than the last one."""
+    """The detection window Σ (µs): the maximum age of the events of a match, relative to the last of these events."""
     mode: Mode = Mode.GENERIC
     notification: str | None = None
     span: Span | None = no_span()
     source: str | None = field(default=None, compare=False, repr=False, kw_only=True)
-    """The text that the spans point into."""
+    """The text in which the spans are positions."""
 
     @property
     def emits(self) -> EventType:
-        """The composite event."""
+        """The type of the composite events that the request defines, with the text of `notify` as an attribute."""
         return EventType(self.name, (("notification", Kind.STRING),) if self.notification is not None else ())
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The event types that it looks at."""
+        """The distinct names of the event types that the request reads. Types of timers are not included."""
         return tuple(dict.fromkeys(pattern.type for pattern in _patterns(self.expression)))
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """A timer of a request at work: the type of its events, and how many timers wait for each other up to it."""
+class RequestTimer:
+    """A timer of a request, with the type of the events that the timer produces."""
 
     type: str
     timer: Timer
     height: int
-    """Of a moment or a period 0, else one more than that of the highest timer in what it waits for."""
+    """How many `After` timers are nested in the timer, including itself. A moment or a period has height 0."""
 
 
-def clocks(request: Request) -> tuple[Clock, ...]:
-    """The timers of a request, each once, those that others wait for first."""
-    found: dict[str, Clock] = {}
+def request_timers(request: Request) -> tuple[RequestTimer, ...]:
+    """Return the distinct timers of a request. Each timer comes after the timers in its own event expression."""
+    timers: dict[str, RequestTimer] = {}
 
     def visit(node: EventExpression) -> int:
         highest = 0
@@ -160,52 +168,55 @@ def clocks(request: Request) -> tuple[Clock, ...]:
                 continue
             height = 1 + visit(leaf.node.event) if isinstance(leaf.node, After) else 0
             type = timer_type(leaf.node, request.name)
-            found.setdefault(type, Clock(type, leaf.node, height))
+            timers.setdefault(type, RequestTimer(type, leaf.node, height))
             highest = max(highest, height)
         return highest
 
     visit(request.expression)
-    return tuple(found.values())
+    return tuple(timers.values())
 
 
 def awaited(request: Request, timer: After) -> Request:
-    """The request whose notifications start a timer."""
+    """Return the part of `request` that starts `timer`: a request for the event expression that the timer waits for."""
     return replace(request, expression=timer.event, condition=(), notification=None)
 
 
 def owned(request: Request) -> tuple[tuple[str, str], ...]:
-    """What a request can use up: (what uses it, type), where what uses it is the request or one of its timers."""
-    found: list[tuple[str, str]] = []
+    """Return which event types a request and its timers read, as pairs of (reader, type).
+
+    The reader is the name of the request, or the type of a timer that waits for an event expression.
+    """
+    pairs: list[tuple[str, str]] = []
     parts = [(request.name, request.expression)]
-    parts += [(c.type, c.timer.event) for c in clocks(request) if isinstance(c.timer, After)]
-    for user, expression in parts:
-        found += dict.fromkeys((user, leaf_type(leaf, request.name)) for leaf in leaves(expression))
-    return tuple(found)
+    parts += [(c.type, c.timer.event) for c in request_timers(request) if isinstance(c.timer, After)]
+    for consumer, expression in parts:
+        pairs += dict.fromkeys((consumer, leaf_type(leaf, request.name)) for leaf in leaves(expression))
+    return tuple(pairs)
 
 
 Statement = Rule | Request | Query
-"""What a text can say."""
+"""A statement of a text: a rule, a request or a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One event that a notification can be made of."""
+    """A single event of an event expression, with its role in a match."""
 
     role: str
     node: Occurs | Times | Timer
     number: int = 0
-    """Of the events of a `Times`, which one."""
+    """The index of the event in its repetition (`Times`), or 0."""
 
 
 def children(node: EventExpression) -> tuple[EventExpression, ...]:
-    """The expressions that an expression combines. What a timer waits for is none of them."""
+    """Return the operands of an expression. A timer has none, not even the expression that it waits for."""
     if isinstance(node, All | Either):
         return node.operands
     return (node.left, node.right) if isinstance(node, Then) else ()
 
 
 def leaves(node: EventExpression) -> Iterator[Leaf]:
-    """The occurrences in an expression, from left to right."""
+    """Yield the single events of an expression, from left to right."""
     match node:
         case Occurs(pattern):
             yield Leaf(pattern.role, node)
@@ -227,25 +238,25 @@ def _patterns(node: EventExpression) -> Iterator[Pattern]:
 
 
 def leaf_type(leaf: Leaf, request: str) -> str:
-    """The type of the events that can stand at a leaf of a request."""
+    """Return the event type of a leaf of the request with the name `request`."""
     node = leaf.node
     return node.pattern.type if isinstance(node, Occurs | Times) else timer_type(node, request)
 
 
 _TIMER = re.compile(r"(?:at|every)\(.*\) of [A-Za-z0-9_]+\Z", re.DOTALL)
 OF = " of "
-"""Stands between a timer and the request whose it is."""
+"""The text between the timer and the name of its request, in the type of the timer's events."""
 WITHIN = "\0"
-"""Stands between a type and the operator of an interest whose it is."""
+"""The text between a type and its owner, in the name of a type that only one operator or interest has."""
 
 
 def timer_type(timer: Timer, request: str) -> str:
-    """The type of a timer's events. Each request has timers of its own."""
+    """Return the type of the events of `timer`. It has the name of the request that the timer belongs to."""
     return timer_name(timer) + OF + request
 
 
 def shown_type(type: str) -> str:
-    """A type as people see it: a timer is what it is, whose ever it is.
+    """Return the name of a type as users know it, without the request of a timer or the operator of a type.
 
     >>> shown_type("every(1 h) of Report"), shown_type("Smoke")
     ('every(1 h)', 'Smoke')
@@ -254,12 +265,15 @@ def shown_type(type: str) -> str:
 
 
 def timer_owner(type: str) -> str | None:
-    """The request whose timer an event of that type comes from."""
+    """Return the name of the request that a timer belongs to, given the type of the timer's events.
+
+    Return None if `type` is not the type of a timer.
+    """
     return type.rpartition(OF)[2] if _TIMER.match(type) else None
 
 
 def timer_name(timer: Timer) -> str:
-    """The timer as text, without a name."""
+    """Return the timer as text, without its alias."""
     from tocsin.language.eps.text import print_timer
 
     return print_timer(timer)

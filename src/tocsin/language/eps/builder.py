@@ -1,4 +1,6 @@
-"""How is a request for notification written in Python? With functions for the operators; it equals its text's.
+"""Build requests for notification in Python, with one function for each operator.
+
+A built request equals the request that is parsed from the same text.
 
 >>> from tocsin.language.builder import event, role
 >>> cycle = request(
@@ -57,7 +59,10 @@ def request(
     mode: str | Mode = Mode.GENERIC,
     notify: str | None = None,
 ) -> Request:
-    """A request: what is to occur, and the conditions on its events by their names, `role.s.proc == role.r.proc`."""
+    """Return a request for notification when `expression` occurs and all `conditions` hold.
+
+    Conditions use the names of the events, for example `role.s.proc == role.r.proc`.
+    """
     if mode not in tuple(Mode):
         raise RuleError(f"unknown mode {mode!r}", hint="There are " + ", ".join(Mode) + ".")
     tests = tuple(expressions.conjuncts(expressions.checked(expression_of(condition)) for condition in conditions))
@@ -68,56 +73,56 @@ def request(
 
 
 def called(name: str, part: Part) -> EventExpression:
-    """An event or a timer with a name."""
-    found = _part(part)
-    if isinstance(found, Occurs | Times):
-        return replace(found, pattern=replace(found.pattern, alias=name_of(name)))
-    if isinstance(found, Moment | Period | After):
-        return replace(found, alias=name_of(name))
-    raise RuleError("only an event or a timer has a name", hint="Name the events in it.")
+    """Return an event or a timer with the name `name`, which conditions can use."""
+    expression = _part(part)
+    if isinstance(expression, Occurs | Times):
+        return replace(expression, pattern=replace(expression.pattern, alias=name_of(name)))
+    if isinstance(expression, Moment | Period | After):
+        return replace(expression, alias=name_of(name))
+    raise RuleError("only an event or a timer can have a name", hint="Name the events in it.")
 
 
 def both(*parts: Part, as_: Sequence[str] | None = None) -> EventExpression:
-    """`A & B & …`: all of them, in any order."""
-    return _joined(All, parts, as_)
+    """Return `A & B & …`, which occurs when all parts have occurred in any order. `as_` has a name for each part."""
+    return _combine(All, parts, as_)
 
 
 def either(*parts: Part, as_: Sequence[str] | None = None) -> EventExpression:
-    """`A || B || …`: any one of them."""
-    return _joined(Either, parts, as_)
+    """Return `A || B || …`, which occurs when any one part occurs. `as_` has a name for each part."""
+    return _combine(Either, parts, as_)
 
 
 def then(*parts: Part, as_: Sequence[str] | None = None) -> EventExpression:
-    """`A ; B ; …`: one after another."""
+    """Return `A ; B ; …`, which occurs when the parts have occurred in this order. `as_` has a name for each part."""
     return reduce(Then, _parts(parts, as_))
 
 
 def times_eq(count: int, pattern: Pattern, attribute: str) -> Times:
-    """So many events with one value of an attribute."""
+    """Return `TimesEq`, which occurs with `count` events of `pattern` that have the same value of `attribute`."""
     return _times(count, pattern, attribute, same=True)
 
 
 def times_df(count: int, pattern: Pattern, attribute: str) -> Times:
-    """So many events with as many values of an attribute."""
+    """Return `TimesDf`, which occurs with `count` events of `pattern` that have distinct values of `attribute`."""
     return _times(count, pattern, attribute, same=False)
 
 
 def at(moment: datetime) -> Moment:
-    """A timer: one moment; without an offset it is UTC."""
+    """Return a timer that fires once, at `moment`. A time without an offset is taken as UTC."""
     return Moment(int(expressions.timestamp(moment).value))
 
 
 def after(part: Part, delay: str | timedelta) -> After:
-    """A timer: so long after each occurrence of something."""
+    """Return a timer that fires `delay` after each occurrence of `part`."""
     return After(_part(part), window_of(delay))
 
 
 def every(period: str | timedelta, *, start: datetime | None = None) -> Period:
-    """A timer: every so often."""
+    """Return a timer that fires at multiples of `period` after `start`. The default of `start` is 1970-01-01."""
     return Period(window_of(period), None if start is None else int(expressions.timestamp(start).value))
 
 
-def _joined(operator: type[All] | type[Either], parts: Sequence[Part], names: Sequence[str] | None) -> EventExpression:
+def _combine(operator: type[All] | type[Either], parts: Sequence[Part], names: Sequence[str] | None) -> EventExpression:
     flat: list[EventExpression] = []
     for part in _parts(parts, names):
         flat += part.operands if isinstance(part, operator) else (part,)
@@ -126,7 +131,7 @@ def _joined(operator: type[All] | type[Either], parts: Sequence[Part], names: Se
 
 def _parts(parts: Sequence[Part], names: Sequence[str] | None) -> list[EventExpression]:
     if len(parts) < 2:
-        raise RuleError("an operator joins two events or more")
+        raise RuleError("an operator needs at least two events")
     if names is None:
         return [_part(part) for part in parts]
     if len(names) != len(parts):
@@ -144,7 +149,7 @@ def _part(part: Part) -> EventExpression:
 
 def _times(count: int, pattern: Pattern, attribute: str, *, same: bool) -> Times:
     if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= TIMES_MAX:
-        raise RuleError(f"a repetition is of 2 to {TIMES_MAX} events")
+        raise RuleError(f"a repetition has 2 to {TIMES_MAX} events")
     if not isinstance(pattern, Pattern):
         raise RuleError(f"{pattern!r} is not an event", hint='Write event("Temp", …).')
     return Times(count, pattern, checked_name(attribute), same)

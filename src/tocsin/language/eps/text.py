@@ -1,12 +1,12 @@
-"""What does a text of requests for notification say? `parse` reads event expressions with their conditions.
+"""Parse and print requests for notification.
 
-request   Cycle
-on        st as s ; rt as r
-if        s.proc = r.proc and s.msg = r.msg
-within    10 min
-notify    "a message came back"
+    request   Cycle
+    on        st as s ; rt as r
+    if        s.proc = r.proc and s.msg = r.msg
+    within    10 min
+    notify    "a message came back"
 
-How is a request for notification written as text? `eps.parse` gives the request back.
+The grammar is eps.lark, followed by terms.lark, which has the parts that the languages share.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from tocsin.language.syntax.ast import And, Attribute, Expression, Literal, Para
 from tocsin.language.syntax.expressions import print_expression, print_pattern, print_window
 from tocsin.language.syntax.lexer import Token
 from tocsin.language.syntax.names import quoted
-from tocsin.language.syntax.parsing import Automaton, Declared, Reader, declared, expression_of, grammar, reading
+from tocsin.language.syntax.parsing import Declared, Parser, TermReader, declared, expression_of, grammar, reading
 
 TIMES_MAX = 64
+"""The maximum number of events of a repetition."""
 EVENTS_MAX = 100
-"""How many events a request can have: what binds a request compares each with each."""
-"""How many events a repetition can have."""
+"""The maximum number of events of a request. It is limited because binding compares each pair of events."""
 
 
 def parse(text: str) -> Program:
-    """The requests and event types of a text.
+    """Parse a text into its requests and declared event types.
 
     >>> parse('request Both on A & B').rules[0].expression.operands[1].pattern.type
     'B'
@@ -62,12 +62,12 @@ def parse(text: str) -> Program:
 
 
 @cache
-def _automaton() -> Automaton:
-    return Automaton(grammar("eps"), _Reader(), ("program",))
+def _automaton() -> Parser:
+    return Parser(grammar("eps"), _Reader(), ("program",))
 
 
-class _Reader(Reader):
-    """One method for each production of the grammar that TESLA has not; each gets what its parts became."""
+class _Reader(TermReader):
+    """Builds the nodes of requests, with one method for each production of eps.lark."""
 
     def program(self, items: list[Declared | Request]) -> tuple[tuple[EventType, ...], tuple[Request, ...]]:
         requests = [item for item in items if isinstance(item, Request)]
@@ -113,7 +113,7 @@ class _Reader(Reader):
         span = Span(word.start_pos, end.end_pos)
         count = expressions.whole(digits.value, digits.span)
         if not 2 <= count <= TIMES_MAX:
-            raise RuleError(f"a repetition is of 2 to {TIMES_MAX} events", span=digits.span)
+            raise RuleError(f"a repetition has 2 to {TIMES_MAX} events", span=digits.span)
         return Times(count, pattern, attribute.value, word.value.lower() == "timeseq", span=span)
 
     def after(self, children: list[Any]) -> After:
@@ -152,7 +152,7 @@ class _Reader(Reader):
             moment = datetime(*_numbers(children), tzinfo=UTC)  # type: ignore[arg-type,misc]
         except (ValueError, OverflowError):
             hint = "Write year/month/day hours:minutes:seconds."
-            raise RuleError("there is no such moment", span=span, hint=hint) from None
+            raise RuleError("there is no such date or time", span=span, hint=hint) from None
         return int(expressions.timestamp(moment, span).value)
 
     def iso(self, children: list[Token]) -> int:
@@ -179,7 +179,7 @@ class _Reader(Reader):
 
 
 def _numbers(tokens: list[Token]) -> list[int]:
-    """The six numbers of `0/0/2 0:01:05`."""
+    """Return the six numbers of a date or duration such as `0/0/2 0:01:05`."""
     for slash in (tokens[1], tokens[3]):
         if slash.value != "/":
             raise RuleError(f"unexpected '{slash.value}'; expected '/'", span=slash.span)
@@ -193,14 +193,14 @@ def _over(parts: list[EventExpression]) -> Span:
 
 
 def _check_size(expression: EventExpression) -> None:
-    """Fails if there are too many events, or too deep a nesting for what follows the expression level by level."""
+    """Raise if an expression has too many events, or if it is nested too deeply for recursive functions."""
     events = 0
     waiting: list[tuple[EventExpression, int]] = [(expression, 1)]
     while waiting:
         node, depth = waiting.pop()
         events += node.count if isinstance(node, Times) else not children(node)
         if events > EVENTS_MAX:
-            hint = "Make several requests of it."
+            hint = "Split it into several requests."
             raise RuleError(f"a request has at most {EVENTS_MAX} events", span=expression.span, hint=hint)
         if depth > expressions.DEPTH_MAX:
             raise RuleError(f"this request is nested deeper than {expressions.DEPTH_MAX} levels", span=expression.span)
@@ -209,7 +209,10 @@ def _check_size(expression: EventExpression) -> None:
 
 
 def check(expression: EventExpression, condition: tuple[Expression, ...]) -> None:
-    """Fails if names are not what they should be: one event each, and conditions about events that there are."""
+    """Raise if a request with this event expression and this condition is not valid.
+
+    Two events cannot have the same name, and the condition can use only names of events in the expression.
+    """
     _check_size(expression)
     roles: dict[str, Any] = {}
     for leaf in leaves(expression):
@@ -238,20 +241,20 @@ def _check_terms(expression: Expression, roles: dict[str, Any] | None) -> None:
             continue
         if roles is None:
             if node.role is not None:
-                message = f"a test inside an event cannot speak of {node.role}.{node.name}"
+                message = f"a test inside an event cannot use {node.role}.{node.name}"
                 raise RuleError(message, span=node.span, hint="Put it after 'if'.")
             continue
         if node.role is None:
-            raise RuleError(f"say whose '{node.name}' is meant", span=node.span, hint="Write name.attribute.")
+            raise RuleError(f"'{node.name}' needs the name of its event", span=node.span, hint="Write name.attribute.")
         if node.role not in roles:
             message = f"the request has no event called {node.role}"
             raise RuleError(message, span=node.span, hint=nearest(node.role, roles))
-        held = roles[node.role]
-        if isinstance(held, Times) and not (held.same and node.name == held.attribute):
-            message = f"{node.role} is {held.count} events, its {node.name} is not one value"
-            common = f"Their common value is {node.role}.{held.attribute}." if held.same else None
+        event = roles[node.role]
+        if isinstance(event, Times) and not (event.same and node.name == event.attribute):
+            message = f"{node.role} has {event.count} events, so {node.name} is not one value"
+            common = f"The common value of its events is {node.role}.{event.attribute}." if event.same else None
             raise RuleError(message, span=node.span, hint=common)
-        if isinstance(held, Moment | Period | After) and node.name not in ("ts", "seq", "id"):
+        if isinstance(event, Moment | Period | After) and node.name not in ("ts", "seq", "id"):
             raise RuleError(f"a timer has no attribute {node.name}", span=node.span, hint="It has a ts.")
 
 
@@ -259,7 +262,7 @@ _EITHER, _ALL, _THEN, _ATOM = range(4)
 
 
 def print_request(request: Request) -> str:
-    """A request as text; what is as usual is not said."""
+    """Return a request as text. Clauses with default values are left out."""
     lines = [f"request   {request.name}", f"on        {print_events(request.expression)}"]
     if request.condition:
         whole = request.condition[0] if len(request.condition) == 1 else And(request.condition)
@@ -274,7 +277,7 @@ def print_request(request: Request) -> str:
 
 
 def print_events(expression: EventExpression) -> str:
-    """An event expression with no more parentheses than it needs.
+    """Return an event expression as text, with the necessary parentheses only.
 
     >>> from tocsin.language.syntax.ast import Pattern
     >>> a, b, c = (Occurs(Pattern(name)) for name in "ABC")
@@ -285,7 +288,7 @@ def print_events(expression: EventExpression) -> str:
 
 
 def print_timer(timer: Timer) -> str:
-    """A timer as text, without its name."""
+    """Return a timer as text, without its alias."""
     match timer:
         case Moment(at_us):
             return f"at({_moment(at_us)})"

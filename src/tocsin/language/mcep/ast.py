@@ -1,14 +1,15 @@
-"""What does a query say that moves? Rules, an object that it follows, a range around it, and how to follow.
+"""Define the syntax tree of interests, and the operators of MCEP's window model.
 
-A *dynamic interest query* (MCEP, Section 3) is {T, mo, R, δ}: the rules T, the focal object mo, whose events are its
-location updates, the range R relative to it, and the lifetime δ of what the rules find. Frozen data, as `rules` has it.
+An *interest*, or *dynamic interest query* (MCEP, Section 3), is {T, mo, R, δ}. T are the rules. The *focal object* mo
+is the object that the query follows, and its events are location updates. The *range* R is the region around the focal
+object at one location. δ is the lifetime of matches.
 
-What does an operator say that is written in MCEP's window model (Section 4.2)? Windows over streams, and a function.
+An interest can have operators of the window model (Section 4.2) in addition to rules. A *restriction window* slides
+over all streams of an operator. Inside it, a *selection window* over each stream selects events. When all selection
+windows are full, a correlation function produces events from the selection:
 
     stream A ─► selection window ┐
     stream B ─► selection window ┴─► correlation function ─► events, at the largest time of the selection
-
-Frozen data; `engine.window_model` evaluates it, and a dynamic interest query may have such operators beside rules.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from tocsin.language.syntax.ast import Parameter, Pattern, Rule, no_span
 from tocsin.language.syntax.expressions import walk
 
 
-class Extent(StrEnum):
-    """What a window's length counts: microseconds or events."""
+class WindowUnit(StrEnum):
+    """The unit of the length of a selection window: microseconds (temporal) or a number of events (counting)."""
 
     TEMPORAL = "temporal"
     COUNTING = "counting"
 
 
 class Shift(StrEnum):
-    """Where a window goes after a correlation."""
+    """How a selection window moves after a correlation: not at all, to earlier events, or to later events."""
 
     NONE = "none"
     HISTORY = "history"
@@ -42,7 +43,10 @@ class Shift(StrEnum):
 
 
 class Consumption(StrEnum):
-    """What cannot be selected again: nothing, the window's events, or all up to the window's end."""
+    """Which events of its stream a window cannot select again after a correlation.
+
+    These are no events, the events in the window, or all events up to the last event in the window.
+    """
 
     ZERO = "zero"
     WINDOW = "window"
@@ -56,37 +60,43 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SelectionWindow:
-    """Which events of a stream are selected. Of a temporal window only `NONE` shifts, as it is full at once."""
+    """A selection window of an operator, which selects events of one stream.
+
+    A temporal window is always full, so its shift must be `NONE`.
+    """
 
     stream: str
-    extent: Extent
+    extent: WindowUnit
     length: int
     opens: Edge = Edge.END
-    """At which edge of the restriction window it opens."""
+    """The edge of the restriction window at which the selection window opens."""
     shift: Shift = Shift.NONE
     by: int = 1
-    """By how many unconsumed events it shifts."""
+    """The number of events by which the window shifts. Consumed events are not counted."""
     before: str | None = None
-    """The stream whose window must begin after this one ends."""
+    """The stream of another window, which must begin after the end of this window."""
     consumption: Consumption = Consumption.ZERO
 
 
 Selection = Mapping[str, Sequence[Event]]
-"""The events selected of each stream, in order."""
+"""The selected events of each stream, by the name of the stream. The events are in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOperator:
-    """An operator: windows, and a function that gives the attributes of what it produces from a full selection."""
+    """An operator of the window model.
+
+    For each selection, `correlate` returns the attributes of the events that the operator produces.
+    """
 
     name: str
     windows: tuple[SelectionWindow, ...]
     restriction_us: int
     correlate: Callable[[Selection], Iterable[Mapping[str, Value]]]
     slide_us: int | None = None
-    """By how much time the restriction window moves; None: to the next event."""
+    """The time (µs) by which the restriction window moves. If it is None, the window moves to the next event."""
     attributes: tuple[tuple[str, Kind], ...] = ()
-    """What the events that it produces have, for operators above it."""
+    """The names and kinds of the attributes of produced events. Other operators that use these events need them."""
 
     def __post_init__(self) -> None:
         streams = {window.stream for window in self.windows}
@@ -94,71 +104,76 @@ class WindowOperator:
             raise RuleError(f"operator {self.name} has two windows over one stream")
         for window in self.windows:
             if window.length < 1 or window.by < 1:
-                raise RuleError(
-                    f"a window of operator {self.name} is longer than nothing and shifts by an event or more"
-                )
-            if window.extent is Extent.TEMPORAL and window.shift is not Shift.NONE:
+                raise RuleError(f"a window of operator {self.name} needs a length and a shift of at least 1")
+            if window.extent is WindowUnit.TEMPORAL and window.shift is not Shift.NONE:
                 raise RuleError(f"a temporal window of operator {self.name} cannot shift within the restriction window")
         if self.restriction_us < 1 or (self.slide_us is not None and self.slide_us < 1):
-            raise RuleError(f"the restriction window of operator {self.name} is longer than nothing and moves on")
+            raise RuleError(f"the restriction window of operator {self.name} needs a positive length and slide")
         self.order()
 
     @property
     def emits(self) -> EventType:
-        """What it produces."""
+        """The type of the events that the operator produces."""
         return EventType(self.name, self.attributes)
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The types of events that it selects from."""
+        """The names of the event types that the operator selects."""
         return tuple(window.stream for window in self.windows)
 
     @property
     def consumes(self) -> bool:
-        """Whether what it finds depends on where it starts."""
-        counting = any(window.extent is Extent.COUNTING and window.opens is Edge.START for window in self.windows)
+        """Whether the output of the operator depends on the event at which it starts."""
+        counting = any(window.extent is WindowUnit.COUNTING and window.opens is Edge.START for window in self.windows)
         return counting or any(window.consumption is not Consumption.ZERO for window in self.windows)
 
     def order(self) -> list[SelectionWindow]:
-        """The windows, each after the one it depends on."""
-        placed: list[SelectionWindow] = []
+        """Return the selection windows, each after the window that it depends on (`before`)."""
+        ordered: list[SelectionWindow] = []
         waiting = list(self.windows)
         while waiting:
-            known = {window.stream for window in placed}
+            known = {window.stream for window in ordered}
             ready = [window for window in waiting if window.before is None or window.before in known]
             if not ready:
-                raise RuleError(f"the windows of operator {self.name} depend on each other, or on none there is")
-            placed += ready
+                raise RuleError(f"the windows of operator {self.name} have a cyclic or an unknown dependency")
+            ordered += ready
             waiting = [window for window in waiting if window not in ready]
-        return placed
+        return ordered
 
     def starting_point(self, end: int) -> int:
-        """From where on inputs are needed so that nothing at or after `end` is missed (an estimate, by Lemma 1)."""
+        """Return the time of the earliest input that the output at or after `end` can need.
+
+        This is an estimate by Lemma 1 of the paper.
+        """
         return end - self.restriction_us
 
 
 LENGTH_MAX_M = 1_000_000.0
-"""How far a range can reach: beyond that no flat map of its surroundings is good."""
+"""The maximum length in a range (m). It is limited because a plane does not approximate larger areas well."""
 
 
 CORNERS_MAX = 500
-"""How many corners a polygon can have: each side is compared with each."""
+"""The maximum number of corners of a polygon. It is limited because each pair of sides is compared."""
 
 
 class Space(StrEnum):
-    """What locations are: metres on a plane (`x`, `y`), or degrees on the Earth (`lon`, `lat`)."""
+    """The coordinate system of events: metres on a plane (`x`, `y`), or degrees on the Earth (`lon`, `lat`)."""
 
     PLANE = "plane"
     WGS84 = "wgs84"
 
     @property
     def coordinates(self) -> tuple[str, str]:
-        """The attributes that hold an event's location: to the east, then to the north."""
+        """The names of the two attributes with the location of an event: first east, then north."""
         return ("x", "y") if self is Space.PLANE else ("lon", "lat")
 
 
 class Semantics(StrEnum):
-    """Weak: some maximum covering sequence. Strong: the same one for every query over a region."""
+    """Which maximum covering sequence a query gets for a range.
+
+    The covering sequence has the matches that are delivered for the range. With weak semantics it can be any maximum
+    covering sequence. With strong semantics it is the same sequence for every query over the region.
+    """
 
     WEAK = "weak"
     STRONG = "strong"
@@ -166,7 +181,10 @@ class Semantics(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Its middle is the focal object; its sides run east and north."""
+    """A rectangle with the focal object in its centre.
+
+    `width_m` is the length from west to east, and `height_m` is the length from south to north.
+    """
 
     width_m: float
     height_m: float
@@ -174,14 +192,17 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """Its middle is the focal object."""
+    """A circle with the focal object in its centre."""
 
     radius_m: float
 
 
 @dataclass(frozen=True, slots=True)
 class Polygon:
-    """Corners in metres to the east and to the north of the focal object, which may lie outside."""
+    """A polygon. The focal object can be outside of the polygon.
+
+    Each corner is in metres to the east and to the north of the focal object.
+    """
 
     corners_m: tuple[tuple[float, float], ...]
 
@@ -191,19 +212,22 @@ Shape = Rectangle | Circle | Polygon
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """Every location update begins a new range."""
+    """The update rule by which every location update starts a new range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An update begins a new range if the range is so old."""
+    """The update rule by which a location update starts a new range if the current range is at least `every_us` old."""
 
     every_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class Spatial:
-    """An update begins a new range if the object is so far from where the range began."""
+    """The update rule by which a location update starts a new range if the focal object has moved far enough.
+
+    It must have moved at least `every_m` since the current range started.
+    """
 
     every_m: float
 
@@ -213,7 +237,7 @@ Update = Each | Timed | Spatial
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """A dynamic interest query. `rules` are those that its delivered types need, and no others."""
+    """An interest (a dynamic interest query). `rules` are exactly the rules that the types in `delivers` need."""
 
     name: str
     delivers: tuple[str, ...]
@@ -225,17 +249,17 @@ class Interest:
     update: Update = Each()
     semantics: Semantics = Semantics.WEAK
     operators: tuple[WindowOperator, ...] = ()
-    """Those that are written in the window model; only the overlay runs them."""
+    """The operators of the window model. Only the overlay, which simulates sites, supports them."""
     span: Span | None = no_span()
 
     @property
     def parts(self) -> tuple[Rule | WindowOperator, ...]:
-        """Rules and operators: all that its tree is made of."""
+        """The rules and operators of the interest, which are the nodes of its operator tree."""
         return (*self.rules, *self.operators)
 
     @property
     def consumes(self) -> bool:
-        """Whether what it finds depends on where it starts: then weak and strong semantics differ."""
+        """Whether the matches of a range depend on where a run starts, so that weak and strong semantics differ."""
         return any(rule.consuming for rule in self.rules) or any(one.consumes for one in self.operators)
 
 
@@ -245,7 +269,10 @@ def needed(
     span: Span | None = None,
     operators: Sequence[WindowOperator] = (),
 ) -> tuple[Rule, ...]:
-    """The rules that find events of these types, with those that these and operators use, in the order of the text."""
+    """Return the rules that the types `delivers` need, in the order of the text.
+
+    These are the rules that define the types, and all rules that those rules or `operators` use in turn.
+    """
     defined = {one.emits.name for one in (*rules, *operators)}
     wanted: set[str] = set()
     waiting = list(delivers)
@@ -258,19 +285,19 @@ def needed(
             continue
         wanted.add(name)
         waiting += [use for one in (*rules, *operators) if one.emits.name == name for use in one.uses]
-    found = [rule for rule in rules if rule.emits.name in wanted]
-    for rule in found:
+    needed_rules = [rule for rule in rules if rule.emits.name in wanted]
+    for rule in needed_rules:
         if not isinstance(rule, Rule):
-            raise RuleError(f"a query that moves is made of TESLA rules, {rule.name} is none", span=span)
-    return tuple(rule for rule in found if isinstance(rule, Rule))
+            raise RuleError(f"an interest can only use TESLA rules, {rule.name} is not one", span=span)
+    return tuple(rule for rule in needed_rules if isinstance(rule, Rule))
 
 
 def check(interest: Interest) -> Interest:
-    """The interest, if a query can follow it."""
+    """Return `interest`. Raise if `interest` is not valid."""
     for constraint in interest.focal.constraints:
         for node in walk(constraint):
             if isinstance(node, Parameter):
-                raise RuleError("a focal object is found without parameters", span=node.span or interest.focal.span)
+                raise RuleError("a focal object cannot have parameters", span=node.span or interest.focal.span)
     for name in {*interest.delivers}:
         if interest.delivers.count(name) > 1:
             raise RuleError(f"{name} is delivered twice", span=interest.span)
@@ -284,22 +311,22 @@ def check(interest: Interest) -> Interest:
         check_length(interest.update.every_m, interest.span)
     for operator in interest.operators:
         if operator.slide_us is not None:
-            raise RuleError(f"operator {operator.name} of a query that moves goes on with events, not by time")
+            raise RuleError(f"operator {operator.name} of an interest cannot slide by time")
     return interest
 
 
 def check_rules_alone(interests: Iterable[Interest]) -> None:
-    """Fails if there is an operator of the window model, where only rules run."""
+    """Raise if an interest has an operator of the window model. Engines that run only rules call this."""
     for interest in interests:
         for operator in interest.operators:
-            message = f"operator {operator.name} of {interest.name} is written in the window model"
+            message = f"operator {operator.name} of {interest.name} uses the window model"
             raise RuleError(message, hint="Such operators run in simulated sites only: write a rule.")
 
 
 def check_length(length_m: float, span: Span | None = None) -> float:
-    """The length, if it is longer than nothing and not beyond all maps."""
+    """Return `length_m`. Raise if `length_m` is not positive or too large."""
     if not 0 < length_m <= LENGTH_MAX_M:
-        raise RuleError(f"a length is more than nothing and at most {LENGTH_MAX_M / 1000:g} km", span=span)
+        raise RuleError(f"a length must be positive and at most {LENGTH_MAX_M / 1000:g} km", span=span)
     return length_m
 
 
@@ -311,8 +338,8 @@ def _check_corners(corners: Sequence[tuple[float, float]], span: Span | None) ->
     sides = list(pairwise((*corners, corners[0])))
     for (one, side), (two, other) in combinations(enumerate(sides), 2):
         joined = two - one in (1, len(sides) - 1)
-        if side[0] == side[1] or other[0] == other[1] or (_cross(side, other) if not joined else _folded(side, other)):
-            raise RuleError("the sides of a polygon meet only at its corners", span=span)
+        if side[0] == side[1] or other[0] == other[1] or (_cross(side, other) if not joined else _overlap(side, other)):
+            raise RuleError("the sides of a polygon can meet only at its corners", span=span)
 
 
 Side = tuple[tuple[float, float], tuple[float, float]]
@@ -323,7 +350,7 @@ def _turn(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]
 
 
 def _cross(side: Side, other: Side) -> bool:
-    """Whether two sides have a point in common."""
+    """Return whether two sides have a common point."""
     signs = [_sign(_turn(*side, point)) for point in other], [_sign(_turn(*other, point)) for point in side]
     if signs[0] == [0, 0]:
         return any(_spans(side, other, axis) for axis in (0, 1)) and all(_spans(side, other, axis) for axis in (0, 1))
@@ -335,8 +362,8 @@ def _spans(side: Side, other: Side, axis: int) -> bool:
     return max(low, min(point[axis] for point in other)) <= min(high, max(point[axis] for point in other))
 
 
-def _folded(side: Side, other: Side) -> bool:
-    """Whether of two sides with a common corner one lies on the other."""
+def _overlap(side: Side, other: Side) -> bool:
+    """Return whether two sides with a common corner overlap."""
     (shared,) = {*side} & {*other} if len({*side} & {*other}) == 1 else (None,)
     if shared is None:
         return True

@@ -1,4 +1,6 @@
-"""How is a dynamic interest query written in Python? With one function; it equals its text's.
+"""Build interests (moving queries) in Python.
+
+A built interest equals the interest that is parsed from the same text.
 
 >>> from tocsin.language.builder import define, event, this
 >>> hot = define("Hot").from_(event("Temp", this.value > 45)).build()
@@ -53,9 +55,11 @@ def interest(
     every: str | timedelta | float | None = None,
     semantics: str = "weak",
 ) -> Interest:
-    """An interest; `every` is a length of time or, as a number, of way in metres between updates.
+    """Return an interest in the events of the types `of` within `range`, which moves with the events of `around`.
 
-    `operators` are written in the window model, and run in simulated sites only.
+    `every` says when a location update starts a new range: after this time or, as a number, after this distance in
+    metres. By default, each location update starts a new range. `operators` use MCEP's window model, and run in
+    simulated sites only.
     """
     if space not in tuple(Space):
         raise RuleError(f"unknown space {space!r}", hint="There are " + ", ".join(Space) + ".")
@@ -70,8 +74,8 @@ def interest(
         update = Spatial(float(every))
     names = tuple(checked_name(one) for one in of)
     if not names:
-        raise RuleError("an interest delivers something", hint='Write of=["Accident"].')
-    made = Interest(
+        raise RuleError("an interest must deliver at least one type", hint='Write of=["Accident"].')
+    built = Interest(
         name_of(name),
         names,
         around,
@@ -83,19 +87,19 @@ def interest(
         Semantics(semantics),
         tuple(operators),
     )
-    return check(made)
+    return check(built)
 
 
 def rectangle(width_m: float, height_m: float | None = None) -> Rectangle:
-    """A rectangle around the object, a square if only one side is given."""
+    """Return a rectangle around the focal object. It is a square if `height_m` is not given."""
     return Rectangle(float(width_m), float(width_m if height_m is None else height_m))
 
 
 def circle(radius_m: float) -> Circle:
-    """A circle around the object."""
+    """Return a circle around the focal object."""
     return Circle(float(radius_m))
 
 
 def polygon(*corners_m: tuple[float, float]) -> Polygon:
-    """A polygon by its corners, in metres to the east and to the north of the object."""
+    """Return a polygon with these corners, each in metres to the east and to the north of the focal object."""
     return Polygon(tuple((float(east), float(north)) for east, north in corners_m))

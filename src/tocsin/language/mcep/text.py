@@ -1,20 +1,16 @@
-"""What does a text of dynamic interest queries say? `parse` reads them with the rules that they are made of.
+"""Parse and print interests (moving queries).
 
-interest  Accidents
-of        Accident
-around    Position(car="c7")
-range     rectangle 500 m by 500 m
-lifetime  15 min
-update    every 10 s
-semantics strong
+    interest  Accidents
+    of        Accident
+    around    Position(car="c7")
+    range     rectangle 500 m by 500 m
+    lifetime  15 min
+    update    every 10 s
+    semantics strong
 
-Beside the interests stand TESLA rules and declarations, in any order: the grammar is TESLA's with one more statement.
-
-How is a dynamic interest query written as text? `mcep.parse` gives it back.
-
-What words do texts of dynamic interest queries have besides those of rules?
-
-What is wrong where a text of dynamic interest queries cannot be read on?
+A text has interests, rules and declarations in any order. The grammar is mcep.lark, which adds interests to the grammar
+of TESLA. `InterestLexer` adds the keywords and units of interests to the lexer, and `unexpected` describes their syntax
+errors.
 """
 
 from __future__ import annotations
@@ -46,12 +42,12 @@ from tocsin.language.syntax.ast import Pattern, Program
 from tocsin.language.syntax.expressions import print_pattern, print_window
 from tocsin.language.syntax.lexer import END, SPELLINGS, Lexer, Token, shown, slip
 from tocsin.language.syntax.names import IDENTIFIER, quoted_type
-from tocsin.language.syntax.parsing import Automaton, grammar, reading
+from tocsin.language.syntax.parsing import Parser, grammar, reading
 from tocsin.language.tesla.text import TeslaReader
 
 
 def print_interest(interest: Interest) -> str:
-    """An interest as text, without its rules; what is as usual is not said."""
+    """Return an interest as text. Its rules and the clauses with default values are left out."""
     lines = [
         f"interest  {interest.name}",
         f"of        {', '.join(map(quoted_type, interest.delivers))}",
@@ -75,7 +71,7 @@ def print_interest(interest: Interest) -> str:
 
 
 def print_shape(shape: Shape) -> str:
-    """A shape as text.
+    """Return a shape as text.
 
     >>> print_shape(Rectangle(1500.0, 12.5))
     'rectangle 1500 m by 12.5 m'
@@ -95,7 +91,7 @@ def _length(length_m: float) -> str:
 
 
 LENGTHS_M = {"m": 1.0, "km": 1000.0, "metre": 1.0, "metres": 1.0, "meter": 1.0, "meters": 1.0}
-"""Every spelling of a unit of length, in metres."""
+"""The length of each unit in metres, by the spelling of the unit."""
 
 WORDS: Mapping[str, tuple[str, ...]] = {
     "LENGTH": tuple(LENGTHS_M),
@@ -105,7 +101,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 
 
 class InterestLexer(Lexer):
-    """Finds the tokens of a text of interests."""
+    """Splits a text with interests into tokens."""
 
     spellings: ClassVar[Mapping[str, tuple[str, ...]]] = {**SPELLINGS, **WORDS}
 
@@ -135,7 +131,11 @@ _WHAT = {"LENGTH": "unit of length", "COORDINATES": "space", "DELIVERY": "semant
 
 
 def unexpected(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleError:
-    """The error for a token that does not fit, given the terminals that would and what the parser had read."""
+    """Return the error for an unexpected token.
+
+    `terminals` are the terminals that the parser expected, and `stack` has the tokens and values that it has read.
+    Outside of interests, the error is the same as in TESLA.
+    """
     own = [word for word in _KEYWORDS if word.upper() in terminals and word != "interest"]
     units = [name for name in _OTHERS if name in terminals]
     if not own and not units:
@@ -164,7 +164,7 @@ def unexpected(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleE
 
 
 def parse(text: str) -> Program:
-    """The interests, rules and event types of a text.
+    """Parse a text into its interests, rules and declared event types.
 
     >>> text = "define Hot() from Temp(value > 45) interest Near of Hot around Me range circle 100 m"
     >>> parse(text).interests[0].shape
@@ -178,18 +178,18 @@ def parse(text: str) -> Program:
             if one.name.value in names:
                 raise RuleError(f"two interests are called '{one.name.value}'", span=one.name.span)
             names.add(one.name.value)
-            interests.append(_interest(one, rules))
+            interests.append(_resolve_interest(one, rules))
     return Program(types, rules, tuple(interests), source=text)
 
 
 @cache
-def _automaton() -> Automaton:
+def _automaton() -> Parser:
     own = resources.files(__package__).joinpath("mcep.lark").read_text("utf-8")
-    return Automaton(own + grammar("tesla"), _Reader(), ("interests",), InterestLexer, unexpected)
+    return Parser(own + grammar("tesla"), _Reader(), ("interests",), InterestLexer, unexpected)
 
 
-class _Stated(NamedTuple):
-    """An interest whose rules have not been looked up yet."""
+class _UnresolvedInterest(NamedTuple):
+    """A parsed interest without its rules, which are known only after the whole text is parsed."""
 
     name: Token
     delivers: list[Token]
@@ -202,7 +202,7 @@ class _Stated(NamedTuple):
     span: Span
 
 
-def _interest(stated: _Stated, rules: Any) -> Interest:
+def _resolve_interest(stated: _UnresolvedInterest, rules: Any) -> Interest:
     for token in stated.delivers:
         needed([token.value], rules, token.span)
     names = tuple(token.value for token in stated.delivers)
@@ -222,17 +222,17 @@ def _interest(stated: _Stated, rules: Any) -> Interest:
 
 
 class _Reader(TeslaReader):
-    """One method for each production that only interests have; each gets what its parts became."""
+    """Builds the nodes of interests, with one method for each production of mcep.lark."""
 
     def interests(self, items: list[Any]) -> tuple[Any, ...]:
-        stated = [item for item in items if isinstance(item, _Stated)]
-        types, rules = self.program([item for item in items if not isinstance(item, _Stated)])
+        stated = [item for item in items if isinstance(item, _UnresolvedInterest)]
+        types, rules = self.program([item for item in items if not isinstance(item, _UnresolvedInterest)])
         return types, rules, stated
 
-    def interest(self, children: list[Any]) -> _Stated:
+    def interest(self, children: list[Any]) -> _UnresolvedInterest:
         word, name, types, focal, shape, space, lifetime_us, update, semantics = children
         span = Span(word.start_pos, focal.span.end)
-        return _Stated(name, types, focal, shape, space, lifetime_us, update, semantics, span)
+        return _UnresolvedInterest(name, types, focal, shape, space, lifetime_us, update, semantics, span)
 
     types = points = TeslaReader.listed
 

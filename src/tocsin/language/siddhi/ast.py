@@ -1,17 +1,21 @@
-"""What a SiddhiQL query says: where its events come from, what it selects of them, and the stream it puts that into.
+"""Define the syntax tree of SiddhiQL queries, as frozen dataclasses.
 
-    Source   S[…]#window.time(1 min)[…]            one stream, perhaps through a window
-    Join     S#window.… as a join T#window.… as b  two of them
-    Chain    every e1=A[…] -> e2=B[…] within 1 min a pattern; with commas for arrows, a sequence
+A query has an input, the values that it selects, and an output stream. There are three kinds of input:
 
-Frozen data, as `rules` has it, with the same expressions. What SiddhiQL has besides:
+    StreamSource   S[…]#window.time(1 min)[…]            one stream, optionally with a window
+    Join           S#window.… as a join T#window.… as b  two streams
+    Chain          every e1=A[…] -> e2=B[…] within 1 min a pattern; with commas instead of arrows, a sequence
 
-- An aggregate stands in `Query.aggregates`, and the expressions of `select` speak of it as a `Parameter` with the name
-  `Call.name`, as in `avg(price)`.
-- `e1[0].price` and `e1[last-1].price`, of a step that takes several events, are attributes of the roles `e1[0]` and
-  `e1[last-1]`; `indexed` takes such a role apart.
-- `x is null` is `not x = x`: a comparison with null is false. `e2 is null` asks that of the `ts` of e2.
-- Division is `//`, of two integers an integer, rounded towards zero; `%` is its remainder.
+A *role* is the name of an input event in the query, such as `e1`. Expressions are the nodes of `syntax.ast`, with these
+conventions:
+
+- Aggregates are in `Query.aggregates`. The expressions of `select` refer to an aggregate by a `Parameter` with the name
+  `Call.name`, such as `avg(price)`.
+- If a step has several events, `e1[0].price` and `e1[last-1].price` are attributes of the roles `e1[0]` and
+  `e1[last-1]`. `indexed` splits such a role.
+- `x is null` becomes `not x = x`, because a comparison with null is false. `e2 is null` tests the `ts` of e2.
+- The operator of a division is `//`, which truncates towards zero for two integers. `%` is the remainder of this
+  division.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from tocsin.language.syntax.ast import Attribute, Expression, Pattern, no_span
 
 
 class Extent(StrEnum):
-    """What a window is measured in, and whether it slides or fills up and empties."""
+    """The type of a window. Its size is a number of events or a time, and it slides or has batches."""
 
     LENGTH = "length"
     LENGTH_BATCH = "lengthBatch"
@@ -45,7 +49,7 @@ class Extent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`#window.length(5)`: `size` is a number of events or, if the extent is timed, of microseconds."""
+    """A window, such as `#window.length(5)`. Its size is in events or, if `extent` is timed, in microseconds."""
 
     extent: Extent
     size: int
@@ -53,17 +57,21 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Events of a stream that meet the tests before the window, the window, and the tests after it.
+class StreamSource:
+    """A stream as the input of a query.
 
-    Without a window an event is gone as soon as it was looked at.
+    `pattern` has the tests before the window, and `after` the tests after the window. Without a window, an event
+    expires immediately.
     """
 
     pattern: Pattern
     window: Window | None = None
     after: tuple[Expression, ...] = ()
     tables: tuple[str, ...] = ()
-    """What `… in foo` asks for. There are no tables: such a query can be read and costed, and is an error when run."""
+    """The names of the tables of filters such as `[… in foo]`.
+
+    Tables are not supported: the cost of such a query can be estimated, but the query cannot run.
+    """
     span: Span | None = no_span()
 
     @property
@@ -72,7 +80,7 @@ class Source:
 
 
 class Side(StrEnum):
-    """Which side of a join comes out alone if it finds no partner (`left outer join`, …)."""
+    """A side of a join, for example the side whose events are emitted even without a partner (`left outer join`)."""
 
     NEITHER = "inner"
     LEFT = "left"
@@ -82,20 +90,26 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """An event that comes into, or leaves, the window of one side meets all that the other side's window holds."""
+    """A join of two streams.
 
-    left: Source
-    right: Source
+    An event that enters or leaves the window of one side is combined with all events in the window of the other side.
+    """
+
+    left: StreamSource
+    right: StreamSource
     on: tuple[Expression, ...] = ()
     outer: Side = Side.NEITHER
     triggers: Side = Side.BOTH
-    """Whose events look for partners: `unidirectional` leaves that to one side."""
+    """The sides whose events look for partners. With `unidirectional`, this is only one side."""
     span: Span | None = no_span()
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`e1=A[…]`; `e1=A[…]<2:5>` takes 2 to 5 events, without `most` any number."""
+    """A state that matches from `least` to `most` events, such as `e1=A[…]` or `e1=A[…]<2:5>`.
+
+    If `most` is None, the number of events has no upper limit.
+    """
 
     pattern: Pattern
     least: int = 1
@@ -108,8 +122,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
-    """`not A[…] for 5 sec`; beside `and` it has no time: until the other one came."""
+class AbsentState:
+    """A state in which no event of a pattern occurs, such as `not A[…] for 5 sec`.
+
+    As an operand of `and`, the state has no duration. It ends when the other operand matches.
+    """
 
     pattern: Pattern
     duration_us: int | None = None
@@ -118,20 +135,20 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """`e1=A and e2=B` (`both`), in any order, or `e1=A or e2=B`."""
+    """A state with two operands: `e1=A and e2=B`, in any order, if `both` is true, else `e1=A or e2=B`."""
 
-    left: Step | Absence
-    right: Step | Absence
+    left: Step | AbsentState
+    right: Step | AbsentState
     both: bool
     span: Span | None = no_span()
 
 
-State = Step | Absence | Pair
+State = Step | AbsentState | Pair
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """`every (…)`: begins anew whenever it is complete."""
+    """States in `every (…)`. Whenever they are complete, they start to match again from the first of them."""
 
     states: tuple[State, ...]
     span: Span | None = no_span()
@@ -139,7 +156,10 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """States one after another: events between them are skipped in a pattern and end a sequence."""
+    """The consecutive states of a pattern or of a sequence.
+
+    An event that does not fit the next state is skipped in a pattern, but it ends a sequence.
+    """
 
     parts: tuple[State | Every, ...]
     sequence: bool = False
@@ -148,12 +168,12 @@ class Chain:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The states, without their `every`."""
+        """The states of the chain, including the states in `every (…)`."""
         return tuple(state for part in self.parts for state in (part.states if isinstance(part, Every) else (part,)))
 
     @property
-    def leaves(self) -> tuple[Step | Absence, ...]:
-        """The steps and absences, with those of pairs, from left to right."""
+    def leaves(self) -> tuple[Step | AbsentState, ...]:
+        """The steps and absent states of the chain, from left to right. A pair is replaced by its two operands."""
         return tuple(
             leaf
             for state in self.states
@@ -161,11 +181,11 @@ class Chain:
         )
 
 
-Input = Source | Join | Chain
+Input = StreamSource | Join | Chain
 
 
 class Summary(StrEnum):
-    """What an aggregate makes of the values in a window."""
+    """The function of an aggregate."""
 
     SUM = "sum"
     AVG = "avg"
@@ -177,7 +197,7 @@ class Summary(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`avg(price * 2)`; `count()` may go without an argument."""
+    """An aggregate, such as `avg(price * 2)`. Only `count()` needs no argument."""
 
     function: Summary
     argument: Expression | None = None
@@ -185,14 +205,14 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The parameter by which expressions speak of it: the call as text."""
+        """The call as text, which is also the name of the parameters that refer to the aggregate."""
         from tocsin.language.siddhi.printer import print_call
 
         return print_call(self)
 
 
 class Output(StrEnum):
-    """Which rows come out: those of events that arrive, of events that leave their window, or both."""
+    """Which rows a query emits: for events that arrive, for events that leave their window, or for both."""
 
     CURRENT = "current"
     EXPIRED = "expired"
@@ -201,29 +221,33 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query. `name` is what `@info(name='…')` says, or `query1`, `query2`, … by its place in the text."""
+    """A SiddhiQL query.
+
+    `name` is the name in `@info(name='…')`. Without it, the queries of a text are called `query1`, `query2`, … by their
+    positions.
+    """
 
     name: str
     emits: EventType
-    """The stream that it fills. Where the text does not tell the kind of an attribute, it is a double."""
+    """The type of the output stream. An attribute whose kind is unknown is a double."""
     input: Input
     select: tuple[tuple[str, Expression], ...]
-    """Names and values, in order; `*` is written out."""
+    """The selected values with their names, in order. `*` is already replaced by all attributes."""
     aggregates: tuple[Call, ...] = ()
-    """What `select` speaks of, each once."""
+    """The distinct aggregates in `select`."""
     group_by: tuple[Attribute, ...] = ()
     having: tuple[Expression, ...] = ()
-    """Tests on a row: attributes are names of `select`."""
+    """The tests that an output row must meet. Attributes in these tests are names of `select`."""
     output: Output = Output.CURRENT
     span: Span | None = no_span()
     source: str | None = field(default=None, compare=False, repr=False, kw_only=True)
-    """The text that the spans point into."""
+    """The text in which the spans are positions."""
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """The events that it looks at, from left to right."""
+        """The patterns of the input of the query, from left to right."""
         match self.input:
-            case Source(pattern):
+            case StreamSource(pattern):
                 return (pattern,)
             case Join(left, right):
                 return (left.pattern, right.pattern)
@@ -231,10 +255,10 @@ class Query:
                 return tuple(leaf.pattern for leaf in self.input.leaves)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        """Its windowed streams; a pattern has none."""
+    def sources(self) -> tuple[StreamSource, ...]:
+        """The streams of the input of the query. A chain has no `StreamSource`, so the result is empty."""
         match self.input:
-            case Source():
+            case StreamSource():
                 return (self.input,)
             case Join(left, right):
                 return (left, right)
@@ -243,7 +267,7 @@ class Query:
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The event types that it looks at."""
+        """The distinct names of the event types that the query reads."""
         return tuple(dict.fromkeys(pattern.type for pattern in self.patterns))
 
 
@@ -251,7 +275,9 @@ _INDEXED = re.compile(r"(\w+)\[(?:(\d+)|last(?:-(\d+))?)\]")
 
 
 def indexed(role: str) -> tuple[str, int | None]:
-    """A role's name and which of its events is meant: 0 is the first, -1 the last, None where none is said.
+    """Split a role such as `e1[0]` into its name and the index of the event.
+
+    Index 0 is the first event, and -1 is the last event. Without an index in the role, the index is None.
 
     >>> indexed("e1[last-1]"), indexed("e1[0]"), indexed("e1")
     (('e1', -2), ('e1', 0), ('e1', None))
@@ -264,7 +290,7 @@ def indexed(role: str) -> tuple[str, int | None]:
 
 
 def expressions(query: Query) -> Iterator[Expression]:
-    """All expressions of a query but the tests of its patterns."""
+    """Yield all expressions of a query except the tests in its patterns."""
     for source in query.sources:
         yield from source.after
     if isinstance(query.input, Join):

@@ -1,11 +1,10 @@
-"""How do the states of a pattern or a sequence become a chain? The reader of SiddhiQL builds it here, bottom up.
+"""Build the patterns and sequences of SiddhiQL queries, and resolve the streams and names of the queries.
 
-A stream with tests is read as a `Source`. Where it turns out to stand in a chain it becomes a `Step`.
+A chain is a pattern or a sequence, and its elements are states. The parser builds chains from their parts. It parses
+each stream with tests as a `StreamSource`, which becomes a `Step` if it is part of a chain.
 
-What streams does a SiddhiQL text have, and how are its queries called?
-
-A stream is defined by the text, or by the query that fills it. A query's stream is known once the query is settled,
-and its streams are settled before it, so the queries of a text can stand in any order.
+A stream is defined by a definition in the text, or by the query that fills the stream. `StreamResolver` resolves a
+query after the queries that fill its input streams, so that the queries of a text can be in any order.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from typing import NamedTuple
 
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.types import EventType
-from tocsin.language.siddhi.ast import Absence, Chain, Every, Pair, Query, Source, State, Step
-from tocsin.language.siddhi.resolve import Asked, settled
+from tocsin.language.siddhi.ast import AbsentState, Chain, Every, Pair, Query, State, Step, StreamSource
+from tocsin.language.siddhi.resolve import UnresolvedQuery, resolve_query
 from tocsin.language.syntax import expressions
 from tocsin.language.syntax.lexer import Token
 from tocsin.language.syntax.parsing import Declared
 
 COUNTS = range(1 << 31)
-"""How many events a window can hold and a step can take."""
+"""The valid numbers of events in a window or a step."""
 
 REPEATED: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 class Count(NamedTuple):
-    """`<2:5>`."""
+    """How many events a step matches, such as `<2:5>`. If `most` is None, there is no upper limit."""
 
     least: int
     most: int | None
@@ -37,16 +36,16 @@ class Count(NamedTuple):
 
 
 class Link(NamedTuple):
-    """States one after another and what stands between them."""
+    """Consecutive states of a chain, with the separators between the states."""
 
-    parts: list[Source | State | Every]
+    parts: list[StreamSource | State | Every]
     separators: list[Token]
     span: Span
 
 
-def chained(link: Link, within_us: int | None) -> Source | Chain:
-    """What a query reads: one stream, a pattern or a sequence."""
-    if len(link.parts) == 1 and isinstance(link.parts[0], Source):
+def chained(link: Link, within_us: int | None) -> StreamSource | Chain:
+    """Return the input of a query, which is a `Chain` or, if `link` has one stream only, this stream."""
+    if len(link.parts) == 1 and isinstance(link.parts[0], StreamSource):
         if within_us is not None:
             raise RuleError("'within' belongs to a pattern or a sequence", span=link.span)
         return link.parts[0]
@@ -56,56 +55,56 @@ def chained(link: Link, within_us: int | None) -> Source | Chain:
         other = next(separator for separator in link.separators if separator.type != first)
         raise RuleError("'->' and ',' cannot be mixed", span=other.span, hint="A pattern has '->', a sequence ','.")
     sequence = kinds == {"COMMA"}
-    parts = tuple(part if isinstance(part, Every) else _stateful(part) for part in link.parts)
+    parts = tuple(part if isinstance(part, Every) else _state(part) for part in link.parts)
     chain = Chain(parts, sequence, within_us, span=link.span)
-    for place, part in enumerate(parts):
-        if isinstance(part, Every) and sequence and (place or len(part.states) > 1):
+    for position, part in enumerate(parts):
+        if isinstance(part, Every) and sequence and (position or len(part.states) > 1):
             hint = "Write from every e1=A, e2=B."
-            raise RuleError("in a sequence, 'every' stands before the first state", span=part.span, hint=hint)
-    if sequence and isinstance(chain.states[0], Absence):
+            raise RuleError("in a sequence, 'every' must be before the first state", span=part.span, hint=hint)
+    if sequence and isinstance(chain.states[0], AbsentState):
         message = "a sequence that begins with 'not … for' is not supported"
         raise RuleError(message, span=chain.states[0].span, hint="Write not … for 5 sec -> ….")
     last = chain.states[-1]
     if isinstance(last, Step) and last.least == 0:
-        raise RuleError("the last event cannot be one that may not come", span=last.span, hint="Write <1:> or <1:5>.")
+        raise RuleError("the last event cannot be optional", span=last.span, hint="Write <1:> or <1:5>.")
     for state in chain.states:
-        if isinstance(state, Absence) and state.duration_us is None:
-            raise RuleError("say for how long it is absent", span=state.span, hint="Write not … for 5 sec.")
+        if isinstance(state, AbsentState) and state.duration_us is None:
+            raise RuleError("'not' needs a duration here", span=state.span, hint="Write not … for 5 sec.")
     return chain
 
 
 def repeated(link: Link, start: int) -> Link:
-    """`every (…)`, from that place of the text."""
+    """Put the states of `link` into `every (…)`, whose text begins at the position `start`."""
     states = []
     for part in link.parts:
         if isinstance(part, Every):
-            raise RuleError("'every' cannot stand within 'every'", span=part.span)
-        states.append(_stateful(part))
+            raise RuleError("'every' cannot contain 'every'", span=part.span)
+        states.append(_state(part))
     span = Span(start, link.span.end)
     return Link([Every(tuple(states), span=span)], link.separators, span)
 
 
-def paired(left: Source | State, word: Token, right: Source | State) -> Pair:
-    """`… and …`, `… or …`."""
+def paired(left: StreamSource | State, word: Token, right: StreamSource | State) -> Pair:
+    """Return the state `left and right` or `left or right`, depending on `word`."""
     both = word.type == "AND"
-    first, second = _stateful(left), _stateful(right)
+    first, second = _state(left), _state(right)
     assert not isinstance(first, Pair)
     assert not isinstance(second, Pair)
     for side in (first, second):
         if isinstance(side, Step) and not side.single:
-            raise RuleError(f"a count cannot stand beside '{word.value}'", span=side.span)
-        if isinstance(side, Absence) and side.duration_us is not None:
+            raise RuleError(f"an operand of '{word.value}' cannot have a count", span=side.span)
+        if isinstance(side, AbsentState) and side.duration_us is not None:
             hint = "Write … -> not … for 5 sec."
-            raise RuleError(f"'not … for' beside '{word.value}' is not supported", span=side.span, hint=hint)
-        if isinstance(side, Absence) and not both:
-            raise RuleError("what is absent cannot stand beside 'or'", span=side.span)
-    if isinstance(first, Absence) and isinstance(second, Absence):
-        raise RuleError("one of the two must come", span=second.span)
+            raise RuleError(f"'not … for' as an operand of '{word.value}' is not supported", span=side.span, hint=hint)
+        if isinstance(side, AbsentState) and not both:
+            raise RuleError("an operand of 'or' cannot be 'not'", span=side.span)
+    if isinstance(first, AbsentState) and isinstance(second, AbsentState):
+        raise RuleError("one operand of 'and' must be without 'not'", span=second.span)
     return Pair(first, second, both, span=_over(first, second))
 
 
-def step(source: Source, name: Token | None, count: Count | None = None) -> Step:
-    """`e1=A[…]<2:5>`."""
+def step(source: StreamSource, name: Token | None, count: Count | None = None) -> Step:
+    """Return the step of a stream, such as `e1=A[…]<2:5>`. The name and the count are optional."""
     check_plain(source)
     pattern, span = source.pattern, source.span
     assert span
@@ -118,109 +117,111 @@ def step(source: Source, name: Token | None, count: Count | None = None) -> Step
 
 
 def counted(least: Token | None, most: Token | None, span: Span) -> Count:
-    """How many events `<2:5>`, `<2:>`, `<:5>` ask for."""
-    few = whole_count(expressions.whole(least.value, least.span), least.span, 0) if least else 0
-    many = whole_count(expressions.whole(most.value, most.span), most.span) if most else None
-    if many is not None and few > many:
-        raise RuleError(f"there is no number from {few} to {many}", span=span)
-    return Count(few, many, span)
+    """Return the count of `<2:5>`, `<2:>` or `<:5>` from its limits. Raise if the range between them is empty."""
+    least_count = whole_count(expressions.whole(least.value, least.span), least.span, 0) if least else 0
+    most_count = whole_count(expressions.whole(most.value, most.span), most.span) if most else None
+    if most_count is not None and least_count > most_count:
+        raise RuleError(f"the range from {least_count} to {most_count} is empty", span=span)
+    return Count(least_count, most_count, span)
 
 
 def whole_count(number: int, span: Span | None, least: int = 1) -> int:
-    """The number of events, if there can be so many."""
+    """Return `number`, which is a number of events. Raise if `number` is out of range."""
     if number not in COUNTS or number < least:
-        raise RuleError(f"a number of events is from {least} to {COUNTS[-1]}", span=span)
+        raise RuleError(f"a number of events must be from {least} to {COUNTS[-1]}", span=span)
     return number
 
 
-def check_plain(source: Source) -> None:
-    """Fails if a stream in a chain has a window."""
+def check_plain(source: StreamSource) -> None:
+    """Raise if `source`, which is part of a chain, has a window or a table."""
     if source.window is not None:
-        raise RuleError("a window cannot stand in a pattern or a sequence", span=source.window.span)
+        raise RuleError("a pattern or a sequence cannot have a window", span=source.window.span)
     if source.tables:
-        raise RuleError("'in' cannot stand in a pattern or a sequence", span=source.span)
+        raise RuleError("a pattern or a sequence cannot have 'in'", span=source.span)
 
 
-def _stateful(part: Source | State) -> State:
-    return step(part, None) if isinstance(part, Source) else part
+def _state(part: StreamSource | State) -> State:
+    return step(part, None) if isinstance(part, StreamSource) else part
 
 
-def _over(first: Step | Absence, last: Step | Absence) -> Span:
+def _over(first: Step | AbsentState, last: Step | AbsentState) -> Span:
     assert first.span
     assert last.span
     return Span(first.span.start, last.span.end)
 
 
 class Property(NamedTuple):
-    """`name = 'q1'` of an annotation, or a value alone."""
+    """A property in an annotation, such as `name = 'q1'`. A value without a name has an empty key."""
 
     key: str
     value: str
     span: Span
 
 
-class Unnamed(NamedTuple):
-    """A query that has no name yet: other queries of the text may have taken it."""
+class UnnamedQuery(NamedTuple):
+    """A parsed query that has no name yet, because its name depends on the other queries of the text."""
 
     label: Property | None
     into: Token | None
-    asked: Asked
+    unresolved: UnresolvedQuery
 
 
 class Statements:
-    """The statements of a text so far."""
+    """The definitions and queries of a text that the parser has read so far."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, EventType] = {}
-        self.asked: list[Unnamed] = []
+        self.unresolved: list[UnnamedQuery] = []
 
     def define(self, item: Declared) -> None:
         if self.definitions.setdefault(item.type.name, item.type) != item.type:
-            raise RuleError(f"the stream '{item.type.name}' is defined in two ways", span=item.name.span)
+            raise RuleError(f"the stream '{item.type.name}' has two different definitions", span=item.name.span)
 
 
-class Streams:
-    """What is known of the streams of a text."""
+class StreamResolver:
+    """Resolves the queries of a text, and finds the types of the streams that the queries read."""
 
-    def __init__(self, definitions: dict[str, EventType], asked: list[Asked]) -> None:
-        self._known = dict(definitions)
-        """Streams by name: defined, or filled by a query that is settled."""
-        self._asked = asked
-        self._settled: dict[str, Query] = {}
-        self._begun: set[str] = set()
-        self._makers: dict[str, Asked] = {}
-        for query in asked:
-            self._makers.setdefault(query.into, query)
-        self._closed = bool(definitions.keys() - self._makers.keys())
-        """Whether the text defines where its events come from, so that there are no others."""
+    def __init__(self, definitions: dict[str, EventType], unresolved: list[UnresolvedQuery]) -> None:
+        self._types = dict(definitions)
+        """The type of each known stream, which has a definition or is filled by a resolved query."""
+        self._asked = unresolved
+        self._resolved: dict[str, Query] = {}
+        self._started: set[str] = set()
+        self._producers: dict[str, UnresolvedQuery] = {}
+        for query in unresolved:
+            self._producers.setdefault(query.into, query)
+        self._closed = bool(definitions.keys() - self._producers.keys())
+        """Whether the text defines a stream that no query fills. Then each input stream must be defined or filled."""
 
     def queries(self) -> tuple[Query, ...]:
-        """The queries of the text, in its order."""
+        """Return the resolved queries, in the order of the text."""
         return tuple(map(self._query, self._asked))
 
-    def _query(self, asked: Asked) -> Query:
-        if asked.name not in self._settled:
-            self._begun.add(asked.name)
-            query = settled(asked, self._type, self._known.get(asked.into))
-            self._settled[asked.name] = query
-            self._known[asked.into] = query.emits
-        return self._settled[asked.name]
+    def _query(self, unresolved: UnresolvedQuery) -> Query:
+        if unresolved.name not in self._resolved:
+            self._started.add(unresolved.name)
+            query = resolve_query(unresolved, self._type, self._types.get(unresolved.into))
+            self._resolved[unresolved.name] = query
+            self._types[unresolved.into] = query.emits
+        return self._resolved[unresolved.name]
 
     def _type(self, name: str, span: Span | None) -> EventType | None:
-        if name in self._known:
-            return self._known[name]
-        maker = self._makers.get(name)
-        if maker is not None:
-            if maker.name in self._begun:
-                raise RuleError(f"{name} is made of itself", span=span, hint=f"Write define stream {name} (…).")
-            return self._query(maker).emits
+        if name in self._types:
+            return self._types[name]
+        producer = self._producers.get(name)
+        if producer is not None:
+            if producer.name in self._started:
+                raise RuleError(f"{name} depends on itself", span=span, hint=f"Write define stream {name} (…).")
+            return self._query(producer).emits
         if self._closed:
-            raise RuleError(f"there is no stream {name}", span=span, hint=nearest(name, [*self._known, *self._makers]))
+            raise RuleError(
+                f"there is no stream {name}", span=span, hint=nearest(name, [*self._types, *self._producers])
+            )
         return None
 
 
-def named_queries(unnamed: list[Unnamed]) -> list[Asked]:
-    """The queries with the names that the text gives, else numbered by their place in it."""
+def named_queries(unnamed: list[UnnamedQuery]) -> list[UnresolvedQuery]:
+    """Give each query its name: the name in the text, or else `query` and its position in the text."""
     labels = Counter(item.label.value for item in unnamed if item.label)
     named = []
     for number, item in enumerate(unnamed, start=1):
@@ -233,5 +234,5 @@ def named_queries(unnamed: list[Unnamed]) -> list[Asked]:
             while name in labels:
                 name += "_"
         # Without `insert into`, as in Table 1 of the paper on VISIRI, a query fills a stream of its own name.
-        named.append(replace(item.asked, name=name, into=item.into.value if item.into else name))
+        named.append(replace(item.unresolved, name=name, into=item.into.value if item.into else name))
     return named

@@ -1,7 +1,7 @@
-"""What kind of value does an expression of a query have? As Siddhi has it, with `float` taken for a double.
+"""Infer the kinds of SiddhiQL expressions by the rules of Siddhi, except that `float` is a double.
 
-int with int is an int, with long a long, with double a double, also for division. Where nothing is known of an
-attribute, its kind is None, which fits everything.
+The result of arithmetic, including division, has the larger kind of its operands: int and int give an int, int and long
+a long, and int and double a double. An attribute of an unknown stream has the kind None, which is allowed everywhere.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tocsin.language.syntax.ast import (
 )
 
 Known = Callable[[Attribute | Parameter], Kind | None]
-"""What is known of an attribute or an aggregate."""
+"""A function that returns the kind of an attribute or an aggregate, or None if the kind is unknown."""
 
 
 def kind_of(expression: Expression, known: Known) -> Kind | None:
-    """The kind of an expression, or a `RuleError` if it makes no sense."""
+    """Return the kind of an expression. Raise if operands in the expression have wrong kinds."""
     match expression:
         case Literal():
             return expression.kind
@@ -56,7 +56,7 @@ def kind_of(expression: Expression, known: Known) -> Kind | None:
 
 
 def check_truth(expression: Expression, known: Known) -> None:
-    """Fails if an expression is neither true nor false."""
+    """Raise if an expression is known not to be a boolean."""
     kind = kind_of(expression, known)
     if kind not in (Kind.BOOL, None):
         hint = "Compare it with something: == != < <= > >="
@@ -64,7 +64,7 @@ def check_truth(expression: Expression, known: Known) -> None:
 
 
 def kind_of_call(call: Call, known: Known) -> Kind | None:
-    """The kind of an aggregate, or a `RuleError` if there is no such aggregate of such values."""
+    """Return the kind of the value of an aggregate. Raise if the argument of the aggregate has a wrong kind."""
     kind = kind_of(call.argument, known) if call.argument is not None else None
     if call.function == Summary.COUNT:
         return Kind.LONG

@@ -1,6 +1,7 @@
-"""What is wrong where a SiddhiQL text cannot be read on? What Siddhi has and Tocsin has not is called by its name.
+"""Split texts of SiddhiQL into tokens, and describe syntax errors.
 
-What are the words of a SiddhiQL text? `#` begins a handler there, not a comment, and numbers can have a letter.
+In contrast to the other languages, `#` begins a handler (a filter or a window) instead of a comment, and numbers can
+have a suffix. If a text uses a feature of Siddhi that is not supported, the error names the feature.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ UNITS_OF_QUERIES: Mapping[str, int] = {
     **dict.fromkeys(("month", "months"), 30 * _DAY_US),
     **dict.fromkeys(("year", "years"), 365 * _DAY_US),
 }
-"""Units of time, in microseconds. A month is 30 days and a year 365, as Siddhi has it."""
+"""The length of each unit of time in microseconds. As in Siddhi, a month has 30 days, and a year has 365 days."""
 
 KINDS_OF_QUERIES = ("int", "long", "float", "double", "string", "bool")
 
@@ -32,7 +33,7 @@ _LETTER_ENDS = r"(?![A-Za-z0-9_])"
 
 
 class QueryLexer(Lexer):
-    """Finds the tokens of SiddhiQL."""
+    """Splits a text of SiddhiQL into tokens."""
 
     token = re.compile(
         rf"""{_SKIP}(?:
@@ -104,7 +105,7 @@ _UNSUPPORTED = {
     "per": "incremental aggregations are",
     "object": "attributes of the kind 'object' are",
 }
-"""What Siddhi has besides, by the word that begins it."""
+"""The start of the error for each unsupported feature of Siddhi, by the word that the feature begins with."""
 
 _WORDS = {
     "TYPE": "a name",
@@ -133,11 +134,14 @@ _KEYWORDS = (
     *("is", "null", "last"),
 )
 _WORDS |= {word.upper(): f"'{word}'" for word in _KEYWORDS}
-"""Terminals in words, in the order in which they are listed."""
+"""The description of each terminal in errors. Errors list terminals in this order."""
 
 
 def unexpected_in_query(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleError:
-    """The error for a token that does not fit, given the terminals that would and what the parser had read."""
+    """Return the error for an unexpected token.
+
+    `terminals` are the terminals that the parser expected, and `stack` has the tokens and values that it has read.
+    """
     if token.type == END:
         return RuleError(f"the text ends too early; expected {_expectation(terminals)}", span=token.span)
     word = token.value.lower()

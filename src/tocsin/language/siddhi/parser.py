@@ -1,11 +1,11 @@
-"""What does a SiddhiQL text say? `parse` reads definitions of streams and queries.
+"""Parse texts of SiddhiQL, which have queries and definitions of streams.
 
-define stream Trades (symbol string, price double);
-from Trades[price > 10]#window.time(1 min)
-select symbol, avg(price) as mean group by symbol having mean > 20
-insert into Averages;
+    define stream Trades (symbol string, price double);
+    from Trades[price > 10]#window.time(1 min)
+    select symbol, avg(price) as mean group by symbol having mean > 20
+    insert into Averages;
 
-The grammar is siddhi.lark. What Siddhi has and Tocsin does not is an error that says so.
+The grammar is siddhi.lark. If a text uses a feature of Siddhi that is not supported, the error names the feature.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from tocsin.errors import RuleError, Span, nearest
 from tocsin.events.types import EventType, Kind
 from tocsin.language.siddhi.ast import (
-    Absence,
+    AbsentState,
     Call,
     Chain,
     Extent,
     Join,
     Output,
     Side,
-    Source,
     State,
     Step,
+    StreamSource,
     Summary,
     Window,
 )
@@ -37,8 +37,8 @@ from tocsin.language.siddhi.clauses import (
     Link,
     Property,
     Statements,
-    Streams,
-    Unnamed,
+    StreamResolver,
+    UnnamedQuery,
     chained,
     check_plain,
     counted,
@@ -49,21 +49,26 @@ from tocsin.language.siddhi.clauses import (
     whole_count,
 )
 from tocsin.language.siddhi.lexer import UNITS_OF_QUERIES, QueryLexer, unexpected_in_query
-from tocsin.language.siddhi.resolve import Asked, Called, Subject
+from tocsin.language.siddhi.resolve import AggregateReference, NullSubject, UnresolvedQuery
 from tocsin.language.syntax import expressions
 from tocsin.language.syntax.ast import Attribute, Comparison, Expression, Literal, Not, Pattern, Program
 from tocsin.language.syntax.lexer import Token
-from tocsin.language.syntax.parsing import Automaton, Declared, Reader, expression_of, reading
+from tocsin.language.syntax.parsing import Declared, Parser, TermReader, expression_of, reading
 
 _OPERATORS = {"LESS": "COMPARE", "MORE": "COMPARE", "STAR": "MULTIPLY"}
-"""Signs that have a second use, by what they are in an expression."""
+"""The terminal that some symbols have in expressions, by the terminal that they have elsewhere.
+
+For example, `<` is a comparison in an expression, but it begins a count such as `<2:5>` elsewhere.
+"""
 
 _SUMMARIES = {function.lower(): function for function in Summary}
 _EXTENTS = {extent.lower(): extent for extent in Extent}
 
 
 def parse(text: str) -> Program:
-    """The queries and streams of a text. A defined stream that a query fills is what the query emits, no declared type.
+    """Parse a text into its queries and the types of its streams.
+
+    The types do not include streams that a query of the text fills.
 
     >>> parse("from Trades[price > 10] select symbol insert into Dear").rules[0].emits.name
     'Dear'
@@ -71,20 +76,20 @@ def parse(text: str) -> Program:
     with reading(text):
         statements: Statements = _automaton().read(text, "program")
         definitions = statements.definitions
-        queries = Streams(definitions, named_queries(statements.asked)).queries()
+        queries = StreamResolver(definitions, named_queries(statements.unresolved)).queries()
     filled = {query.emits.name for query in queries}
     types = tuple(type for type in definitions.values() if type.name not in filled)
     return Program(types, queries, source=text)
 
 
 @cache
-def _automaton() -> Automaton:
+def _automaton() -> Parser:
     grammar = resources.files(__package__).joinpath("siddhi.lark").read_text("utf-8")
-    return Automaton(grammar, _Reader(), ("program",), QueryLexer, unexpected_in_query)
+    return Parser(grammar, _Reader(), ("program",), QueryLexer, unexpected_in_query)
 
 
 class _Annotation(NamedTuple):
-    """`@info(…)`."""
+    """An annotation, such as `@info(…)`."""
 
     name: str
     properties: list[Property]
@@ -92,7 +97,7 @@ class _Annotation(NamedTuple):
 
 
 class _Filter(NamedTuple):
-    """`[…]`."""
+    """A filter `[…]`, which has the tests of a stream and the tables after `in`."""
 
     tests: tuple[Expression, ...]
     tables: list[str]
@@ -100,23 +105,26 @@ class _Filter(NamedTuple):
 
 
 class _Duration(NamedTuple):
-    """`1 min 30 sec`."""
+    """A length of time, such as `1 min 30 sec`."""
 
     duration_us: int
     span: Span
 
 
-class _Reader(Reader):
-    """One method for each production of the grammar; each gets what its parts became."""
+class _Reader(TermReader):
+    """Builds the nodes of queries, with one method for each production of siddhi.lark.
+
+    The argument of a method is a list with the nodes and tokens that the production consists of.
+    """
 
     def program(self, items: list[Any]) -> Any:
-        """Statements one after another."""
+        """Add definitions and queries to the statements of the text that are already collected."""
         statements = items[0] if items and isinstance(items[0], Statements) else Statements()
         for item in items:
             if isinstance(item, Declared):
                 statements.define(item)
-            elif isinstance(item, Unnamed):
-                statements.asked.append(item)
+            elif isinstance(item, UnnamedQuery):
+                statements.unresolved.append(item)
         return statements
 
     def definition(self, children: list[Any]) -> Declared:
@@ -130,7 +138,7 @@ class _Reader(Reader):
             kinds[attribute.value] = kind
         return Declared(name, EventType(name.value, tuple(kinds.items())))
 
-    annotations = fields = elements = items = references = handlers = sizes = arguments = Reader.listed
+    annotations = fields = elements = items = references = handlers = sizes = arguments = TermReader.listed
 
     def field(self, children: list[Token]) -> tuple[Token, Kind]:
         name, kind = children
@@ -163,19 +171,21 @@ class _Reader(Reader):
 
     # ---- queries
 
-    def query(self, children: list[Any]) -> Unnamed:
-        annotations, word, given, (everything, items), group_by, having, (output, into) = children
+    def query(self, children: list[Any]) -> UnnamedQuery:
+        annotations, word, query_input, (everything, items), group_by, having, (output, into) = children
         name = None
         for annotation in annotations:
             _check_annotation(annotation)
             for item in annotation.properties if annotation.name == "info" else ():
                 if item.key.lower() == "name":
                     name = item
-        span = Span(word.start_pos, into.end_pos if into else given.span.end)
-        asked = Asked("", given, everything, tuple(items), tuple(group_by), having, output, "", span)
-        return Unnamed(name, into, asked)
+        span = Span(word.start_pos, into.end_pos if into else query_input.span.end)
+        unresolved = UnresolvedQuery(
+            "", query_input, everything, tuple(items), tuple(group_by), having, output, "", span
+        )
+        return UnnamedQuery(name, into, unresolved)
 
-    def chain_of_states(self, children: list[Any]) -> Source | Chain:
+    def chain_of_states(self, children: list[Any]) -> StreamSource | Chain:
         link, within_us = children
         return chained(link, within_us)
 
@@ -196,7 +206,7 @@ class _Reader(Reader):
         outer = {"left": Side.LEFT, "right": Side.RIGHT, "inner": Side.NEITHER}.get(word.value.lower(), Side.BOTH)
         return _join(left, right, on, outer)
 
-    def source(self, children: list[Any]) -> tuple[Source, Token | None]:
+    def source(self, children: list[Any]) -> tuple[StreamSource, Token | None]:
         stream, *words = children
         alone = words[-1] if words and words[-1].type == "UNIDIRECTIONAL" else None
         if len(words) > 1 and words[0].type == "AS":
@@ -224,10 +234,10 @@ class _Reader(Reader):
         link = Link(inner.parts, inner.separators, Span(first.start_pos, end.end_pos))
         return repeated(link, first.start_pos) if first.type == "EVERY" else link
 
-    def state(self, children: list[Any]) -> Source | State:
+    def state(self, children: list[Any]) -> StreamSource | State:
         return paired(*children) if len(children) > 1 else children[0]
 
-    def unnamed(self, children: list[Any]) -> Source | Step:
+    def unnamed(self, children: list[Any]) -> StreamSource | Step:
         stream, *counts = children
         return step(stream, None, *counts) if counts else stream
 
@@ -235,12 +245,12 @@ class _Reader(Reader):
         name, _, stream, *counts = children
         return step(stream, name, *counts)
 
-    def absence(self, children: list[Any]) -> Absence:
+    def absence(self, children: list[Any]) -> AbsentState:
         word, stream, *lasting = children
         check_plain(stream)
         end = lasting[1].span.end if lasting else stream.span.end
         duration_us = lasting[1].duration_us if lasting else None
-        return Absence(stream.pattern, duration_us, span=Span(word.start_pos, end))
+        return AbsentState(stream.pattern, duration_us, span=Span(word.start_pos, end))
 
     def exactly(self, children: list[Token]) -> Count:
         start, number, end = children
@@ -264,7 +274,7 @@ class _Reader(Reader):
 
     # ---- streams
 
-    def stream(self, children: list[Any]) -> Source:
+    def stream(self, children: list[Any]) -> StreamSource:
         name, handlers = children
         before: tuple[Expression, ...] = ()
         after: tuple[Expression, ...] = ()
@@ -275,17 +285,17 @@ class _Reader(Reader):
             end = handler.span.end
             if isinstance(handler, Window):
                 if window is not None:
-                    raise RuleError("a stream has one window", span=handler.span)
+                    raise RuleError("a stream can have only one window", span=handler.span)
                 window = handler
             elif window is None:
                 before += handler.tests
                 tables += handler.tables
             elif handler.tables:
-                raise RuleError("'in' cannot stand after a window", span=handler.span)
+                raise RuleError("'in' cannot come after a window", span=handler.span)
             else:
                 after += handler.tests
         span = Span(name.start_pos, end)
-        return Source(Pattern(name.value, before, span=name.span), window, after, tuple(tables), span=span)
+        return StreamSource(Pattern(name.value, before, span=name.span), window, after, tuple(tables), span=span)
 
     def filter(self, children: list[Any]) -> _Filter:
         if isinstance(children[0], Token):
@@ -302,10 +312,10 @@ class _Reader(Reader):
         if extent is None:
             hint = nearest(name.value, Extent)
             raise RuleError(f"the window '{name.value}' is not supported", span=name.span, hint=hint)
-        given = sizes[0] if sizes else []
-        if len(given) != 1:
+        values = sizes[0] if sizes else []
+        if len(values) != 1:
             raise RuleError(f"the window '{extent}' takes one number", span=span)
-        return Window(extent, _size(extent, given[0]), span=span)
+        return Window(extent, _size(extent, values[0]), span=span)
 
     def computed(self, children: list[Any]) -> Expression:
         return expression_of(children[0])
@@ -374,7 +384,7 @@ class _Reader(Reader):
     def is_null(self, children: list[Any]) -> Expression:
         subject, _, end = children
         if isinstance(subject, Attribute) and subject.role is None:
-            subject = Subject(subject.name, span=subject.span)
+            subject = NullSubject(subject.name, span=subject.span)
         return Not(Comparison("=", subject, subject), span=Span(subject.span.start, end.end_pos))
 
     def is_null_at(self, children: list[Any]) -> Expression:
@@ -394,30 +404,30 @@ class _Reader(Reader):
         back = expressions.whole(more[1].value, more[1].span) if more else 0
         return f"last-{back}" if back else "last"
 
-    def call(self, children: list[Any]) -> Called:
-        name, *given, end = children
+    def call(self, children: list[Any]) -> AggregateReference:
+        name, *chains, end = children
         span = Span(name.start_pos, end.end_pos)
         function = _SUMMARIES.get(name.value.lower())
         if function is None:
             hint = nearest(name.value, Summary)
             raise RuleError(f"the function '{name.value}' is not supported", span=name.span, hint=hint)
-        if given and isinstance(given[0], Token):
-            raise RuleError("'*' cannot stand here", span=given[0].span, hint="Write count().")
-        arguments = [expressions.checked(expression_of(chain)) for chain in given[0]] if given else []
+        if chains and isinstance(chains[0], Token):
+            raise RuleError("'*' is not allowed here", span=chains[0].span, hint="Write count().")
+        arguments = [expressions.checked(expression_of(chain)) for chain in chains[0]] if chains else []
         if len(arguments) > 1 or (not arguments and function != Summary.COUNT):
             raise RuleError(f"'{function}' takes one value", span=span)
         for argument in arguments:
-            inner = next((node for node in expressions.walk(argument) if isinstance(node, Called)), None)
+            inner = next((node for node in expressions.walk(argument) if isinstance(node, AggregateReference)), None)
             if inner is not None:
-                raise RuleError("an aggregate cannot stand within an aggregate", span=inner.span)
+                raise RuleError("an aggregate cannot contain an aggregate", span=inner.span)
         call = Call(function, arguments[0] if arguments else None, span=span)
-        return Called("", call=call, span=span)
+        return AggregateReference("", call=call, span=span)
 
 
 def _check_annotation(annotation: _Annotation) -> None:
     if annotation.name not in ("app", "info"):
         message = f"the annotation '@{annotation.name}' is not supported"
-        raise RuleError(message, span=annotation.span, hint="Known here: @info(name = '…').")
+        raise RuleError(message, span=annotation.span, hint="Supported: @info(name = '…').")
 
 
 def _tests(chain: list[Any]) -> tuple[Expression, ...]:
@@ -425,7 +435,10 @@ def _tests(chain: list[Any]) -> tuple[Expression, ...]:
 
 
 def _join(
-    left: tuple[Source, Token | None], right: tuple[Source, Token | None], on: tuple[Expression, ...], outer: Side
+    left: tuple[StreamSource, Token | None],
+    right: tuple[StreamSource, Token | None],
+    on: tuple[Expression, ...],
+    outer: Side,
 ) -> Join:
     (first, first_alone), (second, second_alone) = left, right
     if first_alone and second_alone:
@@ -433,21 +446,21 @@ def _join(
     for source in (first, second):
         if source.after:
             span, hint = source.after[0].span, "Put it before the window, or after 'on'."
-            raise RuleError("a test cannot stand behind the window of a join", span=span, hint=hint)
+            raise RuleError("in a join, a test cannot come after a window", span=span, hint=hint)
     triggers = Side.LEFT if first_alone else Side.RIGHT if second_alone else Side.BOTH
     assert first.span
     assert second.span
     return Join(first, second, on, outer, triggers, span=Span(first.span.start, second.span.end))
 
 
-def _size(extent: Extent, given: Expression | _Duration) -> int:
-    if isinstance(given, _Duration):
+def _size(extent: Extent, size: Expression | _Duration) -> int:
+    if isinstance(size, _Duration):
         if extent.timed:
-            return given.duration_us
-        raise RuleError(f"the window '{extent}' takes a number of events", span=given.span)
-    if not isinstance(given, Literal) or not given.kind.integral:
+            return size.duration_us
+        raise RuleError(f"the window '{extent}' takes a number of events", span=size.span)
+    if not isinstance(size, Literal) or not size.kind.integral:
         kind = "a length of time" if extent.timed else "a number of events"
-        raise RuleError(f"the window '{extent}' takes {kind}", span=given.span, hint="Write it as a constant.")
+        raise RuleError(f"the window '{extent}' takes {kind}", span=size.span, hint="Write it as a constant.")
     if extent.timed:
-        return expressions.checked_window(int(given.value) * UNITS_OF_QUERIES["millisec"], given.span)
-    return whole_count(int(given.value), given.span)
+        return expressions.checked_window(int(size.value) * UNITS_OF_QUERIES["millisec"], size.span)
+    return whole_count(int(size.value), size.span)

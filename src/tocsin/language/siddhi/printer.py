@@ -1,4 +1,4 @@
-"""How is a query written as SiddhiQL? One clause a line; `siddhi.parse` gives the query back."""
+"""Print queries as SiddhiQL, with one clause per line. `parser.parse` converts the text back to an equal query."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tocsin.events.types import EventType, Kind
 from tocsin.language.siddhi.ast import (
-    Absence,
+    AbsentState,
     Call,
     Chain,
     Every,
@@ -15,9 +15,9 @@ from tocsin.language.siddhi.ast import (
     Pair,
     Query,
     Side,
-    Source,
     State,
     Step,
+    StreamSource,
     Window,
     indexed,
 )
@@ -50,13 +50,16 @@ _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _ATOM = range(7)
 
 
 def print_definition(event_type: EventType) -> str:
-    """`define stream …;`."""
+    """Return the definition of a stream as text, such as `define stream Trades (price double);`."""
     attributes = ", ".join(f"{quoted(name)} {kind}" for name, kind in event_type.attributes)
     return f"define stream {quoted_type(event_type.name)} ({attributes});"
 
 
 def print_query(query: Query) -> str:
-    """A query as text, with its name and the definition of its stream, so that it can be read by itself."""
+    """Return a query as text.
+
+    The text has the name of the query and the definition of its output stream, so that it can be parsed by itself.
+    """
     lines = [print_definition(query.emits), f"@info(name = {_string(query.name)})", f"from {_input(query.input)}"]
     lines.append("select " + ", ".join(_selected(name, value) for name, value in query.select))
     if query.group_by:
@@ -69,7 +72,7 @@ def print_query(query: Query) -> str:
 
 
 def print_call(call: Call) -> str:
-    """An aggregate as text, which is also its name.
+    """Return an aggregate as text. This text is also the name by which expressions refer to the aggregate.
 
     >>> from tocsin.language.siddhi.ast import Summary
     >>> print_call(Call(Summary.AVG, Attribute("price", "e1")))
@@ -79,12 +82,12 @@ def print_call(call: Call) -> str:
 
 
 def print_term(expression: Expression) -> str:
-    """An expression as SiddhiQL, with no more parentheses than it needs."""
+    """Return an expression as SiddhiQL, with the necessary parentheses only."""
     return _term(expression, _OR)
 
 
 def print_duration(duration_us: int) -> str:
-    """A length of time in the largest unit that has a whole number of it.
+    """Return a length of time as text, in the largest unit that gives a whole number.
 
     >>> print_duration(90_000_000)
     '90 sec'
@@ -93,10 +96,10 @@ def print_duration(duration_us: int) -> str:
     return f"{duration_us // worth} {unit}"
 
 
-def _input(given: Source | Join | Chain) -> str:
-    match given:
-        case Source():
-            return print_source(given)
+def _input(query_input: StreamSource | Join | Chain) -> str:
+    match query_input:
+        case StreamSource():
+            return print_source(query_input)
         case Join(left, right, on, outer, triggers):
             word = "join" if outer == Side.NEITHER else f"{outer} outer join"
             first = " unidirectional" if triggers == Side.LEFT else ""
@@ -108,8 +111,8 @@ def _input(given: Source | Join | Chain) -> str:
             return joined + (f"\nwithin {print_duration(within_us)}" if within_us is not None else "")
 
 
-def print_source(source: Source) -> str:
-    """A stream with its tests and its window."""
+def print_source(source: StreamSource) -> str:
+    """Return an input stream as text, with its tests, its window and its alias."""
     text = quoted_type(source.pattern.type) + _tests(source.pattern.constraints, source.tables)
     if source.window is not None:
         text += _window(source.window) + _tests(source.after, ())
@@ -134,11 +137,11 @@ def _part(part: State | Every) -> str:
 
 
 def print_state(state: State) -> str:
-    """A state of a pattern or sequence."""
+    """Return a state of a pattern or sequence as text."""
     match state:
         case Step(pattern, least, most):
             return _named(pattern) + ("" if state.single else _count(least, most))
-        case Absence(pattern, duration_us):
+        case AbsentState(pattern, duration_us):
             lasting = f" for {print_duration(duration_us)}" if duration_us is not None else ""
             return f"not {_filtered(pattern)}{lasting}"
         case Pair(left, right, both):
@@ -160,7 +163,7 @@ def _count(least: int, most: int | None) -> str:
 
 
 def _role(role: str) -> str:
-    """`e1`, or `e1[0]`: the index stands behind the name."""
+    """Return a role such as `e1` or `e1[0]` as text. Only the name is put in backquotes, not the index."""
     name, index = indexed(role)
     return quoted(name) + (role[len(name) :] if index is not None else "")
 
@@ -185,7 +188,7 @@ def _term(node: Expression, level: int) -> str:
 
 
 def _text(node: Expression) -> tuple[str, int]:
-    """The text of an expression and how tightly its outermost operator binds."""
+    """Return the text of an expression and the precedence of its outermost operator."""
     match node:
         case Literal(value, Kind.LONG):
             return f"{value}L", _ATOM

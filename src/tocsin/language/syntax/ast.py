@@ -1,7 +1,10 @@
-"""What a rule says, whichever language said it: frozen data with no behaviour but printing.
+"""Define the syntax tree of rules, as frozen dataclasses.
 
-A rule binds a composite event to one *anchor* event and looks back from it. `Span`s point into the rule's text for
-error messages and take no part in equality, so that a parsed, a printed-and-parsed and a built rule are equal.
+A rule defines a composite event by one *anchor*, which is the event that completes the rule, and by earlier events. A
+*role* is the name of one of these events in the rule. A *scope* is the time in which a clause looks for events.
+
+Each node has a `Span`, which is its position in the text for error messages. Spans do not affect equality, so that a
+parsed rule equals the same rule from the builder.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def no_span() -> Span | None:
-    """A field for the place in the text, which takes no part in equality."""
+    """Return the dataclass field for the position of a node in the text. The field does not affect equality."""
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. A timestamp is int microseconds."""
+    """A constant. The value of a timestamp is an int, in microseconds since 1970-01-01 UTC."""
 
     value: str | int | float | bool
     kind: Kind
@@ -34,7 +37,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute of the event that a constraint is about (`role` None), or of a named role (in `where`)."""
+    """An attribute of the event with the name `role`. Without `role`, the event is the one that the condition tests."""
 
     name: str
     role: str | None = None
@@ -43,7 +46,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`$name`, kept without the dollar."""
+    """A parameter, such as `$x`. Its name has no dollar sign."""
 
     name: str
     span: Span | None = no_span()
@@ -51,7 +54,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """Unary minus of something that is not a literal."""
+    """The unary minus. Its operand is never a literal, because a negative number is one literal."""
 
     operand: Expression
     span: Span | None = no_span()
@@ -59,7 +62,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """`+ - * /`. Division always gives a double."""
+    """An operation with `+`, `-`, `*` or `/`. The result of `/` is always a double."""
 
     operator: str
     left: Expression
@@ -69,7 +72,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`= != < <= > >=`; false if either side is null."""
+    """A comparison with `=`, `!=`, `<`, `<=`, `>` or `>=`. It is false if either operand is null."""
 
     operator: str
     left: Expression
@@ -100,9 +103,10 @@ Expression = Literal | Attribute | Parameter | Negative | Arithmetic | Compariso
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Events of a type that meet every constraint. A subscription is a pattern without parameters.
+    """A description of events: their type, and the constraints that they all meet.
 
-    A top-level `and` is split: `A(x=1 and y=2)` and `A(x=1, y=2)` are one pattern of two constraints.
+    A subscription is a pattern without parameters. A top-level `and` is split into its operands, so that `A(x=1 and
+    y=2)` and `A(x=1, y=2)` are equal patterns with two constraints.
     """
 
     type: str
@@ -112,13 +116,13 @@ class Pattern:
 
     @property
     def role(self) -> str:
-        """The name under which the rule speaks of this event."""
+        """The name of the event in the rule: the alias, or else the type."""
         return self.alias or self.type
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """`within W from X`: events that precede X and are less than W older."""
+    """The scope `within W from X`: the events that precede X by less than W."""
 
     window_us: int
     origin: str
@@ -127,7 +131,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """`between X and Y`: events that X precedes and that precede Y."""
+    """The scope `between X and Y`: the events that come after X and before Y."""
 
     start: str
     end: str
@@ -145,7 +149,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`each B(…) within …`; `3-last B(…) …` has count 3. `each` has count 0."""
+    """A clause that selects events, such as `each B(…) within …` (`count` 0) or `3-last B(…) …` (`count` 3)."""
 
     policy: Policy
     pattern: Pattern
@@ -156,7 +160,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """`not C(…) within …`."""
+    """The clause `not C(…) within …`, which requires that no such event is in the scope."""
 
     pattern: Pattern
     scope: Scope
@@ -173,7 +177,7 @@ class Function(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """`bound operator value`, as in `45 < Avg(…)`: the bound stands on the left."""
+    """A test of the value of an aggregate. The bound is the left operand, as in `45 < Avg(…)`."""
 
     bound: Expression
     operator: str
@@ -182,7 +186,11 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """`45 < $t = Avg(D(…).attr within …)`. `Count` may go without an attribute."""
+    """A clause such as `45 < $t = Avg(D(…).attr within …)`.
+
+    It computes a function over the events in a scope. The parameter and the test are optional, and `Count` needs no
+    attribute.
+    """
 
     function: Function
     pattern: Pattern
@@ -198,7 +206,10 @@ Clause = Selection | Negation | Aggregate
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One event definition rule. `name` is the word after `rule`, or the type it defines."""
+    """A rule that defines the composite events of one type.
+
+    `name` is the name after the word `rule` in the text, or else it is based on the type.
+    """
 
     name: str
     emits: EventType
@@ -208,29 +219,29 @@ class Rule:
     consuming: tuple[str, ...] = ()
     span: Span | None = no_span()
     source: str | None = field(default=None, compare=False, repr=False, kw_only=True)
-    """The text that the spans point into."""
+    """The text in which the spans are positions."""
 
     @property
     def roles(self) -> tuple[Pattern, ...]:
-        """The anchor and the selected patterns, in the order they are named."""
+        """The patterns of the events that have a name: the anchor and then the selections, in the order of the text."""
         return (self.anchor, *(clause.pattern for clause in self.clauses if isinstance(clause, Selection)))
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The event types that it looks at."""
+        """The names of the event types that the rule reads, possibly repeated."""
         return (self.anchor.type, *(clause.pattern.type for clause in self.clauses))
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All that one text says: declared event types and rules.
+    """The content of a text: the declared event types and the statements.
 
-    An empty `types` declares nothing and allows everything.
+    If `types` is empty, events of all types are allowed.
     """
 
     types: tuple[EventType, ...] = ()
     rules: tuple[Statement, ...] = ()
-    """Rules and requests for notification."""
+    """The rules, requests for notification and queries of the text."""
     interests: tuple[Interest, ...] = ()
-    """Queries that move, made of these rules."""
+    """The interests (moving queries) of the text, which use its rules."""
     source: str | None = field(default=None, compare=False, repr=False)

@@ -1,11 +1,11 @@
-"""How is each value and expression of a rule written down, so that equal meanings of a text are equal objects?
+"""Build expressions in canonical form, and print rules as TESLA text.
 
-The parser and the builder make their nodes here: an integer is an int if it fits 32 bits, else a long; a minus before a
-number is part of the number; `and` in `and` is flat. Where a text or a value has no such form, a `RuleError` says so.
+The parsers and the builder create all expressions with the functions of this module, so that expressions with the same
+meaning are equal. An integer that fits 32 bits is an int, and any other integer is a long. A minus before a number is
+part of the number. Nested `and` is flattened, and so is nested `or`. Invalid values raise a `RuleError`.
 
-How is a rule written as TESLA text? One clause a line, laid out as the papers do; `parse` gives the rule back.
-
-An expression gets parentheses only where it would be read differently without them.
+A rule is printed with one clause per line, as in the papers, and with the necessary parentheses only. `parse` converts
+the text back to an equal rule.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _MINUS, _ATOM = range(1, 9)
 
 
 def print_program(program: Program) -> str:
-    """All event types, rules and interests of a program.
+    """Return a program as text, with its event types, then its rules, then its interests.
 
     >>> from tocsin.language.tesla.text import parse
     >>> print(print_program(parse("define Hot() from Temp(value>45) event Temp(value: double)")), end="")
@@ -75,13 +75,16 @@ def print_program(program: Program) -> str:
 
 
 def print_type(event_type: EventType) -> str:
-    """A type and its attributes, as texts declare and define it."""
+    """Return a type with its attributes as text, for example `Temp(value: double)`."""
     attributes = ", ".join(f"{quoted(name)}: {kind}" for name, kind in event_type.attributes)
     return f"{quoted_type(event_type.name)}({attributes})"
 
 
 def print_rule(rule: Statement) -> str:
-    """A rule as text, with its name in front where that is not the type that it defines; or a request, or a query."""
+    """Return a rule, a request or a query as text.
+
+    A rule begins with its name only if the name differs from the type that the rule defines.
+    """
     if isinstance(rule, Query):
         from tocsin.language.siddhi.printer import print_query
 
@@ -102,7 +105,7 @@ def print_rule(rule: Statement) -> str:
 
 
 def print_pattern(pattern: Pattern) -> str:
-    """A pattern, which is also a subscription.
+    """Return a pattern or a subscription as text.
 
     >>> print_pattern(Pattern("Temp", (Comparison(">=", Attribute("value"), Literal(12, Kind.INT)),), "t"))
     'Temp(value>=12) as t'
@@ -112,12 +115,12 @@ def print_pattern(pattern: Pattern) -> str:
 
 
 def print_expression(expression: Expression) -> str:
-    """An expression with no more parentheses than it needs."""
+    """Return an expression as text, with the necessary parentheses only."""
     return _expression(expression, _OR)
 
 
 def print_window(window_us: int) -> str:
-    """A length of time in the largest unit that has a whole number of it.
+    """Return the length of a window as text, in the largest unit that gives a whole number.
 
     >>> print_window(300_000_000)
     '5 min'
@@ -127,7 +130,7 @@ def print_window(window_us: int) -> str:
 
 
 def print_clause(clause: Clause) -> str:
-    """One clause of a rule, as it stands behind `and`."""
+    """Return a clause of a rule as text, without the `and` before it."""
     if isinstance(clause, Aggregate):
         return _aggregate(clause)
     scoped = f"{print_pattern(clause.pattern)} {print_scope(clause.scope)}"
@@ -143,7 +146,7 @@ def _policy(selection: Selection) -> str:
 
 
 def print_scope(scope: Scope) -> str:
-    """Where a clause looks."""
+    """Return a scope as text, such as `within 5 min from Smoke`."""
     if isinstance(scope, Within):
         return f"within {print_window(scope.window_us)} from {quoted(scope.origin)}"
     return f"between {quoted(scope.start)} and {quoted(scope.end)}"
@@ -164,13 +167,13 @@ def _aggregate(clause: Aggregate) -> str:
 
 
 def _expression(node: Expression, level: int) -> str:
-    """The text of an expression where operators bind at least as tightly as `level`, else in parentheses."""
+    """Return the text of an expression, in parentheses if its precedence is lower than `level`."""
     text, own = _text(node)
     return text if own >= level else f"({text})"
 
 
 def _text(node: Expression) -> tuple[str, int]:
-    """The text of an expression and how tightly its outermost operator binds."""
+    """Return the text of an expression and the precedence of its outermost operator."""
     match node:
         case Literal():
             return _literal(node), _ATOM
@@ -179,7 +182,7 @@ def _text(node: Expression) -> tuple[str, int]:
         case Attribute(name, role):
             return f"{quoted(role)}.{quoted(name)}" if role else quoted(name), _ATOM
         case Negative(operand):
-            # Two minuses would begin a comment.
+            # Two minus signs would start a comment.
             return f"-{_expression(operand, _ATOM)}", _MINUS
         case Arithmetic(operator, left, right):
             own = _SUM if operator in "+-" else _PRODUCT
@@ -226,10 +229,10 @@ def _character(character: str) -> str:
 
 INTS = range(-(1 << 31), 1 << 31)
 LONGS = range(-(1 << 63), 1 << 63)
-"""What 32 and 64 bits can hold."""
+"""The range of integers with 64 bits. `INTS` is the range with 32 bits."""
 
 DEPTH_MAX = 100
-"""How deep an expression can be nested: what reads expressions may call itself for each level."""
+"""The maximum depth of an expression. It is limited because functions over expressions are recursive."""
 
 UNITS = UNITS_US | {
     spelling: UNITS_US[unit]
@@ -241,12 +244,12 @@ UNITS = UNITS_US | {
     }.items()
     for spelling in spellings.split()
 }
-"""Every spelling of a unit of time, in microseconds."""
+"""The length of each unit of time in microseconds, by the spelling of the unit."""
 
 FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""What an operator becomes when its sides change places."""
+"""The operator that is equivalent to each comparison operator if the operands are swapped."""
 
-# A shorter text has no number beyond 64 bits and cannot be nested too deeply.
+# An expression with a shorter text cannot have an integer beyond 64 bits, and cannot be nested too deeply.
 _LENGTH_DANGEROUS = 19
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -256,19 +259,23 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", '"': '"', "'
 
 
 def integer(value: int, span: Span | None = None) -> Literal:
-    """An integer in its kind. `checked` looks at its range: 2⁶³ is allowed as long as a minus can come."""
+    """Return an integer literal.
+
+    Integers beyond 64 bits are allowed here, because a minus before 2⁶³ makes it fit. `checked` rejects the others
+    later.
+    """
     return Literal(value, Kind.INT if value in INTS else Kind.LONG, span=span)
 
 
 def double(value: float, span: Span | None = None) -> Literal:
-    """A finite double; −0.0 is 0.0."""
+    """Return a double literal. −0.0 becomes 0.0. Raise if `value` is not finite."""
     if not math.isfinite(value):
         raise RuleError("this number is too large for a double", span=span)
     return Literal(value + 0.0, Kind.DOUBLE, span=span)
 
 
 def whole(digits: str, span: Span | None = None) -> int:
-    """The number that the digits write.
+    """Return the integer that decimal digits stand for. Raise if it has more than 19 digits.
 
     >>> whole("0042")
     42
@@ -279,14 +286,14 @@ def whole(digits: str, span: Span | None = None) -> int:
 
 
 def string(value: str, span: Span | None = None) -> Literal:
-    """A text of whole characters: half of a surrogate pair is none."""
+    """Return a string literal. Raise if `value` has lone surrogates."""
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise RuleError("a string is made of Unicode characters", span=span)
+        raise RuleError("a string cannot have lone surrogates", span=span)
     return Literal(value, Kind.STRING, span=span)
 
 
 def unescape(quoted: str, span: Span) -> str:
-    """The text that a quoted string stands for."""
+    """Return the value of a string literal from its text, which has quotes and escapes."""
 
     def character(match: re.Match[str]) -> str:
         code = match[1]
@@ -299,20 +306,20 @@ def unescape(quoted: str, span: Span) -> str:
         raise RuleError(
             f"no such escape: {match[0]}",
             span=Span(start, start + len(match[0])),
-            hint=r"Known here: \n \t \r \0 \\ \" \' \x41 \u0041 \U00000041.",
+            hint=r"Valid escapes: \n \t \r \0 \\ \" \' \x41 \u0041 \U00000041.",
         )
 
     return _ESCAPE.sub(character, quoted[1:-1])
 
 
 def timestamp(moment: datetime, span: Span | None = None) -> Literal:
-    """A moment as int microseconds; without an offset it is UTC."""
+    """Return a timestamp literal in microseconds. A time without an offset is taken as UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return Literal((aware - _EPOCH) // _MICROSECOND, Kind.TIMESTAMP, span=span)
 
 
 def moment(text: str, span: Span | None = None) -> datetime:
-    """The moment that an ISO 8601 text names."""
+    """Parse an ISO 8601 text to a time. Raise if it has parts of a microsecond."""
     try:
         if _TOO_FINE.search(text):
             raise ValueError(text)
@@ -324,7 +331,7 @@ def moment(text: str, span: Span | None = None) -> datetime:
 
 
 def window(number: str, unit: str, span: Span | None = None, unit_span: Span | None = None) -> int:
-    """A length of time in microseconds.
+    """Convert the length of a window, such as 5 min, to microseconds.
 
     >>> window("1.5", "Min")
     90000000
@@ -335,24 +342,24 @@ def window(number: str, unit: str, span: Span | None = None, unit_span: Span | N
     before, _, after = number.partition(".")
     after = after.rstrip("0")
     if not (before + after).isdigit() or len(after) > 19:
-        raise RuleError("a window is a whole number or a decimal fraction of its unit", span=span)
+        raise RuleError("a window must be a whole number or a decimal fraction of its unit", span=span)
     length_us, rest = divmod(whole(before + after, span) * worth, int(10 ** len(after)))
     if rest:
-        raise RuleError("a window is a whole number of microseconds", span=span)
+        raise RuleError("a window must be a whole number of microseconds", span=span)
     return checked_window(length_us, span)
 
 
 def checked_window(window_us: int, span: Span | None = None) -> int:
-    """The window, if it is longer than nothing and fits 64 bits."""
+    """Return `window_us`. Raise if `window_us` is not positive or does not fit 64 bits."""
     if window_us <= 0:
-        raise RuleError("a window must be longer than nothing", span=span)
+        raise RuleError("a window must be positive", span=span)
     if window_us not in LONGS:
         raise RuleError("this window does not fit 64 bits of microseconds", span=span)
     return window_us
 
 
 def minus(operand: Expression, span: Span | None = None) -> Expression:
-    """Unary minus; of a number, the negative number."""
+    """Return the unary minus of `operand`. If `operand` is a number, this is a literal with the negative number."""
     if not isinstance(operand, Literal):
         return Negative(operand, span=span)
     value = operand.value
@@ -360,11 +367,11 @@ def minus(operand: Expression, span: Span | None = None) -> Expression:
         return double(-value, span)
     if operand.kind.integral:
         return integer(-int(value), span)
-    raise RuleError(f"a {operand.kind} has no minus", span=span)
+    raise RuleError(f"a {operand.kind} cannot be negated", span=span)
 
 
 def conjuncts(operands: Iterable[Expression]) -> Iterator[Expression]:
-    """The operands, with those of any `and` among them in its place."""
+    """Yield the operands. Instead of an operand that is an `and`, yield the operands of this `and`."""
     for operand in operands:
         if isinstance(operand, And):
             yield from operand.operands
@@ -384,7 +391,7 @@ def disjunction(joined: Iterable[Expression], span: Span | None = None) -> Or:
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The expressions that an expression is made of."""
+    """Return the operands of an expression; a literal, an attribute or a parameter has none."""
     if isinstance(node, Arithmetic | Comparison):
         return (node.left, node.right)
     if isinstance(node, And | Or):
@@ -395,7 +402,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and all that it is made of."""
+    """Yield `expression` and all expressions in it, each before its operands."""
     waiting = [expression]
     while waiting:
         node = waiting.pop()
@@ -404,7 +411,7 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def checked(expression: Expression) -> Expression:
-    """The expression, unless a number in it is beyond 64 bits or it is nested deeper than `DEPTH_MAX`."""
+    """Return `expression`. Raise if it has an integer beyond 64 bits, or if it is deeper than `DEPTH_MAX` levels."""
     if expression.span and expression.span.end - expression.span.start < _LENGTH_DANGEROUS:
         return expression
     for node in walk(expression):

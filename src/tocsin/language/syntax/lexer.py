@@ -1,13 +1,13 @@
-"""What are the words of a rule text? The parser gets its tokens from here.
+"""Split texts of TESLA and EPS into tokens, and describe syntax errors.
 
-One regular expression finds the next token. What a word *is* depends on what the parser can use at that place: `first`
-is a policy where a clause begins and an attribute inside `B(first > 3)`. So each state of the parser has a `_Place`,
-made when it is first met, which says what a word can be there.
+One regular expression matches the next token. A *terminal* is the class of a token in the grammar. The terminal of a
+word depends on the state of the parser. For example, `first` is a policy at the start of a clause, but it is an
+attribute in `B(first > 3)`. The lexer computes the possible terminals of words for a state when the parser is first in
+this state.
 
-What is wrong where the parser cannot go on, and what was expected there?
-
-The parser's table has the terminals that would have fitted. Here they become words, a few at most. Where a word looks
-like a slip of one that fits, or where the word before is the likelier mistake, the error says so.
+`unexpected` builds the error for a token that the parser cannot accept. The error names the expected terminals. It has
+a hint if the token looks like a misspelt keyword. If the word before the token is more likely the mistake, the error
+points to that word.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tocsin.language.syntax.expressions import UNITS
 from tocsin.language.syntax.names import IDENTIFIER, QUOTED, unquoted
 
 END = "$END"
-"""The terminal at the end of a text, by the name that Lark gives it."""
+"""The terminal at the end of a text, as Lark names it."""
 
 NAMES = ("TYPE", "LABEL", "ATTRIBUTE", "ROLE")
-"""Terminals that are any name; where two are possible, the first is meant."""
+"""Terminals that match any name. If several are possible, the lexer uses the first of them in this order."""
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "POLICY": tuple(Policy),
@@ -42,10 +42,10 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "TIMES": ("timeseq", "timesdf"),
     "CONTEXT": tuple(Mode),
 }
-"""Terminals of several spellings, which the grammar only declares."""
+"""The spellings of the terminals that have several spellings. The grammar declares these terminals without text."""
 
 _SKIP = r"(?:[\s\ufeff]++|(?:--|\#)[^\n]*+)*+"
-# No line break in a string, so that a missing quote is found on its own line, and no half of a surrogate pair.
+# Strings cannot contain lone surrogates, or line breaks, so that errors show the line of a missing quote.
 BARRED = r"\n\r\ud800-\udfff"
 _TOKEN = re.compile(
     rf"""{_SKIP}(?:
@@ -62,7 +62,8 @@ _TOKEN = re.compile(
 _BLANK = re.compile(_SKIP)
 _DOT = re.compile(rf"{_SKIP}\.")
 _NTH = re.compile(rf"[0-9]+{_SKIP}-?{_SKIP}(?:first|last)(?![A-Za-z0-9_])(?!{_SKIP}\.)", re.IGNORECASE)
-# Where a name can stand too, these are keywords only if that follows: a type may be Last, an attribute timestamp.
+# In a state where a name is also possible, these words are keywords only before the given text. So a type can be called
+# Last, and an attribute timestamp.
 _FOLLOWED = {
     "TIMESTAMP": re.compile(rf"{_SKIP}\("),
     "FUNCTION": re.compile(rf"{_SKIP}\("),
@@ -86,7 +87,7 @@ _ADVICE = {
 
 
 class Token:
-    """A word or a symbol and its place in the text."""
+    """A word, number, string or symbol of a text, with its terminal (`type`) and its position."""
 
     __slots__ = ("end_pos", "start_pos", "type", "value")
 
@@ -101,8 +102,12 @@ class Token:
         return Span(self.start_pos, self.end_pos)
 
 
-class _Place(NamedTuple):
-    """What a word can be in one state of the parser."""
+class _WordRoles(NamedTuple):
+    """The terminals that the parser accepts for a word in one state.
+
+    `keywords` maps keywords to their terminals, and `name` is the terminal of any other word. The flags say whether a
+    name, a `ROLE` or an `NTH` (such as `3-last`) is possible.
+    """
 
     keywords: dict[str, str]
     name: str
@@ -112,26 +117,33 @@ class _Place(NamedTuple):
 
 
 class Lexer:
-    """Finds the tokens of a text for a parser whose table is `steps`; `spelled` are the grammar's own terminals."""
+    """Splits a text into tokens for a parser.
+
+    `spelled` has the spellings of the terminals that the grammar itself defines. `steps` has the accepted terminals of
+    each state of the parser.
+    """
 
     token = _TOKEN
     blank = _BLANK
     role = _DOT
-    """What follows a word that can only be the name of an event."""
+    """The text that follows a word if the word is the name of an event, such as the dot in `Smoke.area`."""
     followed: ClassVar[Mapping[str, re.Pattern[str]]] = _FOLLOWED
     spellings: ClassVar[Mapping[str, tuple[str, ...]]] = SPELLINGS
     advice: ClassVar[Mapping[str, str]] = _ADVICE
-    """What to write for a character that has no place in a text."""
+    """Hints for characters that are not allowed in a text."""
 
     def __init__(self, spelled: Mapping[str, tuple[str, ...]], steps: Mapping[int, Container[str]]) -> None:
         self._spellings = {**self.spellings, **spelled}
         self._symbols = {word: terminal for terminal, words in self._spellings.items() for word in words}
         self._steps = steps
-        self._places: dict[int, _Place] = {}
+        self._word_roles_of: dict[int, _WordRoles] = {}
 
     def tokens(self, text: str, states: Sequence[int]) -> Iterator[Token]:
-        """The tokens and `END`, each found when the last of `states` is where the parser then stands."""
-        symbols, places = self._symbols, self._places
+        """Yield the tokens of `text`, and then a token `END`.
+
+        The parser keeps its current state as the last item of `states` while it consumes the tokens.
+        """
+        symbols, word_roles_of = self._symbols, self._word_roles_of
         pattern, role, followed = self.token, self.role, self.followed
         end = 0
         while match := pattern.match(text, end):
@@ -142,40 +154,40 @@ class Lexer:
                 if not terminal:
                     self._expect_end(text, end - len(value))
             elif terminal == "WORD":
-                place = places.get(states[-1]) or self._place(states[-1])
-                if place.has_role and role.match(text, end):
+                word_roles = word_roles_of.get(states[-1]) or self._word_roles(states[-1])
+                if word_roles.has_role and role.match(text, end):
                     terminal = "ROLE"
                 else:
-                    terminal = place.keywords.get(value.lower(), place.name)
-                    if place.has_name and terminal in followed and not followed[terminal].match(text, end):
-                        terminal = place.name
+                    terminal = word_roles.keywords.get(value.lower(), word_roles.name)
+                    if word_roles.has_name and terminal in followed and not followed[terminal].match(text, end):
+                        terminal = word_roles.name
             elif terminal == "QUOTED":
-                place = places.get(states[-1]) or self._place(states[-1])
-                quotable = place.has_name and place.name != "LABEL"
-                if place.has_role and role.match(text, end):
+                word_roles = word_roles_of.get(states[-1]) or self._word_roles(states[-1])
+                quotable = word_roles.has_name and word_roles.name != "LABEL"
+                if word_roles.has_role and role.match(text, end):
                     terminal = "ROLE"
                 elif quotable:
-                    terminal = place.name
+                    terminal = word_roles.name
                 start = end - len(value)
                 yield Token(terminal, unquoted(value, Span(start, end)), start, end)
                 continue
             elif terminal == "INT":
-                place = places.get(states[-1]) or self._place(states[-1])
-                if place.has_nth and (nth := _NTH.match(text, end - len(value))):
+                word_roles = word_roles_of.get(states[-1]) or self._word_roles(states[-1])
+                if word_roles.has_nth and (nth := _NTH.match(text, end - len(value))):
                     terminal, value, end = "NTH", nth[0], nth.end()
             yield Token(terminal, value, end - len(value), end)
         self._expect_end(text, end)
         yield Token(END, "", end, end)
 
-    def _place(self, state: int) -> _Place:
+    def _word_roles(self, state: int) -> _WordRoles:
         accepted = self._steps[state]
         keywords = {
             word: terminal for terminal, words in self._spellings.items() if terminal in accepted for word in words
         }
         name = next((name for name in NAMES if name in accepted), None)
-        place = _Place(keywords, name or "WORD", name is not None, "ROLE" in accepted, "NTH" in accepted)
-        self._places[state] = place
-        return place
+        word_roles = _WordRoles(keywords, name or "WORD", name is not None, "ROLE" in accepted, "NTH" in accepted)
+        self._word_roles_of[state] = word_roles
+        return word_roles
 
     def _expect_end(self, text: str, end: int) -> None:
         blank = self.blank.match(text, end)
@@ -190,7 +202,7 @@ class Lexer:
         shown = f"'{character}'" if character.isprintable() else f"U+{ord(character):04X}"
         hint = self.advice.get(character)
         if hint is None and character.isalpha():
-            hint = "A name is made of the letters A to Z, digits and '_', or stands in backquotes: `wind speed`."
+            hint = "A name has the letters A to Z, digits and '_', or is in backquotes: `wind speed`."
         raise RuleError(f"stray character {shown}", span=Span(start, start + 1), hint=hint)
 
 
@@ -203,7 +215,7 @@ _KEYWORDS = ("as", "and", "or", "not", "within", "between", "from", "where", "co
 _NEVER_NAMES = set(_KEYWORDS) - {"rule", "event"}
 _KEYWORDS_OF_REQUESTS = ("on", "if", "mode", "notify", "request")
 
-_CONDITION = "A comparison or a condition stands in parentheses here."
+_CONDITION = "Put a comparison or a condition in parentheses here."
 
 _WORDS = {
     "TYPE": "a type name",
@@ -228,11 +240,14 @@ _WORDS = {
     "_THEN": "';'",
     **{word.upper(): f"'{word}'" for word in (*_KEYWORDS, *_KEYWORDS_OF_REQUESTS)},
 }
-"""Terminals in words, in the order in which they are listed."""
+"""The description of each terminal in errors. Errors list terminals in this order."""
 
 
 def unexpected(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleError:
-    """The error for a token that does not fit, given the terminals that would and what the parser had read."""
+    """Return the error for an unexpected token.
+
+    `terminals` are the terminals that the parser expected, and `stack` has the tokens and values that it has read.
+    """
     if token.type == END:
         return RuleError(f"the text ends too early; expected {expectation(terminals)}", span=token.span)
     before = stack[-1] if stack and isinstance(stack[-1], Token) and stack[-1].type in NAMES else None
@@ -249,7 +264,7 @@ def unexpected(token: Token, terminals: set[str], stack: Sequence[Any]) -> RuleE
 
 
 def expectation(terminals: set[str]) -> str:
-    """The terminals in words.
+    """Describe the expected terminals in words.
 
     >>> expectation({"WITHIN", "BETWEEN"})
     "'within' or 'between'"
@@ -278,7 +293,10 @@ def expectation(terminals: set[str]) -> str:
 
 
 def _unknown_function(token: Token, before: Token | None, stack: Sequence[Any]) -> RuleError | None:
-    """`Average(Temp().value …)` or `45 < Average(…)`, which the grammar takes for a type or an attribute."""
+    """Return an error if the mistake is an unknown function, such as `Average(…)`.
+
+    The grammar parses the name of an unknown function as a type or an attribute, so the error appears only later.
+    """
     called = before if token.value == "(" else None
     if token.value.lower() in ("(", "within", "between"):
         for word, name in pairwise(stack[-6:]):
@@ -302,7 +320,10 @@ def _unknown_word(token: Token, terminals: set[str]) -> RuleError | None:
 
 
 def _wrong_before(before: Token, token: Token) -> RuleError | None:
-    """A keyword that had to be read as a name, as in `each within`, or a slip of a policy, as in `lst Temp()`."""
+    """Return an error if the word before the token is the mistake.
+
+    This word is a keyword in the place of a name, as in `each within`, or a misspelt policy, as in `lst Temp()`.
+    """
     word = before.value.lower()
     if word == "not":
         return RuleError("unexpected 'not'; expected a value", span=before.span, hint=_CONDITION)
@@ -326,12 +347,12 @@ def _fitting_words(terminals: set[str]) -> list[str]:
 
 
 def slip(word: str, known: Iterable[str]) -> str | None:
-    """A hint if the word is close to a known one."""
+    """Return a hint with the most similar word of `known`, or None if no word is similar to `word`."""
     hint = nearest(word, known) if len(word) > 2 and IDENTIFIER.fullmatch(word) else None
     return hint if hint and hint.startswith("Did you mean") else None
 
 
 def shown(token: Token) -> str:
-    """A token in quotes, cut where it is long."""
+    """Return the text of a token in quotes, truncated if the text is long."""
     text = token.value if len(token.value) <= 30 else token.value[:29] + "…"
     return text if token.type == "STRING" else f"'{text}'"

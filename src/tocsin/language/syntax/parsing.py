@@ -1,18 +1,15 @@
-"""What do the languages have in common? Declared event types, patterns and expressions, and how a text is read.
+"""Parse all languages with one LALR(1) parser, and build the nodes that the languages share.
 
-A grammar is its own file and terms.lark behind it. The automaton of a grammar runs over the tokens of tokens.py and
-calls a method of its reader for each production as soon as it is complete, so that no tree is built in between.
+A grammar is a Lark file. Most languages add terms.lark, which has declared types, patterns and expressions. As soon as
+the parser has read a production of the grammar, it calls the method of its reader with the same name. This method
+builds a node of the syntax tree, so there is no intermediate parse tree.
 
-How does a text become what it says, by the tables that Lark makes of a grammar?
+Lark builds the LALR(1) table of a grammar, but the loop over the table is in `Parser.read`. There are two reasons: the
+lexer needs the state of the parser, and Lark's loop takes a third longer. Ten thousand rules parse in a few seconds.
 
-Lark turns the grammar into an LALR(1) table and wraps a reader's methods, one for each production. The loop over the
-table is here and not Lark's own, for two reasons: the lexer has to see the state of the parser, and ten thousand rules
-have to parse in a few seconds, which takes Lark's loop a third longer.
-
-What expression does a chain of operands and operators make?
-
-The grammar reads `a + 1 < b and not c` as a flat list. It gets its shape here, by precedence: the comma between
-constraints binds least, then `or`, `and`, `not`, comparisons, `+ -`, `* /`.
+The grammar parses `a + 1 < b and not c` as a *chain*, which is a flat list of operands and operators. `_fold` builds
+expressions from a chain by precedence. The comma between constraints binds least, followed by `or`, `and`, `not`,
+comparisons, `+ -` and `* /`.
 """
 
 from __future__ import annotations
@@ -28,18 +25,22 @@ from tocsin.events.types import EventType, Kind
 from tocsin.language.syntax import expressions
 from tocsin.language.syntax.ast import Arithmetic, Attribute, Comparison, Expression, Literal, Not, Parameter, Pattern
 from tocsin.language.syntax.lexer import END, Lexer, Token, unexpected
-from tocsin.process import uncollected
+from tocsin.process import gc_paused
 
 _Reduction = tuple[Callable[[list[Any]], Any], int, str]
-"""What makes a value of a production's parts, how many parts there are, and the symbol that they become."""
+"""A reduction of the parser: the function that builds a value, the number of its children, and the resulting symbol."""
 
 
 _Mistake = Callable[[Token, set[str], Sequence[Any]], RuleError]
-"""What to say of a token that does not fit, given the terminals that would and what had been read."""
+"""A function that returns the error for an unexpected token, given the expected terminals and the stack of values."""
 
 
-class Automaton:
-    """A parser for texts of a grammar, from one of its `starts`; `reader` makes the values."""
+class Parser:
+    """A parser for one grammar.
+
+    `reader` has a method for each production, which builds its value. Each call of `read` begins with one of the
+    symbols `starts`. `mistake` returns the error for an unexpected token.
+    """
 
     def __init__(
         self,
@@ -56,9 +57,9 @@ class Automaton:
         )
         self._starts: dict[str, int] = {}
         self._steps: dict[int, dict[str, int | _Reduction]] = {}
-        """By state and terminal: the state that comes next, or what is to be reduced first."""
+        """What the parser does in a state at a terminal: shift, with the number of the next state, or a reduction."""
         self._returns: dict[int, dict[str, int]] = {}
-        """By state and symbol: the state that comes next when such a symbol has been made."""
+        """The next state (goto) after a reduction, by the state before it and the symbol that it results in."""
         for start in starts:
             table: Any = lark.parse_interactive(start=start).parser_state.parse_conf
             self._starts[start] = table.start_state
@@ -72,14 +73,14 @@ class Automaton:
                         self._steps[state][symbol] = step
                     else:
                         self._steps[state][symbol] = _reduction(step, table.callbacks)
-            # Lark leaves the last state without a way out; here it takes the end like any other token.
+            # The end state of Lark's table has no actions. Here it shifts the end of the text like any other token.
             self._steps[table.end_state][END] = table.end_state
         spelled = {item.name: (item.pattern.value,) for item in lark.terminals if item.pattern.type == "str"}
         self._lexer = lexer(spelled, self._steps)
         self._mistake = mistake
 
     def read(self, text: str, start: str) -> Any:
-        """What the text says; a `RuleError` where it makes no sense."""
+        """Parse a text as the symbol `start`, and return the value of this symbol. Raise `RuleError` if this fails."""
         steps, returns = self._steps, self._returns
         states = [self._starts[start]]
         values: list[Any] = []
@@ -102,7 +103,11 @@ class Automaton:
         return values[-2]
 
     def _fitting(self, states: list[int]) -> set[str]:
-        """The terminals that can come next: the table alone also names some that a reduction would lead astray."""
+        """Return the terminals that can come next.
+
+        The LALR table of the current state also has terminals that the parser would reject after a reduction. They are
+        left out.
+        """
         return {terminal for terminal in self._steps[states[-1]] if self._fits(terminal, states)}
 
     def _fits(self, terminal: str, states: list[int]) -> bool:
@@ -121,28 +126,28 @@ def _reduction(production: Any, makers: Any) -> _Reduction:
 
 
 _LEVELS = {"COMMA": 0, "OR": 1, "AND": 2, "NOT": 3, "COMPARE": 4, "EQUAL": 4, "ADD": 5, "MINUS": 5, "MULTIPLY": 6}
-"""How tightly an operator binds."""
+"""The precedence of each operator, by its terminal. Operators with a larger number bind more strongly."""
 
 _COMPARISON = _LEVELS["COMPARE"]
 _NORMAL = {"==": "=", "<>": "!="}
 
 
 def constraints_of(chain: list[Any]) -> tuple[Expression, ...]:
-    """The constraints of an event: what stands between the commas of a chain, and a top-level `and` split."""
+    """Return the constraints of an event from a chain. Both a comma and a top-level `and` separate constraints."""
     return tuple(expressions.conjuncts(map(expressions.checked, _fold(chain))))
 
 
 def expression_of(chain: list[Any]) -> Expression:
-    """The one expression of a chain that has no commas."""
+    """Return the expression of a chain. Raise if the chain has a comma."""
     expression, *more = _fold(chain)
     if more:
         comma = next(item for item in chain if isinstance(item, Token) and item.type == "COMMA")
-        raise RuleError("a comma cannot stand here", span=comma.span, hint="Write 'and'.")
+        raise RuleError("a comma is not allowed here", span=comma.span, hint="Write 'and'.")
     return expression
 
 
 def _fold(chain: list[Any]) -> list[Expression]:
-    """The expressions between commas: each operator takes what binds more tightly, from left to right."""
+    """Build the expressions of a chain by operator precedence. Commas separate the expressions."""
     operands: list[Expression] = []
     waiting: list[tuple[int, Token]] = []
     for item in chain:
@@ -150,7 +155,7 @@ def _fold(chain: list[Any]) -> list[Expression]:
             operands.append(item)
             continue
         level = _LEVELS[item.type]
-        # Operands of `and` and `or` wait for the last one: joined one by one, they would be copied each time.
+        # A series of `and` or `or` is joined at its end: to join it in pairs would copy the operands each time.
         joined = item.type in ("AND", "OR")
         while waiting and item.type != "NOT" and waiting[-1][0] >= level + joined:
             if waiting[-1][0] == level == _COMPARISON:
@@ -164,7 +169,7 @@ def _fold(chain: list[Any]) -> list[Expression]:
 
 
 def _apply_last(waiting: list[tuple[int, Token]], operands: list[Expression]) -> None:
-    """Applies the last operator that waits, with all before it that are the same `and` or `or`."""
+    """Apply the last waiting operator to its operands. Join a series of `and` or of `or` in one step."""
     _, token = waiting.pop()
     if token.type not in ("AND", "OR"):
         _apply(token, operands)
@@ -196,35 +201,38 @@ def _apply(token: Token, operands: list[Expression]) -> None:
 
 
 def comparison_of(token: Token) -> str:
-    """The operator in its one spelling."""
+    """Return the comparison operator of a token, with `==` as `=` and `<>` as `!=`."""
     return _NORMAL.get(token.value, token.value)
 
 
 def grammar(name: str) -> str:
-    """The whole grammar of a language."""
+    """Return the grammar of the language `name`, followed by the shared terms."""
     folder = resources.files("tocsin.language")
     return "".join(folder.joinpath(file).read_text("utf-8") for file in (f"{name}/{name}.lark", "syntax/terms.lark"))
 
 
 @contextmanager
 def reading(text: str) -> Iterator[None]:
-    """Lets an error say where in the text it is."""
+    """Parse `text` in the block of a `with` statement, without garbage collection.
+
+    A `RuleError` that the block raises gets the text, so that the error shows the line of its position.
+    """
     try:
-        with uncollected():
+        with gc_paused():
             yield
     except RuleError as error:
         raise error.within(text) from None
 
 
 class Declared(NamedTuple):
-    """`event Temp(…)`."""
+    """A declaration, such as `event Temp(…)`."""
 
     name: Token
     type: EventType
 
 
 def declared(items: Iterable[Declared]) -> tuple[EventType, ...]:
-    """The types, each declared once."""
+    """Return the types of declarations. Raise if a type is declared twice."""
     types: dict[str, EventType] = {}
     for item in items:
         if item.type.name in types:
@@ -233,8 +241,11 @@ def declared(items: Iterable[Declared]) -> tuple[EventType, ...]:
     return tuple(types.values())
 
 
-class Reader:
-    """One method for each production of terms.lark; each gets what its parts became."""
+class TermReader:
+    """Builds the nodes of the syntax tree, with one method for each production of terms.lark.
+
+    The argument of a method is a list with the nodes and tokens that the production consists of.
+    """
 
     def event(self, children: list[Any]) -> Declared:
         _, name, attributes = children
@@ -253,7 +264,7 @@ class Reader:
         return name, Kind(kind.value.lower())
 
     def listed(self, children: list[Any]) -> list[Any]:
-        """A list that is empty, has its first item, or has a list and the next one."""
+        """Return a list that is empty, has its first item, or is an earlier list with the next items added."""
         if len(children) < 2:
             return children
         items: list[Any] = children[0]

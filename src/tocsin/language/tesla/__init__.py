@@ -1,0 +1,1 @@
+"""TESLA, the language of rules and subscriptions (Cugola and Margara)."""

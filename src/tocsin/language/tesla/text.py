@@ -1,6 +1,7 @@
-"""What does a TESLA text say? `parse` reads rules and event declarations, `parse_pattern` a subscription.
+"""Parse texts of TESLA.
 
-The grammar is tesla.lark, with what it has in common with others in terms.lark.
+`parse` reads rules and event declarations, `parse_pattern` a subscription, and `parse_expression` an expression. The
+grammar is tesla.lark, followed by terms.lark, which has the parts that the languages share.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from tocsin.language.syntax.ast import (
 )
 from tocsin.language.syntax.lexer import Token
 from tocsin.language.syntax.parsing import (
-    Automaton,
     Declared,
-    Reader,
+    Parser,
+    TermReader,
     comparison_of,
     declared,
     expression_of,
@@ -46,7 +47,7 @@ _FUNCTIONS = {function.lower(): function for function in Function}
 
 
 def parse(text: str) -> Program:
-    """The rules and event types of a text.
+    """Parse a text into its rules and declared event types.
 
     >>> program = parse("define Hot(area: string) from Temp(value > 45) where area = Temp.area")
     >>> program.rules[0].anchor.constraints[0].operator
@@ -57,7 +58,7 @@ def parse(text: str) -> Program:
 
 
 def parse_pattern(text: str) -> Pattern:
-    """A subscription.
+    """Parse a subscription.
 
     >>> parse_pattern('Temp(area = "A1", value >= 12)').type
     'Temp'
@@ -67,7 +68,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def parse_expression(text: str) -> Expression:
-    """An expression as it stands in a constraint or, in parentheses, after `where`.
+    """Parse an expression, as it can be written in a constraint or, in parentheses, in `where`.
 
     >>> parse_expression("$x + 1").operator
     '+'
@@ -82,12 +83,12 @@ def _read(text: str, start: str) -> Any:
 
 
 @cache
-def _automaton() -> Automaton:
-    return Automaton(grammar("tesla"), TeslaReader(), ("program", "role", "expression"))
+def _automaton() -> Parser:
+    return Parser(grammar("tesla"), TeslaReader(), ("program", "role", "expression"))
 
 
-class _Defined(NamedTuple):
-    """A rule that has no name yet: other rules of the text may have taken it."""
+class _UnnamedRule(NamedTuple):
+    """A parsed rule that has no name yet, because its name depends on the other rules of the text."""
 
     label: Token | None
     emits: EventType
@@ -99,7 +100,7 @@ class _Defined(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """`Avg(D(…).attr within …)`."""
+    """The call of an aggregate function, such as `Avg(D(…).attr within …)`."""
 
     function: Function
     pattern: Pattern
@@ -108,20 +109,20 @@ class _Call(NamedTuple):
     span: Span
 
 
-class TeslaReader(Reader):
-    """One method for each production that only TESLA has; each gets what its parts became."""
+class TeslaReader(TermReader):
+    """Builds the nodes of rules, with one method for each production of tesla.lark."""
 
-    def program(self, items: list[Declared | _Defined]) -> tuple[tuple[EventType, ...], tuple[Rule, ...]]:
+    def program(self, items: list[Declared | _UnnamedRule]) -> tuple[tuple[EventType, ...], tuple[Rule, ...]]:
         types = declared(item for item in items if isinstance(item, Declared))
-        return types, tuple(_named([item for item in items if isinstance(item, _Defined)]))
+        return types, tuple(_name_rules([item for item in items if isinstance(item, _UnnamedRule)]))
 
-    def rule(self, children: list[Any]) -> _Defined:
+    def rule(self, children: list[Any]) -> _UnnamedRule:
         header, define, name, attributes, anchor, clauses, where, consuming = children
         last = clauses[-1] if clauses else anchor
         if where:
             last = where[-1][1]
         end = consuming[-1].end_pos if consuming else last.span.end
-        return _Defined(
+        return _UnnamedRule(
             header[1] if header else None,
             EventType(name.value, attributes),
             anchor,
@@ -134,7 +135,7 @@ class TeslaReader(Reader):
     def header(self, children: list[Token]) -> list[Token]:
         return children
 
-    clauses = items = roles = test = Reader.listed
+    clauses = items = roles = test = TermReader.listed
 
     def where(self, children: list[Any]) -> list[Any]:
         return children[0] if children else []
@@ -172,7 +173,7 @@ class TeslaReader(Reader):
         word, *signs, number, unit, origin = children
         span = Span((signs or [number])[0].start_pos, unit.end_pos)
         if signs:
-            raise RuleError("a window must be longer than nothing", span=span)
+            raise RuleError("a window must be positive", span=span)
         window_us = expressions.window(number.value, unit.value, span)
         return Within(window_us, origin.value, span=Span(word.start_pos, origin.end_pos))
 
@@ -181,24 +182,27 @@ class TeslaReader(Reader):
         return Between(start.value, end.value, span=Span(word.start_pos, end.end_pos))
 
 
-def _named(definitions: Sequence[_Defined]) -> Iterator[Rule]:
-    """Rules with the names that the text gives, else the type that is defined, numbered where that is taken."""
-    taken: set[str] = set()
+def _name_rules(definitions: Sequence[_UnnamedRule]) -> Iterator[Rule]:
+    """Give each rule its name, and yield the named rules.
+
+    A rule without a name in the text gets the name of the type that it defines, with a number if this name is in use.
+    """
+    names: set[str] = set()
     for definition in definitions:
         if definition.label:
-            if definition.label.value in taken:
+            if definition.label.value in names:
                 raise RuleError(f"two rules are called '{definition.label.value}'", span=definition.label.span)
-            taken.add(definition.label.value)
+            names.add(definition.label.value)
     numbers: dict[str, int] = {}
     for label, emits, anchor, clauses, where, consuming, span in definitions:
         name = label.value if label else emits.name
         if not label:
             number = numbers.get(name, 1)
-            while name in taken:
+            while name in names:
                 number += 1
                 name = f"{emits.name}_{number}"
             numbers[emits.name] = number
-            taken.add(name)
+            names.add(name)
         yield Rule(name, emits, anchor, clauses, where, consuming, span=span)
 
 
@@ -209,12 +213,12 @@ def _policy(token: Token) -> tuple[Policy, int]:
     policy = Policy.FIRST if word.endswith("first") else Policy.LAST
     count = expressions.whole(word[: len(word) - len(word.lstrip("0123456789"))], token.span)
     if not count or count not in expressions.INTS:
-        raise RuleError(f"'{policy}' can pick from 1 to {expressions.INTS[-1]} events", span=token.span)
+        raise RuleError(f"'{policy}' can select from 1 to {expressions.INTS[-1]} events", span=token.span)
     return policy, count
 
 
 def _aggregate(parts: list[Any]) -> Aggregate:
-    """`bound < $p = Avg(…)` or `$p = Avg(…) > bound`, from the parts of such a chain."""
+    """Build an aggregate from the operands and operators of `bound < $p = Avg(…)` or `$p = Avg(…) > bound`."""
     span = Span(parts[0].span.start, parts[-1].span.end)
     calls = [index for index, part in enumerate(parts) if isinstance(part, _Call)]
     if len(calls) != 1:
@@ -229,10 +233,10 @@ def _aggregate(parts: list[Any]) -> Aggregate:
     if before and before[-1].type == "EQUAL" and isinstance(before[-2], Parameter):
         parameter, before = before[-2].name, before[:-2]
     if len(before) + len(after) > 2:
-        raise RuleError("an aggregate has one test", span=span)
+        raise RuleError("an aggregate can have only one test", span=span)
     for node in (node for part in (*before, *after) if not isinstance(part, Token) for node in expressions.walk(part)):
         if isinstance(node, Attribute) and node.role is None:
-            raise RuleError(f"say whose '{node.name}' is meant", span=node.span, hint="Write Role.attribute.")
+            raise RuleError(f"'{node.name}' needs the name of its event", span=node.span, hint="Write Role.attribute.")
     test = None
     if before:
         bound, operator = before

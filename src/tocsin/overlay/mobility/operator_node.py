@@ -1,15 +1,15 @@
-"""How does one operator of a moving query go from range to range? It finishes the old one, then starts from history.
+"""Run an operator of a moving query, which finishes each range before it starts the next range from history.
 
-An operator has a slot for each broker and each operator that it hears of. A slot's messages come in order: events and
-how far they are complete, then perhaps a Marker, after which they are those of a later range. A Collect says that the
-range moves at some time: up to it the operator goes on as before, then it awaits the Markers of the slots that change,
-keeps what it has from the others, and runs over the history and on into live events. What it found before and finds
-again is not sent twice (MCEP, Sections 4.1, 5.1 and 5.2).
+An operator has an input *slot* for each broker and for each operator below it. The messages of a slot come in order:
+events with the time up to which they are complete. A *Marker* in a slot says that the following events belong to a
+later range. A *Collect* announces that the range moves at some time. Up to that time, the operator continues with the
+old range. Then it waits for the Markers of the slots that change, and keeps the events of the other slots. It processes
+the history of the new range and then new events. Results that the operator above already has are not sent again (MCEP,
+Sections 4.1, 5.1 and 5.2).
 
-What does an operator of a moving query do with events? It runs its rule, or its windows, over those of a range.
-
-Rows are events with their identity and with the places of all that they are made of. Within a range they come in the
-order of time; each range begins with an operator that has seen nothing.
+Each range is evaluated by a new *correlation*, which starts without state and evaluates a rule or a window-model
+operator. Its inputs are *located events* in order of time. These have an identity and the locations of all primary
+events that they consist of.
 """
 
 from __future__ import annotations
@@ -24,23 +24,27 @@ from typing import Protocol
 import pyarrow as pa
 
 from tocsin.engine.detector import Detector
-from tocsin.events.types import Event, EventType, Words, hexadecimal, match_words
+from tocsin.events.types import Event, EventType, Words128, hexadecimal, match_words
 from tocsin.language.mcep.ast import WindowOperator
 from tocsin.language.syntax.ast import Rule
-from tocsin.plans.moving import Operator, Place, Region
+from tocsin.plans.moving import Coordinates, Operator, Region
 from tocsin.plans.plan import Plan, plan
 from tocsin.plans.typing import Catalog
-from tocsin.reference.patterns import Match, Part
+from tocsin.reference.patterns import Match, MatchPart
 from tocsin.reference.ranges import Correlated, Evaluation, produced_words
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """An event between operators: with its identity, and the places of the primary events that it is made of."""
+class LocatedEvent:
+    """An event that is sent to operators.
+
+    `words` is its identity, `locations` has the locations of the primary events that it consists of, and `match` is the
+    match that it stands for, if it is a composite event.
+    """
 
     event: Event
-    words: Words
-    places: tuple[Place, ...]
+    words: Words128
+    locations: tuple[Coordinates, ...]
     match: Match | None = None
 
     @property
@@ -49,46 +53,46 @@ class Row:
 
 
 class Correlation(Protocol):
-    """An operator at work in one range: rows in, composite rows out."""
+    """The evaluation of an operator in one range."""
 
-    def found(self, rows: Sequence[Row], upto: int) -> list[Row]:
-        """What the next rows, all up to a time, complete."""
+    def found(self, rows: Sequence[LocatedEvent], upto: int) -> list[LocatedEvent]:
+        """Return the composite events that the next `rows` complete; all events up to `upto` have come."""
 
 
-def beginning(operator: Operator, types: Mapping[str, EventType]) -> Callable[[], Correlation]:
-    """What an operator begins each of its ranges with."""
+def correlation_factory(operator: Operator, types: Mapping[str, EventType]) -> Callable[[], Correlation]:
+    """Return a function that creates a new correlation of `operator`, for each range."""
     rule = operator.rule
     if isinstance(rule, WindowOperator):
-        return partial(Windowing, rule)
+        return partial(WindowCorrelation, rule)
     assert rule is not None
-    return partial(Detection, plan([rule], Catalog(types=types, closed=bool(types))), rule)
+    return partial(RuleCorrelation, plan([rule], Catalog(types=types, closed=bool(types))), rule)
 
 
 @dataclass
-class Detection:
-    """A rule at work."""
+class RuleCorrelation:
+    """The evaluation of a rule in one range, by a detector."""
 
     plan: Plan
     rule: Rule
     detector: Detector | None = None
-    known: dict[tuple[str, str], Row] = field(default_factory=dict)
+    by_name: dict[tuple[str, str], LocatedEvent] = field(default_factory=dict)
 
-    def found(self, rows: Sequence[Row], upto: int) -> list[Row]:
-        """What the next rows, all up to a time, complete."""
+    def found(self, rows: Sequence[LocatedEvent], upto: int) -> list[LocatedEvent]:
+        """Return the composite events that the next `rows` complete; all events up to `upto` have come."""
         if not rows:
             return []
         if self.detector is None:
             self.detector = Detector(self.plan, {}, times=False)
-        self.known.update((row.name, row) for row in rows)
+        self.by_name.update((row.name, row) for row in rows)
         tables = [self.detector.push([row.event for row in rows]), self.detector.advance(upto + 1)]
         return [self._composite(found) for table in tables for found in _plain(table).to_pylist()]
 
-    def _composite(self, found: Mapping[str, object]) -> Row:
+    def _composite(self, found: Mapping[str, object]) -> LocatedEvent:
         rule = self.rule
         parts = []
         for part in found["parts"]:  # type: ignore[attr-defined]
-            row = self.known[part["type"], part["id"]]
-            parts.append((Part(part["role"], part["type"], part["ts"], row.event.seq, part["id"]), row))
+            row = self.by_name[part["type"], part["id"]]
+            parts.append((MatchPart(part["role"], part["type"], part["ts"], row.event.seq, part["id"]), row))
         anchor = parts[0][1].event
         words = match_words(rule.name, (row.words for _, row in parts))
         attributes = {name: found[name] for name, _ in rule.emits.attributes}
@@ -103,38 +107,38 @@ class Detection:
             tuple(part for part, _ in parts),
         )
         present = {name: value for name, value in match.attributes.items() if value is not None}
-        places = tuple(dict.fromkeys(place for _, row in parts for place in row.places))
-        return Row(Event(match.type, match.ts, present, match.seq, id), words, places, match)
+        locations = tuple(dict.fromkeys(location for _, row in parts for location in row.locations))
+        return LocatedEvent(Event(match.type, match.ts, present, match.seq, id), words, locations, match)
 
 
 @dataclass
-class Windowing:
-    """An operator of the window model at work."""
+class WindowCorrelation:
+    """The evaluation of a window-model operator in one range, without a detector."""
 
     operator: WindowOperator
     evaluation: Evaluation = field(init=False)
-    known: dict[tuple[str, str], Row] = field(default_factory=dict)
+    by_name: dict[tuple[str, str], LocatedEvent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.operator)
 
-    def found(self, rows: Sequence[Row], upto: int) -> list[Row]:
-        """What the next rows, all up to a time, complete."""
-        self.known.update((row.name, row) for row in rows)
+    def found(self, rows: Sequence[LocatedEvent], upto: int) -> list[LocatedEvent]:
+        """Return the composite events that the next `rows` complete; all events up to `upto` have come."""
+        self.by_name.update((row.name, row) for row in rows)
         return [self._composite(one) for one in self.evaluation.push([row.event for row in rows])]
 
-    def _composite(self, one: Correlated) -> Row:
-        rows = [self.known[event.type, event.id or ""] for event in one.parts]
+    def _composite(self, one: Correlated) -> LocatedEvent:
+        rows = [self.by_name[event.type, event.id or ""] for event in one.parts]
         words = produced_words(self.operator.name, [row.words for row in rows], one.number)
         event = replace(one.event, id=hexadecimal(words))
-        parts = tuple(Part(part.type, part.type, part.ts, part.seq, part.id or "") for part in one.parts)
+        parts = tuple(MatchPart(part.type, part.type, part.ts, part.seq, part.id or "") for part in one.parts)
         match = Match(event.type, event.type, event.ts, event.seq, event.id or "", event.attributes, parts)
-        places = tuple(dict.fromkeys(place for row in rows for place in row.places))
-        return Row(event, words, places, match)
+        locations = tuple(dict.fromkeys(location for row in rows for location in row.locations))
+        return LocatedEvent(event, words, locations, match)
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """A table of matches with times as integers."""
+    """Convert the timestamp columns of a table of matches to integers (µs)."""
     for number, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             table = table.set_column(number, column.name, table[column.name].cast(pa.int64()))
@@ -146,29 +150,29 @@ Site = str
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """The range moves: what an operator, and those below it, must know of the next one."""
+    """Announce range `number`, which starts at the time `start`, to an operator and the operators below it."""
 
     query: str
     operator: str
-    """Whom it is for."""
+    """The key of the operator that receives the message."""
     number: int
     start: int
     region: Region
     points: Mapping[str, Mapping[str, int]]
-    """By operator and type."""
+    """The initialisation points (see `ranges`), by the operator's key and by type."""
     brokers: Mapping[str, frozenset[Site]]
-    """By operator: those that hold cells of the range, if it sees primary events."""
+    """For each operator that uses primary events, the brokers that hold cells of the range; empty for the others."""
     affected: Mapping[str, frozenset[Site]]
-    """By operator that is told: the brokers that will send a Marker."""
+    """For each affected operator, the brokers that will send it a Marker."""
     sites: Mapping[str, Site]
-    """Where operators are."""
+    """The site of each operator."""
     quiet: bool = False
-    """Whether points follow from a quiet point, so that brokers have to be told."""
+    """Whether the points follow from a quiescent point, so that operators must send a CollectCells to brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectCells:
-    """Asks a broker for the history of a range for one operator, from a quiet point on."""
+    """Request the history of range `number` for an operator from a broker, after the times in `points`."""
 
     query: str
     operator: str
@@ -176,12 +180,12 @@ class CollectCells:
     start: int
     points: Mapping[str, int]
     keeps: bool
-    """Whether what the operator has of the region need not be sent again."""
+    """Whether the operator keeps its events that lie in the new region, so that they are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """In a stream to an operator: what follows belongs to a later range."""
+    """Announce in a stream to an operator that the following events belong to range `number`."""
 
     query: str
     operator: str
@@ -189,66 +193,69 @@ class Marker:
     number: int
     region: Region
     keeps: bool
-    """Whether the receiver keeps what it has in the region, so that only the rest follows."""
+    """Whether the receiver keeps its events that lie in `region`, so that only further events follow."""
     logged: bool = False
-    """Whether what is to be kept will be listed."""
+    """Whether the events to keep will be listed in `StreamedEvents.kept`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
-    """In a stream to an operator: events, and up to which time they are complete."""
+class StreamedEvents:
+    """Send an operator events of a stream, which is now complete up to the time `upto`."""
 
     query: str
     operator: str
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[LocatedEvent, ...]
     upto: int
     kept: tuple[tuple[str, str], ...] = ()
-    """Events that were sent before and belong to the new range too: the log of Section 5.2.1."""
+    """The names of events that were sent for the previous range and belong to the new one, too (MCEP, 5.2.1)."""
 
 
-Streamed = Marker | Events
+StreamMessage = Marker | StreamedEvents
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
-    """A message to an operator: what one machine has for it at one time, a Marker with the events behind it."""
+class StreamMessages:
+    """Several messages of one stream to an operator, such as a Marker and the events that follow it."""
 
     operator: str
-    parts: tuple[Streamed, ...]
+    parts: tuple[StreamMessage, ...]
 
 
-def together(outbox: Iterable[tuple[Site, object]]) -> list[tuple[Site, object]]:
-    """What is to be sent, with all that goes from one stream to one operator in one message."""
+def group_streams(outbox: Iterable[tuple[Site, object]]) -> list[tuple[Site, object]]:
+    """Group the messages of each stream to an operator in an outbox into one `StreamMessages`."""
     found: list[tuple[Site, object]] = []
-    places: dict[tuple[Site, str, str], int] = {}
+    locations: dict[tuple[Site, str, str], int] = {}
     for receiver, message in outbox:
-        if not isinstance(message, Marker | Events):
+        if not isinstance(message, Marker | StreamedEvents):
             found.append((receiver, message))
             continue
         key = receiver, message.operator, message.source
-        if key not in places:
-            places[key] = len(found)
-            found.append((receiver, Streams(message.operator, ())))
-        held = found[places[key]][1]
-        assert isinstance(held, Streams)
-        found[places[key]] = receiver, replace(held, parts=(*held.parts, message))
+        if key not in locations:
+            locations[key] = len(found)
+            found.append((receiver, StreamMessages(message.operator, ())))
+        held = found[locations[key]][1]
+        assert isinstance(held, StreamMessages)
+        found[locations[key]] = receiver, replace(held, parts=(*held.parts, message))
     return found
 
 
 @dataclass
-class Slot:
-    """What has come from one broker or operator below."""
+class InputSlot:
+    """The input of an operator from one broker, or from one operator below it."""
 
-    inbox: deque[Streamed]
-    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
-    aside: dict[tuple[str, str], Row] = field(default_factory=dict)
-    """What the log can bring back."""
+    inbox: deque[StreamMessage]
+    rows: dict[tuple[str, str], LocatedEvent] = field(default_factory=dict)
+    """The events of the current range, by name."""
+    aside: dict[tuple[str, str], LocatedEvent] = field(default_factory=dict)
+    """The events of the previous range that `StreamedEvents.kept` can bring back."""
     upto: float = -math.inf
+    """The time up to which the events of the current range are complete."""
     awaiting: bool = False
+    """Whether the slot waits for the Marker of the current range."""
 
     def take(self, number: int) -> None:
-        """Takes messages up to a Marker of a later range, and that of this range if it is due."""
+        """Process the messages of range `number` in the inbox, and stop before the Marker of a later range."""
         while self.inbox:
             message = self.inbox[0]
             if isinstance(message, Marker):
@@ -268,16 +275,20 @@ class Slot:
         if marker.logged:
             self.aside = held
         elif marker.keeps:
-            self.rows = {name: row for name, row in held.items() if within(row, marker.region)}
+            self.rows = {name: row for name, row in held.items() if lies_within(row, marker.region)}
 
 
-def within(row: Row, region: Region) -> bool:
-    """Whether all that an event is made of lies in a region."""
-    return all(region.contains(place) for place in row.places)
+def lies_within(row: LocatedEvent, region: Region) -> bool:
+    """Return whether all locations of the event `row` lie in `region`."""
+    return all(region.contains(location) for location in row.locations)
 
 
-class Collector:
-    """One operator of a query: `receive` messages, then `work`; what is to be sent stands in the outbox."""
+class OperatorNode:
+    """An operator of a query at its site.
+
+    The host passes messages to `receive` and sends the messages in `outbox`. `parent` is the site of the operator
+    above, whose key is `above`. If `incremental`, events that the operator above already has are not sent again.
+    """
 
     def __init__(
         self,
@@ -293,26 +304,26 @@ class Collector:
         self.parent, self.above = parent, above
         self.incremental = incremental
         self.outbox: list[tuple[Site, object]] = []
-        self.inboxes: defaultdict[str, deque[Streamed]] = defaultdict(deque)
-        """By source: also of those that are not in the range yet, or no longer."""
-        self.slots: dict[str, Slot] = {}
+        self.inboxes: defaultdict[str, deque[StreamMessage]] = defaultdict(deque)
+        """The unprocessed messages of each source, including sources that are not in the current range."""
+        self.slots: dict[str, InputSlot] = {}
         self.pending: deque[Collect] = deque()
         self.current: Collect | None = None
-        self._begin = beginning(operator, types)
+        self._begin = correlation_factory(operator, types)
         self._correlation = self._begin()
         self._done: float = -math.inf
-        """Up to which time the range has been evaluated."""
+        """The time up to which the current range has been evaluated."""
         self._marker: Marker | None = None
-        """Of the present range, as long as nothing of it has been sent: it goes with the first events."""
+        """The Marker of the current range, until it is sent with the first events."""
         self._point = 0
-        """Only what is later is of use above."""
-        self._sent: dict[tuple[str, str], Row] = {}
-        """What the operator above holds of this one."""
-        self._before: dict[tuple[str, str], Row] = {}
-        """What it held before the last Marker."""
+        """The point of the operator above, which needs only later events."""
+        self._sent: dict[tuple[str, str], LocatedEvent] = {}
+        """The events of this operator that the operator above has for the current range."""
+        self._before: dict[tuple[str, str], LocatedEvent] = {}
+        """The events of this operator that the operator above had before the last Marker."""
 
-    def receive(self, message: Collect | Streamed, now: int) -> None:
-        """Takes a message."""
+    def receive(self, message: Collect | StreamMessage, now: int) -> None:
+        """Process a message, then evaluate and send as much as possible."""
         if isinstance(message, Collect):
             self.pending.append(message)
             self._pass_on(message)
@@ -346,12 +357,12 @@ class Collector:
             self._turn(self.pending.popleft())
 
     def _turn(self, collect: Collect) -> None:
-        """Begins the next range."""
+        """Start the range that `collect` announced."""
         key = self.operator.key
-        told = {child.key: child.key in collect.affected for child in self.operator.children}
-        told |= {site: site in collect.affected[key] for site in collect.brokers[key]}
-        self.slots = {source: self.slots.get(source) or Slot(self.inboxes[source]) for source in told}
-        for source, awaiting in told.items():
+        awaited = {child.key: child.key in collect.affected for child in self.operator.children}
+        awaited |= {site: site in collect.affected[key] for site in collect.brokers[key]}
+        self.slots = {source: self.slots.get(source) or InputSlot(self.inboxes[source]) for source in awaited}
+        for source, awaiting in awaited.items():
             self.slots[source].awaiting = awaiting
         self.current = collect
         self._correlation = self._begin()
@@ -362,7 +373,7 @@ class Collector:
         self._before, self._sent = held, {}
         logged = self.incremental and not self.operator.preserves_locality
         if self.incremental and not logged:
-            self._sent = {name: row for name, row in self._before.items() if within(row, collect.region)}
+            self._sent = {name: row for name, row in self._before.items() if lies_within(row, collect.region)}
             self._before = {}
         self._marker = Marker(self.query, self.above, key, collect.number, collect.region, self.incremental, logged)
 
@@ -380,12 +391,12 @@ class Collector:
         self._forget(points)
         rows.sort(key=lambda row: (row.event.ts, row.event.seq, row.event.type, row.event.id))
         self._done = upto
-        fresh: list[Row] = []
+        fresh: list[LocatedEvent] = []
         kept: list[tuple[str, str]] = []
         for row in self._correlation.found(rows, int(upto)):
             if row.name in self._sent or row.event.ts <= self._point:
                 continue
-            # An aggregate can change what an event says without changing what it is made of.
+            # An aggregate can change the attributes of an event without changing its parts.
             before = self._before.get(row.name)
             if before is not None and before.event == row.event:
                 kept.append(row.name)
@@ -395,11 +406,11 @@ class Collector:
         if self._marker is not None:
             self.outbox.append((self.parent, self._marker))
             self._marker = None
-        message = Events(self.query, self.above, self.operator.key, tuple(fresh), int(upto), tuple(kept))
+        message = StreamedEvents(self.query, self.above, self.operator.key, tuple(fresh), int(upto), tuple(kept))
         self.outbox.append((self.parent, message))
 
     def _forget(self, points: Mapping[str, int]) -> None:
-        """Drops what no later range can need, as points only grow."""
+        """Drop the events up to `points`, which no later range can need because points only grow."""
         for slot in self.slots.values():
             gone = [name for name, row in slot.rows.items() if row.event.ts <= points[row.event.type]]
             for name in gone:

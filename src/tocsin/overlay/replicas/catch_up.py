@@ -1,10 +1,13 @@
-"""How does a replica that has no state, or lacks what has been pruned, catch up? It takes the state of a peer.
+"""Restore a member of a group that has no state, or lacks pruned batches, from the state of a peer.
 
-    announce (who it is now, what it has) ─► senders send on from there, or say what they cannot send any more (`Gap`)
-    ask (`Rejoin`) ─► one peer after another ─► its state (`State`)
+    announce (incarnation, position) ─► senders continue from there, or report what they cannot send any more (`Gap`)
+    request_state (`Rejoin`) ─► one peer after another ─► its state (`PeerState`)
 
-If more than f of a group have failed there may be nobody to ask. Then the replica says what is lost unless one that has
-it returns (`lost`), and goes on asking.
+A *member* is a replica of a processor or of a sink. Its *incarnation* is the number of times that it was started
+before. Its *position* says how far its state has advanced.
+
+If more than f replicas of a group have failed, there may be no peer to ask. Then the member reports in `lost` which
+batches it cannot get unless a peer returns, and continues to ask.
 """
 
 from __future__ import annotations
@@ -22,8 +25,11 @@ Handler = Callable[[Any, str, Any, int], None]
 
 
 @dataclass(frozen=True)
-class Range:
-    """Bundles of a stream that nobody can send any more; events of sources among them are before `upto_us`."""
+class LostRange:
+    """Some batches of a stream, from number `first` to `last`, that no replica can send any more.
+
+    If the stream comes from a source, the batches have its events before `upto_us`.
+    """
 
     stream: r.Stream
     first: int
@@ -37,22 +43,26 @@ class Range:
 
 @dataclass(frozen=True)
 class Lost:
-    """What a replica lacks for ever, unless a peer that has it returns."""
+    """The batches that a replica cannot get unless a peer that has them in its state returns."""
 
     replica: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[LostRange, ...]
 
     def __str__(self) -> str:
-        return f"{self.replica}: no peer answers; lost unless one returns: " + ", ".join(map(str, self.ranges))
+        return f"{self.replica}: no peer answers; lost unless a peer returns: " + ", ".join(map(str, self.ranges))
 
 
 class Member(ABC):
-    """One of a group that are all in the same state. `incarnation`: how often it was started before; `begins`: it has
-    the state that all begin with."""
+    """A member of a group whose members all compute the same state.
+
+    `senders` has the possible senders of each group that the member receives from. `incarnation` is the number of times
+    that the member was started before. If `begins`, the member starts with the initial state, otherwise without a
+    state.
+    """
 
     Incoming = Incoming
     HANDLERS: Mapping[type, Handler] = {}
-    """What it understands; what is not among `ALWAYS` only once it has a state."""
+    """The handler of each class of messages; a member without state uses only the handlers of `WITHOUT_STATE`."""
 
     def __init__(self, name: str, members: Sequence[str], senders: Mapping[str, Sequence[str]], inbox_max: int,
                  *, incarnation: int, begins: bool) -> None:  # fmt: skip
@@ -60,14 +70,14 @@ class Member(ABC):
         self.peers = tuple(peer for peer in members if peer != name)
         self.group = name.partition("#")[0]
         self.senders = senders
-        """All that may ever send, by their group."""
+        """The possible senders of each group."""
         self.inbox_max = inbox_max
         self.outbox: list[tuple[str, r.Replicated]] = []
         self.incoming = {group: self.Incoming((group, self.group), inbox_max) for group in senders}
         self.lacking = False
-        """Whether it lacks what has been pruned."""
+        """Whether the member lacks batches that all senders have pruned."""
         self.unanswered = 0
-        """How often peers were asked for their state since something came of it."""
+        """The number of requests for a peer's state since the last one that was successful."""
         self._gaps: dict[str, r.Gap] = {}
         if not begins:
             self.announce()
@@ -76,32 +86,32 @@ class Member(ABC):
         self.outbox.append((receiver, message))
 
     def receive(self, sender: str, message: r.Replicated, now: int) -> None:
-        """Takes a message."""
+        """Process a message; ignore it if the member needs a state for that and has none."""
         handler = self.HANDLERS.get(type(message))
-        if handler is not None and (self.ready or type(message) in ALWAYS):
+        if handler is not None and (self.ready or type(message) in WITHOUT_STATE):
             handler(self, sender, message, now)
 
     @property
     def lost(self) -> Lost | None:
-        """What it lacks, if no peer helps."""
+        """The batches that this member lacks, if each peer was asked at least twice without success, else None."""
         if self.unanswered <= 2 * len(self.peers):
             return None
         found = [
-            Range(gap.stream, self.incoming[group].upto + 1, gap.floor, gap.upto_us)
+            LostRange(gap.stream, self.incoming[group].upto + 1, gap.floor, gap.upto_us)
             for group, gap in sorted(self._gaps.items())
             if gap.floor > self.incoming[group].upto
         ]
         return Lost(self.name, tuple(found))
 
-    # ---- what it has
+    # ---- position
 
     def announce(self) -> None:
-        """Tells all that may ever send to it who it is now and what it has."""
+        """Send an acknowledgement to all possible senders, so that they continue after the last accepted batch."""
         for group, incoming in self.incoming.items():
             for sender in self.senders[group]:
-                self.send(sender, r.Delivered(incoming.stream, incoming.upto, self.incarnation, anew=True))
+                self.send(sender, r.Acknowledgement(incoming.stream, incoming.upto, self.incarnation, restarted=True))
 
-    def told_of_gap(self, sender: str, message: r.Gap, now: int) -> None:
+    def receive_gap(self, sender: str, message: r.Gap, now: int) -> None:
         group = message.stream[0]
         if message.floor > self.incoming[group].upto:
             self.lacking = True
@@ -110,58 +120,60 @@ class Member(ABC):
 
     # ---- states
 
-    def ask(self) -> None:
-        """Asks the next peer for its state, if that is needed."""
+    def request_state(self) -> None:
+        """Ask the next peer for its state, if this member has none or lacks pruned batches."""
         if self.ready and not self.lacking:
             return
         if self.peers:
             self.send(self.peers[self.unanswered % len(self.peers)], r.Rejoin(self.incarnation))
         self.unanswered += 1
 
-    def asked(self, sender: str, message: r.Rejoin, now: int) -> None:
-        self.send(sender, r.State(message.incarnation, self.snapshot()))
+    def receive_rejoin(self, sender: str, message: r.Rejoin, now: int) -> None:
+        self.send(sender, r.PeerState(message.incarnation, self.snapshot()))
 
-    def answered(self, sender: str, message: r.State, now: int) -> None:
+    def receive_state(self, sender: str, message: r.PeerState, now: int) -> None:
         if message.incarnation != self.incarnation or (self.ready and not self.lacking):
             return
         state = self.read(message.data)
         if self.ready and state["position"] <= self.position:
             return
         self.restore(message.data)
-        self.caught_up(sender, now)
+        self.on_caught_up(sender, now)
 
-    def caught_up(self, peer: str, now: int) -> None:  # noqa: B027
-        """A peer's state was taken over. Most have nothing to do then."""
+    def on_caught_up(self, peer: str, now: int) -> None:  # noqa: B027
+        """Update the member after the state of `peer` was restored; the default does nothing."""
 
     @property
     @abstractmethod
     def position(self) -> int:
-        """How far it is; of two states the one that is further has all that the other has."""
+        """The position of the state: a state with a greater position includes one with a smaller position."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """All that a peer needs to go on from here, apart from what has come in."""
+        """Return everything that a peer needs to continue from here, except the incoming queues."""
 
     @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state."""
+        """Load a state that `state` returned."""
 
     def snapshot(self) -> bytes:
-        """All that another of the group needs to go on from here."""
-        taken = {group: (one.done, tuple(one.bundles.values())) for group, one in self.incoming.items()}
-        return self.write({"position": self.position, "incoming": taken, **self.state()})
+        """Return everything that a peer needs to continue from here, as bytes."""
+        received = {group: (one.done, tuple(one.batches.values())) for group, one in self.incoming.items()}
+        return self.write({"position": self.position, "incoming": received, **self.state()})
 
     def restore(self, data: bytes) -> None:
-        """Goes on from a snapshot, of its own or a peer's. Of a stream it keeps what it has beyond that, as it has
-        acknowledged it."""
+        """Restore a snapshot of this member or of a peer.
+
+        Accepted batches that are newer than the snapshot stay in the incoming queues, because they were acknowledged.
+        """
         state = self.read(data)
-        for group, (done, bundles) in state["incoming"].items():
+        for group, (done, batches) in state["incoming"].items():
             had = self.incoming[group]
             self.incoming[group] = incoming = self.Incoming((group, self.group), self.inbox_max, done=done)
-            more = [bundle for bundle in had.bundles.values() if bundle.number > done + len(bundles)]
-            incoming.bundles = {bundle.number: bundle for bundle in (*bundles, *more)}
-            incoming.upto = done + len(incoming.bundles)
-            incoming.longest = max(had.longest, len(incoming.bundles))
+            more = [batch for batch in had.batches.values() if batch.number > done + len(batches)]
+            incoming.batches = {batch.number: batch for batch in (*batches, *more)}
+            incoming.upto = done + len(incoming.batches)
+            incoming.longest = max(had.longest, len(incoming.batches))
         self.load(state)
         self.ready, self.lacking, self.unanswered = True, False, 0
         self._gaps = {}
@@ -174,16 +186,16 @@ class Member(ABC):
         found: Mapping[str, Any] = decode(data)
         return found
 
-    def probed(self, sender: str, message: r.Probe, now: int) -> None:
+    def receive_probe(self, sender: str, message: r.Probe, now: int) -> None:
         self.send(sender, r.Echo(message.sent_us))
 
 
-STATES: Mapping[type, Handler] = {
-    r.Gap: Member.told_of_gap,
-    r.Rejoin: Member.asked,
-    r.State: Member.answered,
-    r.Probe: Member.probed,
+MEMBER_HANDLERS: Mapping[type, Handler] = {
+    r.Gap: Member.receive_gap,
+    r.Rejoin: Member.receive_rejoin,
+    r.PeerState: Member.receive_state,
+    r.Probe: Member.receive_probe,
 }
-"""What every member understands."""
-ALWAYS: Sequence[type] = (r.State, r.Probe, r.Gap, r.Gone)
-"""What one without state looks at."""
+"""The handlers that all members share."""
+WITHOUT_STATE: Sequence[type] = (r.PeerState, r.Probe, r.Gap, r.Decommissioned)
+"""The classes of messages that a member without state processes."""

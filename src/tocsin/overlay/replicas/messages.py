@@ -1,4 +1,8 @@
-"""What do replicas say to each other? Frozen data; `codec` writes and reads it."""
+"""Define the messages that replicas send each other, as frozen dataclasses that `codec` encodes and decodes.
+
+A *stream* has the batches from one group of replicas to another. The *incarnation* of a replica is the number of times
+that it was started before.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,12 @@ from tocsin.overlay.messages import Message
 from tocsin.overlay.tree_parts import Array
 
 Stream = tuple[str, str]
-"""The group that sends, the group that receives."""
+"""The name of a stream: the group that sends, and the group that receives."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """Sources' events, and that none before `upto` will come any more."""
+    """Publish events of the group's sources, and promise that no events before `upto` will follow."""
 
     batch: pa.Table
     upto: int
@@ -25,7 +29,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class Command:
-    """What a host asks of a processor, by its name in `machines.COMMANDS`."""
+    """Call a method of a processor, named as in `state_machine.COMMANDS`, on behalf of the host."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -33,38 +37,48 @@ class Command:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a sink gets."""
+    """Deliver matches to a sink; `at` has the time at which each match was ready."""
 
     batch: pa.Table
     at: Array
 
 
-Part = Message | Publication | Command | Notice
+Content = Message | Publication | Command | Notice
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """All that a group sends to another in one round. `number`: the stream's logical time, without gaps."""
+class RoundBatch:
+    """Everything that one group sends to another in one round.
+
+    Batches of a stream are numbered without gaps; `number` is the logical time of the stream.
+    """
 
     stream: Stream
     number: int
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Content, ...] = ()
 
 
 @dataclass(frozen=True)
-class Delivered:
-    """The receiver has all bundles up to `upto`; as `incarnation`, which voids what an earlier one said. `anew`: it has
-    started, or has taken a peer's state, and what comes next should be sent, again if need be."""
+class Acknowledgement:
+    """Acknowledge all batches of a stream up to number `upto`.
+
+    An acknowledgement voids all those of the receiver's earlier incarnations. `restarted` says that the receiver has
+    just started or restored a state, so that all batches after `upto` must be sent again.
+    """
 
     stream: Stream
     upto: int
     incarnation: int
-    anew: bool = False
+    restarted: bool = False
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What the receiver lacks has been delivered by all and pruned up to `floor`; sources' events up to a time (µs)."""
+    """Inform a receiver that batches which it lacks have been pruned, because all had acknowledged them.
+
+    All batches up to number `floor` are pruned. If the stream comes from a source, they have its events before
+    `upto_us`.
+    """
 
     stream: Stream
     floor: int
@@ -73,7 +87,11 @@ class Gap:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A replica lives. A leader tells up to where each of its streams has been delivered by all."""
+    """Show the peers that the sender is alive.
+
+    `latency_us` is the sender's latency to the previous node. A leader reports in `floors`, for each group that it
+    sends to, the number of the last batch that all receivers have acknowledged.
+    """
 
     incarnation: int
     leading: bool
@@ -84,21 +102,21 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class LeaderDead:
-    """Somebody thinks that this replica, if it leads, can no longer send or receive."""
+    """Report the suspicion that replica `accused`, if it leads, can no longer send or receive."""
 
     accused: str
 
 
 @dataclass(frozen=True)
 class Election:
-    """Asks for votes."""
+    """Ask the peers for votes in the sender's election `number`."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Vote:
-    """What the voter has to offer: its latency to the previous node."""
+    """Vote in election `number` by reporting the sender's latency to the previous node."""
 
     number: int
     latency_us: int
@@ -106,55 +124,67 @@ class Vote:
 
 @dataclass(frozen=True)
 class Elected:
-    """The outcome of an election."""
+    """Announce the result of an election."""
 
     leader: str
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Asks for an echo, to measure latency."""
+    """Ask for an Echo, to measure the latency of the link."""
 
     sent_us: int
 
 
 @dataclass(frozen=True)
 class Echo:
-    """Answers a probe."""
+    """Answer a Probe with its send time."""
 
     sent_us: int
 
 
 @dataclass(frozen=True)
 class Rejoin:
-    """A replica without state asks a peer for its own."""
+    """Ask a peer for its state, which the sender will restore."""
 
     incarnation: int
 
 
 @dataclass(frozen=True)
-class State:
-    """A peer's state for the replica that asked as `incarnation`."""
+class PeerState:
+    """Answer the Rejoin of `incarnation` with the sender's state."""
 
     incarnation: int
     data: bytes
 
 
 @dataclass(frozen=True)
-class Gone:
-    """The host's verdict: this replica has failed for ever, or is back all the same."""
+class Decommissioned:
+    """Announce the host's decision that `replica` has failed for ever, or, if `back`, that it has returned."""
 
     replica: str
     back: bool = False
 
 
 Replicated = (
-    Bundle | Delivered | Gap | Heartbeat | LeaderDead | Election | Vote | Elected | Probe | Echo | Rejoin | State | Gone
+    RoundBatch
+    | Acknowledgement
+    | Gap
+    | Heartbeat
+    | LeaderDead
+    | Election
+    | Vote
+    | Elected
+    | Probe
+    | Echo
+    | Rejoin
+    | PeerState
+    | Decommissioned
 )
 ELECTIONS = (LeaderDead, Election, Vote, Elected)
-"""What is said for the sake of elections."""
+"""The classes of messages that elections use."""
 
-codec.known(
-    Publication, Command, Notice, Bundle, Delivered, Gap, Heartbeat, LeaderDead, Election, Vote, Elected, Probe, Echo,
-    Rejoin, State, Gone,
+codec.register(
+    Publication, Command, Notice, Gap, Heartbeat, LeaderDead, Election, Vote, Elected, Probe, Echo, Rejoin,
+    Bundle=RoundBatch, Delivered=Acknowledgement, State=PeerState, Gone=Decommissioned,
 )  # fmt: skip

@@ -1,12 +1,12 @@
-"""Which bundles of a stream are kept, sent, acknowledged, taken? One queue at each end.
+"""Queue the batches of a stream: number, retain, send, acknowledge and accept them in order.
 
     Outgoing   pruned … floor | floor + 1 … last          sent and acknowledged up to: one number for each receiver
-    Incoming   taken … | done + 1 … upto                  `upto`: the last one without a gap before it
+    Incoming   processed … done | done + 1 … upto         accepted without a gap up to `upto`
 
-The pruning frontier (`floor`) is one number: the least that all receivers have acknowledged, those left out that have
-failed for ever, and never beyond what at least one has.
-
-How does a leader, or a feed, get its bundles to every replica of a group? Sends, and sends again.
+A sender retains a batch until all receivers have acknowledged it. The *frontier* is the number up to which this is
+true; decommissioned receivers do not count. `floor` is the number up to which batches are pruned. `Sending` sends the
+batches of the outgoing queues to all replicas of the receiving groups, and sends them again if acknowledgements fail to
+come.
 """
 
 from __future__ import annotations
@@ -14,72 +14,85 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tocsin.overlay.replicas.messages import Bundle, Delivered, Gap, LeaderDead, Publication, Replicated, Stream
+from tocsin.overlay.replicas.messages import (
+    Acknowledgement,
+    Gap,
+    LeaderDead,
+    Publication,
+    Replicated,
+    RoundBatch,
+    Stream,
+)
 
 
 class Outgoing:
-    """What a group has to say to another."""
+    """The queue of batches from one group to another, at a sender."""
 
     def __init__(self, stream: Stream, receivers: Sequence[str], *, floor: int = -1) -> None:
         self.stream, self.receivers = stream, tuple(receivers)
         self.floor = floor
-        self.kept: dict[int, Bundle] = {}
-        """Bundles above the floor, in order."""
+        self.kept: dict[int, RoundBatch] = {}
+        """The retained batches, which are those after `floor`, by number."""
         self.last = floor
         self.upto_us: int | None = None
-        """Sources' events before this have been pruned."""
+        """The time before which all events of sources have been pruned, if this is the queue of a source."""
         self.longest = 0
-        """The most bundles that were ever kept."""
+        """The largest number of batches that were retained at the same time."""
         self.acked: dict[str, tuple[int, int]] = {}
-        """(incarnation, up to where) of each receiver."""
+        """The incarnation of each receiver, and the number of the last batch that it acknowledged."""
         self.sent: dict[str, int] = {}
+        """The number of the last batch that was sent to each receiver."""
         self.gone: set[str] = set()
+        """The decommissioned receivers."""
 
-    def enqueue(self, bundle: Bundle) -> None:
-        """Keeps a bundle, unless it has been delivered by all already."""
-        self.last = max(self.last, bundle.number)
-        if bundle.number > self.floor:
-            self.kept[bundle.number] = bundle
+    def enqueue(self, batch: RoundBatch) -> None:
+        """Add a batch to the queue, unless all receivers have acknowledged it already."""
+        self.last = max(self.last, batch.number)
+        if batch.number > self.floor:
+            self.kept[batch.number] = batch
             self.longest = max(self.longest, len(self.kept))
 
     def prune(self, floor: int) -> None:
-        """All up to here has been delivered by all."""
+        """Drop the batches up to number `floor`, which all receivers have acknowledged."""
         if floor > self.floor:
             for number in [number for number in self.kept if number <= floor]:
                 times = [part.upto for part in self.kept.pop(number).parts if isinstance(part, Publication)]
                 self.upto_us = times[-1] if times else self.upto_us
             self.floor = floor
 
-    def due(self, receiver: str) -> list[Bundle]:
-        """What has not been sent to a receiver yet; it now counts as sent."""
+    def due(self, receiver: str) -> list[RoundBatch]:
+        """Return the batches that have not been sent to `receiver`, and mark them as sent."""
         since = max(self.sent.get(receiver, -1), self.floor)
         if self.last <= since:
             return []
         self.sent[receiver] = self.last
         return [self.kept[number] for number in range(since + 1, self.last + 1)]
 
-    def acknowledged(self, receiver: str, incarnation: int, upto: int, *, anew: bool = False) -> bool:
-        """Takes an acknowledgement; whether it says more than was known. One of a new incarnation voids all before it.
-        `anew`: sending begins again after it; but one that lacks what has been pruned is sent nothing until it has
-        taken a peer's state and says so."""
-        before, known = self.acked.get(receiver, (-1, -1))
+    def acknowledged(self, receiver: str, incarnation: int, upto: int, *, restarted: bool = False) -> bool:
+        """Process an acknowledgement of all batches up to `upto`; return whether it is new.
+
+        An acknowledgement of a new incarnation voids those of earlier incarnations. If the receiver has `restarted`,
+        the batches after `upto` will be sent again. If these have been pruned, the receiver gets no batches until it
+        has restored the state of a peer.
+        """
+        before, number = self.acked.get(receiver, (-1, -1))
         if incarnation < before:
             return False
         if incarnation == before:
-            upto = max(upto, known)
+            upto = max(upto, number)
         self.acked[receiver] = (incarnation, upto)
-        if anew:
+        if restarted:
             self.sent[receiver] = upto if upto >= self.floor else self.last
         self.prune(self.frontier())
-        return (incarnation, upto) > (before, known)
+        return (incarnation, upto) > (before, number)
 
     def frontier(self) -> int:
-        """Up to where all have it."""
+        """Return the number up to which all receivers, except decommissioned ones, have acknowledged."""
         heard = [self.acked.get(name, (0, self.floor))[1] for name in self.receivers if name not in self.gone]
         return min(heard, default=self.floor)
 
     def leave_out(self, receiver: str, *, back: bool) -> None:
-        """This receiver has failed for ever, or is back."""
+        """Ignore the missing acknowledgements of a decommissioned receiver, or, if `back`, wait for them again."""
         if back:
             self.gone.discard(receiver)
         elif receiver in self.receivers:
@@ -87,43 +100,46 @@ class Outgoing:
             self.prune(self.frontier())
 
     def resend(self, receiver: str) -> None:
-        """Begins again after what was acknowledged."""
+        """Mark the batches that `receiver` has not acknowledged as not sent."""
         self.sent[receiver] = max(self.acked.get(receiver, (0, -1))[1], self.floor)
 
     def waiting(self, receiver: str) -> bool:
-        """Whether something was sent that is not acknowledged."""
+        """Return whether `receiver` has been sent batches that it has not acknowledged."""
         return self.sent.get(receiver, -1) > max(self.acked.get(receiver, (0, -1))[1], self.floor)
 
 
 class Incoming:
-    """What a replica has from a group."""
+    """The queue of batches from a group, at a receiver, which holds at most `limit` batches.
+
+    All batches up to `done` have been processed, and all up to `upto` have been accepted.
+    """
 
     def __init__(self, stream: Stream, limit: int, *, done: int = -1) -> None:
         self.stream, self.limit = stream, limit
         self.done = self.upto = done
-        self.bundles: dict[int, Bundle] = {}
-        self.late: list[Bundle] = []
-        """Taken a second time; always empty, as the filter sees to it."""
+        self.batches: dict[int, RoundBatch] = {}
+        self.late: list[RoundBatch] = []
+        """The duplicates that were accepted; always empty, unless a test breaks the filter of duplicates."""
         self.duplicates = 0
         self.longest = 0
 
-    def accept(self, bundle: Bundle) -> bool:
-        """Takes the next bundle if there is room; drops what it has, and what comes after a gap."""
-        if bundle.number <= self.upto:
+    def accept(self, batch: RoundBatch) -> bool:
+        """Accept `batch` if it is the next one and there is room, else drop it; return whether it was accepted."""
+        if batch.number <= self.upto:
             self.duplicates += 1
             return False
-        if bundle.number != self.upto + 1 or len(self.bundles) >= self.limit:
+        if batch.number != self.upto + 1 or len(self.batches) >= self.limit:
             return False
-        self.upto = bundle.number
-        self.bundles[bundle.number] = bundle
-        self.longest = max(self.longest, len(self.bundles))
+        self.upto = batch.number
+        self.batches[batch.number] = batch
+        self.longest = max(self.longest, len(self.batches))
         return True
 
-    def take(self) -> Iterable[Bundle]:
-        """The next bundle, for good."""
+    def take(self) -> Iterable[RoundBatch]:
+        """Remove and return the next batch, as a sequence of batches."""
         self.done += 1
         late, self.late = self.late, []
-        return (*late, self.bundles.pop(self.done))
+        return (*late, self.batches.pop(self.done))
 
 
 Send = Callable[[str, Replicated], None]
@@ -131,67 +147,76 @@ Send = Callable[[str, Replicated], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """Times in microseconds, and limits. `rounds`: how many follow each batch of the sources; enough for what it causes
-    to reach the sinks, else that takes until later batches."""
+    """Timeouts (µs) and limits of replicas.
+
+    `rounds` is the number of rounds from one batch of the sources to the next. It should be enough for the matches of a
+    batch to reach the sinks, because otherwise the matches wait for later batches.
+    """
 
     rounds: int = 8
     beat_us: int = 10_000
-    """Between a leader's heartbeats."""
+    """The time between two heartbeats of a leader."""
     prune_us: int = 0
-    """Between acknowledgements, measurements of latency, followers' heartbeats, and those that tell frontiers; 0: with
-    each heartbeat. The longer, the fewer acknowledgements, and the more a new leader sends again."""
+    """The time between two acknowledgements; 0 to acknowledge with each heartbeat of a leader.
+
+    Latency measurements, heartbeats of followers, and reports of the frontier have the same interval. With a longer
+    time there are fewer messages, but a new leader sends more batches again.
+    """
     suspect_us: int = 40_000
-    """A leader that is silent for so long is thought dead."""
+    """The time without a heartbeat after which a leader is suspected."""
     vote_us: int = 15_000
-    """How long votes are waited for."""
+    """The time for which votes of an election are collected."""
     resend_us: int = 80_000
-    """After how long without acknowledgement bundles are sent again, and the receiver is said to be dead."""
+    """The time without an acknowledgement after which batches are sent again and the receiver is suspected."""
     queue_max: int = 100_000
-    """Bundles in an outgoing queue; a replica whose queue is full waits."""
+    """The largest number of batches in an outgoing queue; a replica with a full queue runs no further round."""
     inbox_max: int = 100_000
-    """Bundles of a stream that wait to be taken; more are not acknowledged."""
+    """The largest number of batches in an incoming queue; further batches are dropped and not acknowledged."""
 
 
 @dataclass
 class Sending:
-    """The outgoing queues of a replica or feed."""
+    """Send the batches of the outgoing queues of a replica or of a source, by receiving group."""
 
     queues: Mapping[str, Outgoing]
     send: Send
     settings: Settings
     _heard_us: dict[tuple[str, str], int] = field(default_factory=dict)
-    """When a receiver last acknowledged, or was last sent something after having acknowledged all."""
+    """For each group and receiver, the time since which an acknowledgement is awaited.
+
+    It is the time of the last acknowledgement or, if that covered all batches, of the next batch that was sent.
+    """
     _moved_us: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The same, but only acknowledgements that say more than those before."""
+    """Like `_heard_us`, but without acknowledgements that were not new."""
 
     @property
     def full(self) -> bool:
         return any(len(queue.kept) >= self.settings.queue_max for queue in self.queues.values())
 
     def flush(self, now: int) -> None:
-        """Sends what has not been sent."""
+        """Send all batches that have not been sent."""
         for target, queue in self.queues.items():
             for receiver in queue.receivers:
                 if receiver in queue.gone or queue.sent.get(receiver, -1) >= queue.last:
                     continue
                 if not queue.waiting(receiver):
                     self._heard_us[target, receiver] = self._moved_us[target, receiver] = now
-                for bundle in queue.due(receiver):
-                    self.send(receiver, bundle)
+                for batch in queue.due(receiver):
+                    self.send(receiver, batch)
 
-    def delivered(self, sender: str, message: Delivered, now: int) -> None:
-        """Takes an acknowledgement. A receiver that lacks what has been pruned is told so."""
+    def delivered(self, sender: str, message: Acknowledgement, now: int) -> None:
+        """Process an acknowledgement; if the receiver lacks pruned batches, send it a Gap."""
         target = message.stream[1]
         queue = self.queues[target]
-        moved = queue.acknowledged(sender, message.incarnation, message.upto, anew=message.anew)
+        moved = queue.acknowledged(sender, message.incarnation, message.upto, restarted=message.restarted)
         self._heard_us[target, sender] = now
-        if moved or message.anew:
+        if moved or message.restarted:
             self._moved_us[target, sender] = now
         if message.upto < queue.floor:
             self.send(sender, Gap(message.stream, queue.floor, queue.upto_us))
 
     def tick(self, now: int) -> None:
-        """Sends again to those who have got no further for long; of those who are silent it tells their peers."""
+        """Mark batches to be sent again to receivers without progress, and report silent receivers to their peers."""
         for target, queue in self.queues.items():
             for receiver in queue.receivers:
                 link = (target, receiver)
@@ -207,7 +232,7 @@ class Sending:
                             self.send(peer, LeaderDead(receiver))
 
     def begin(self, now: int) -> None:
-        """A new leader does not know what others have sent."""
+        """Start as a new leader: send all batches without an acknowledgement, as others may not have sent them."""
         self._heard_us.clear()
         self._moved_us.clear()
         for queue in self.queues.values():

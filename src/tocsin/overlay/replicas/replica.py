@@ -1,15 +1,16 @@
-"""One replica of a processor: a state machine that its host feeds with messages and whose outbox it empties.
+"""Run a replica of a processor in rounds, and elect the leaders of its group.
 
-    bundles in ─► Incoming, by stream ─► rounds ─► machine ─► Outgoing, by stream ─► sent by leaders, kept by all
+    batches in ─► Incoming, by stream ─► rounds ─► state machine ─► Outgoing, by stream ─► sent by leaders, kept by all
 
-Nothing here reads a clock: `now` is the host's, and decides only when something is said, never what follows from it.
-How a replica that starts with nothing gets a state is told in `members`.
+The host passes messages to `receive`, calls `tick` regularly, and sends the messages in `outbox`. The module reads no
+clock: the host passes the time as `now`, which decides only when a message is sent, never its content. `catch_up`
+restores a replica that starts without state.
 
-Who leads? A failure detector by heartbeats, and a vote: least latency to the previous node, then least name.
-
-There may be no leader for a while, and there may be several: replicas need not agree. What is needed is that a correct
-replica that hears of no leader votes again, and leads if nobody better answers. Two leaders that hear each other's
-heartbeats become one. Of two elections the one whose starter has the lesser name goes on.
+Failures of leaders are detected by missing heartbeats. A new leader is elected by votes: the replica with the lowest
+latency to the previous node wins, and with equal latencies the one with the lowest name. For a while there may be no
+leader or several leaders, because replicas need not agree. A replica that hears of no leader starts an election, and
+becomes the leader if no better replica answers. If two leaders hear each other's heartbeats, one of them stops. If two
+replicas start elections, that of the replica with the lower name continues.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tocsin.overlay.replicas import messages as r
-from tocsin.overlay.replicas.catch_up import STATES, Handler, Member
+from tocsin.overlay.replicas.catch_up import MEMBER_HANDLERS, Handler, Member
 from tocsin.overlay.replicas.messages import Elected, Election, Heartbeat, LeaderDead, Replicated, Vote
 from tocsin.overlay.replicas.queues import Outgoing, Sending, Settings
-from tocsin.overlay.replicas.state_machine import FEED, Machine
+from tocsin.overlay.replicas.state_machine import SOURCE, StateMachine
 
 Rank = tuple[int, str]
 
 
 @dataclass
 class Elections:
-    """One replica's view."""
+    """The election of a leader, as one replica sees it."""
 
     name: str
     peers: Sequence[str]
@@ -39,9 +40,9 @@ class Elections:
     leader: str
     latency_us: int = 0
     heard_us: dict[str, int] = field(default_factory=dict)
-    """When each peer was last heard to lead."""
-    held: int = 0
-    """How many elections were started here."""
+    """The time at which each peer was last known to lead."""
+    started: int = 0
+    """The number of elections that this replica has started."""
     _votes: dict[str, Rank] = field(default_factory=dict)
     _excluded: str | None = None
     _closes_us: int | None = None
@@ -51,24 +52,24 @@ class Elections:
         return self.leader == self.name
 
     def start(self, now: int, excluded: str | None) -> None:
-        """Asks for votes, for somebody else than the one who is thought dead."""
+        """Ask all peers for votes; the suspected replica `excluded` is not elected if another one has voted."""
         if self._closes_us is not None:
             return
-        self.held += 1
+        self.started += 1
         self._votes = {self.name: (self.latency_us, self.name)}
         self._excluded, self._closes_us = excluded, now + self.vote_us
         for peer in self.peers:
-            self.send(peer, Election(self.held))
+            self.send(peer, Election(self.started))
 
     def asked(self, sender: str, message: Election) -> None:
-        """Somebody asks for votes; he who has the lesser name goes on."""
+        """Vote in the election of `sender`; ignore it if an own election runs and this replica has the lower name."""
         if self._closes_us is not None and self.name < sender:
             return
         self._closes_us = None
         self.send(sender, Vote(message.number, self.latency_us))
 
     def voted(self, sender: str, message: Vote) -> None:
-        if self._closes_us is not None and message.number == self.held:
+        if self._closes_us is not None and message.number == self.started:
             self._votes[sender] = (message.latency_us, sender)
 
     def elected(self, leader: str, now: int) -> None:
@@ -77,12 +78,12 @@ class Elections:
         self.heard_us[leader] = now
 
     def accused(self, message: LeaderDead, now: int) -> None:
-        """Somebody thinks the leader is dead."""
+        """Start an election if the replica that a peer suspects is the leader."""
         if message.accused == self.leader:
             self.start(now, message.accused)
 
     def beat(self, sender: str, message: Heartbeat, now: int) -> None:
-        """A peer lives; of two leaders the worse stops."""
+        """Process a heartbeat of a peer; if both lead, the replica with the higher latency stops."""
         if not message.leading:
             if self.leader == sender and self.silent(sender, now):
                 self.start(now, None)
@@ -96,7 +97,7 @@ class Elections:
         return now - self.heard_us.get(peer, 0) > self.suspect_us
 
     def tick(self, now: int) -> None:
-        """Closes an election, or starts one if the leader is silent."""
+        """Announce the result of a running election when its time is over; start one if the leader is silent."""
         if self._closes_us is not None and now >= self._closes_us:
             fit = {name: rank for name, rank in self._votes.items() if name != self._excluded} or self._votes
             best = min(fit, key=lambda name: fit[name])
@@ -108,9 +109,8 @@ class Elections:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a replica stands: its group's replicas, those of neighbouring groups, and the group's sinks, each with
-    those that stand for it."""
+class GroupTopology:
+    """The names of the replicas of a group, of each neighbouring group, and of each sink of the group."""
 
     group: str
     replicas: tuple[str, ...]
@@ -119,40 +119,40 @@ class Place:
 
 
 class Replica(Member):
-    """A replica of a processor."""
+    """A replica of a processor, which runs `machine` in rounds and sends its outputs while it is the leader."""
 
     Outgoing = Outgoing
 
     def __init__(
         self,
         name: str,
-        place: Place,
-        machine: Machine,
+        topology: GroupTopology,
+        machine: StateMachine,
         settings: Settings,
         *,
         incarnation: int = 0,
         begins: bool = True,
     ) -> None:
-        self._feed = FEED + place.group
-        self._neighbours = sorted(place.neighbours)
-        senders = {self._feed: (self._feed,), **{group: place.neighbours[group] for group in self._neighbours}}
+        self._source = SOURCE + topology.group
+        self._neighbours = sorted(topology.neighbours)
+        senders = {self._source: (self._source,), **{group: topology.neighbours[group] for group in self._neighbours}}
         super().__init__(
-            name, place.replicas, senders, settings.inbox_max, incarnation=incarnation, begins=begins
+            name, topology.replicas, senders, settings.inbox_max, incarnation=incarnation, begins=begins
         )  # fmt: skip
-        self.place, self.machine, self.settings = place, machine, settings
+        self.topology, self.machine, self.settings = topology, machine, settings
         self.round = 0
-        self.rounds_of: dict[str, int] = {}
-        """How far each peer said it was."""
-        targets = {**place.neighbours, **place.sinks}
-        self.outgoing = {to: self.Outgoing((place.group, to), receivers) for to, receivers in targets.items()}
+        self.peer_rounds: dict[str, int] = {}
+        """The round that each peer last reported."""
+        targets = {**topology.neighbours, **topology.sinks}
+        self.outgoing = {to: self.Outgoing((topology.group, to), receivers) for to, receivers in targets.items()}
         self.sending = Sending(self.outgoing, self.send, settings)
         self.elections = Elections(
-            name, self.peers, self.send, settings.suspect_us, settings.vote_us, place.replicas[0]
+            name, self.peers, self.send, settings.suspect_us, settings.vote_us, topology.replicas[0]
         )  # fmt: skip
         self._recent: dict[str, set[str]] = {group: set() for group in senders}
-        """Who sent bundles since they were last acknowledged."""
+        """For each sending group, the replicas whose batches were not acknowledged yet."""
         self._previous: dict[str, str] = {}
-        """Who last sent bundles of a stream."""
+        """For each sending group, the replica that sent the last batch."""
         self._led = False
         self._next_us = 0
         self._prunes_us = 0
@@ -162,10 +162,10 @@ class Replica(Member):
     def leading(self) -> bool:
         return self.ready and self.elections.leading
 
-    # ---- the host's side
+    # ---- called by the host
 
     def receive(self, sender: str, message: r.Replicated, now: int) -> None:
-        """Takes a message."""
+        """Process a message, then run all rounds that have become possible."""
         super().receive(sender, message, now)
         self._go_on(now)
 
@@ -173,9 +173,9 @@ class Replica(Member):
         return self._next_us
 
     def tick(self, now: int) -> None:
-        """Heartbeats, acknowledgements, elections, and what is due."""
+        """Send heartbeats, acknowledgements and due batches; advance elections; ask for a state if one is needed."""
         self._next_us = now + self.settings.beat_us
-        self.ask()
+        self.request_state()
         if not self.ready:
             return
         self.elections.tick(now)
@@ -185,17 +185,19 @@ class Replica(Member):
             self._prunes_us = now + self.settings.prune_us
             self._acknowledge()
         self._beat(prunes)
-        self._complain(now)
+        self._report_lag(now)
         if self.leading:
             self.sending.tick(now)
             self.sending.flush(now)
         if self._previous and prunes:
-            self.send(self._previous[min(self._previous, key=lambda group: (group == self._feed, group))], r.Probe(now))
+            self.send(
+                self._previous[min(self._previous, key=lambda group: (group == self._source, group))], r.Probe(now)
+            )
 
     # ---- rounds
 
     def _go_on(self, now: int) -> None:
-        """Runs the rounds that can be run; a leader sends."""
+        """Run all rounds whose inputs are complete; as a leader, send the new batches."""
         ran = False
         while self.ready and self._complete() and not self.sending.full:
             self._run()
@@ -208,9 +210,9 @@ class Replica(Member):
             self.sending.flush(now)
 
     def _complete(self) -> bool:
-        """Whether all that belongs to the round is there."""
+        """Return whether all inputs of the next round have come."""
         if self.round % self.settings.rounds == 0:
-            feed = self.incoming[self._feed]
+            feed = self.incoming[self._source]
             if feed.upto * self.settings.rounds < self.round:
                 return False
         return all(self.incoming[group].upto >= self.round - 1 for group in self._neighbours)
@@ -218,18 +220,18 @@ class Replica(Member):
     def _run(self) -> None:
         inputs: list[tuple[str, Any]] = []
         if self.round % self.settings.rounds == 0:
-            inputs += [("", part) for bundle in self.incoming[self._feed].take() for part in bundle.parts]
+            inputs += [("", part) for batch in self.incoming[self._source].take() for part in batch.parts]
         if self.round > 0:
             for group in self._neighbours:
-                inputs += [(group, part) for bundle in self.incoming[group].take() for part in bundle.parts]
+                inputs += [(group, part) for batch in self.incoming[group].take() for part in batch.parts]
         outputs = self.machine.step(inputs) if inputs else {}
         for target, queue in self.outgoing.items():
             parts = tuple(outputs.get(target, ()))
-            if parts or target in self.place.neighbours:
-                queue.enqueue(r.Bundle(queue.stream, queue.last + 1, parts))
+            if parts or target in self.topology.neighbours:
+                queue.enqueue(r.RoundBatch(queue.stream, queue.last + 1, parts))
         self.round += 1
 
-    def _bundle(self, sender: str, message: r.Bundle, now: int) -> None:
+    def _receive_batch(self, sender: str, message: r.RoundBatch, now: int) -> None:
         group = message.stream[0]
         self._recent[group].add(sender)
         self._previous[group] = sender
@@ -237,43 +239,47 @@ class Replica(Member):
 
     # ---- acknowledgements
 
-    def _delivered(self, sender: str, message: r.Delivered, now: int) -> None:
+    def _delivered(self, sender: str, message: r.Acknowledgement, now: int) -> None:
         self.sending.delivered(sender, message, now)
-        if message.anew and self.leading:
+        if message.restarted and self.leading:
             self.sending.flush(now)
 
     def _acknowledge(self) -> None:
         for group, senders in self._recent.items():
             incoming = self.incoming[group]
             for sender in sorted(senders):
-                self.send(sender, r.Delivered(incoming.stream, incoming.upto, self.incarnation))
+                self.send(sender, r.Acknowledgement(incoming.stream, incoming.upto, self.incarnation))
             senders.clear()
 
-    def _gone(self, sender: str, message: r.Gone, now: int) -> None:
+    def _gone(self, sender: str, message: r.Decommissioned, now: int) -> None:
         for queue in self.outgoing.values():
             queue.leave_out(message.replica, back=message.back)
 
     # ---- peers
 
     def _beat(self, prunes: bool) -> None:
-        """A leader says that it lives; now and then followers say so too."""
+        """Send a heartbeat to all peers: leaders always, followers only if `prunes`."""
         if not prunes and not self.leading:
             return
-        told = self.outgoing.items() if prunes and self.leading else ()
-        floors = tuple((target, queue.floor) for target, queue in told)
+        reported = self.outgoing.items() if prunes and self.leading else ()
+        floors = tuple((target, queue.floor) for target, queue in reported)
         beat = r.Heartbeat(self.incarnation, self.leading, self.round, self.elections.latency_us, floors)
         for peer in self.peers:
             self.send(peer, beat)
 
     def _heartbeat(self, sender: str, message: r.Heartbeat, now: int) -> None:
-        self.rounds_of[sender] = message.round
+        self.peer_rounds[sender] = message.round
         for target, floor in message.floors:
             self.outgoing[target].prune(floor)
         self.elections.beat(sender, message, now)
 
-    def _complain(self, now: int) -> None:
-        """One that stays behind its peers cannot receive: it says so of itself, and of those it should hear from."""
-        if max(self.rounds_of.values(), default=0) <= self.round + 1:
+    def _report_lag(self, now: int) -> None:
+        """If this replica lags behind its peers for too long, report suspected failures.
+
+        A leader reports itself to its peers. A replica that lacks batches of a group reports the last sender of that
+        group to the sender's peers.
+        """
+        if max(self.peer_rounds.values(), default=0) <= self.round + 1:
             self._behind_us = None
             return
         self._behind_us = now if self._behind_us is None else self._behind_us
@@ -286,7 +292,7 @@ class Replica(Member):
         for group in self._neighbours:
             if self.incoming[group].upto < self.round - 1 and group in self._previous:
                 accused = self._previous[group]
-                for replica in self.place.neighbours[group]:
+                for replica in self.topology.neighbours[group]:
                     if replica != accused:
                         self.send(replica, r.LeaderDead(accused))
 
@@ -310,11 +316,11 @@ class Replica(Member):
         self.machine.load(state["machine"])
         for target, (floor, last, kept) in state["outgoing"].items():
             queue = self.outgoing[target]
-            queue.floor, queue.last, queue.kept = floor, last, {bundle.number: bundle for bundle in kept}
+            queue.floor, queue.last, queue.kept = floor, last, {batch.number: batch for batch in kept}
             queue.sent.clear()
         self._led = False
 
-    def caught_up(self, peer: str, now: int) -> None:
+    def on_caught_up(self, peer: str, now: int) -> None:
         self.elections.elected(peer if self.elections.leader == self.name else self.elections.leader, now)
 
     # ---- elections
@@ -332,10 +338,10 @@ class Replica(Member):
         self.elections.accused(message, now)
 
     HANDLERS: Mapping[type, Handler] = {
-        **STATES,
-        r.Bundle: _bundle,
-        r.Delivered: _delivered,
-        r.Gone: _gone,
+        **MEMBER_HANDLERS,
+        r.RoundBatch: _receive_batch,
+        r.Acknowledgement: _delivered,
+        r.Decommissioned: _gone,
         r.Heartbeat: _heartbeat,
         r.Echo: _echo,
         r.Election: _election,
@@ -346,10 +352,13 @@ class Replica(Member):
 
 
 def group_of(name: str) -> str:
-    """The group of a replica: `3#1` is of 3, `sink:3/door#1` of sink:3/door; a feed is a group of its own."""
+    """Return the group of a replica, for example `3` for `3#1`, and `sink:3/door` for `sink:3/door#1`.
+
+    A source queue (`feed:3`) is a group of its own.
+    """
     return name.partition("#")[0]
 
 
-def named(group: str, count: int) -> tuple[str, ...]:
-    """The names of a group's replicas."""
+def replica_names(group: str, count: int) -> tuple[str, ...]:
+    """Return the names of the `count` replicas of a group."""
     return tuple(f"{group}#{number}" for number in range(count))

@@ -1,25 +1,21 @@
-"""Where do a group's events come from, where do its notices go?
+"""Run the processor of a replica as a state machine, and define the source queues and the sink replicas.
 
-A *feed* stands for the sources of one processor. It keeps a batch until every replica has it, and what it keeps
-outlives it, as a file or a topic does: a feed that fails goes on where it was. A *drain* stands for a sink: it takes
-each bundle of notices once, in order. A sink has as many drains as a group has replicas, and one that has failed
-catches up from another.
+A `SourceQueue` stands for the sources of one processor. It retains a batch until all replicas of the processor have
+acknowledged it, and its contents survive a crash, as in a file or a topic. A `SinkReplica` stands for a sink: it takes
+each batch of matches once, in order. A sink has as many replicas as a group. A sink replica that has failed restores
+the state of another one.
 
-What runs the processor of a replica? A machine: inputs in order go in, what is sent to whom comes out.
+A `StateMachine` runs the processor of a replica. It takes the inputs of a round and returns the outputs for each
+receiver, and it must be deterministic. `ProcessorMachine` runs a processor for one replica. When a host calls a method
+of a processor, for example to advertise the types of a source, the call is an input, too (`Command`).
 
-A machine must be deterministic: the same inputs give the same outputs. `Own` is a processor of the replica's own.
-What a host does with a processor, such as advertising what a source publishes, is an input like others: a `Command`.
-
-What is asked of the groups until rules are deployed?
-
-Replicas begin with nothing but rules, types and links. Trees, tables and partial rules come about as everywhere else,
-by what processors say to each other, here in rounds and among failures. The host's part is commands, which feeds hand
-over like events:
+Replicas start with rules, types and links only. They build trees and deploy rules by messages between processors, as
+without replicas. The host sends the commands for this through the source queues, in these stages:
 
     start, if there is a single tree ─► lead ─► advertise ─► subscribe          or root ─► advertise ─► subscribe
 
-Rounds are the same everywhere, so a host knows without asking when a flood has come to its end: after as many rounds as
-the longest of the shortest ways has links.
+All groups run the same rounds. So a host knows how many rounds a stage takes: a message reaches all processors after as
+many rounds as the network's diameter has links.
 """
 
 from __future__ import annotations
@@ -30,41 +26,41 @@ from typing import Any, Protocol
 from tocsin.overlay.codec import decode, encode, restore, snapshot
 from tocsin.overlay.processor import Processor
 from tocsin.overlay.replicas import messages as r
-from tocsin.overlay.replicas.catch_up import STATES, Handler, Member
+from tocsin.overlay.replicas.catch_up import MEMBER_HANDLERS, Handler, Member
 from tocsin.overlay.replicas.messages import Command, Notice, Publication
 from tocsin.overlay.replicas.queues import Outgoing, Sending, Settings
-from tocsin.overlay.strategies import Sites, Strategy, place
+from tocsin.overlay.strategies import Sites, Strategy, processor_of
 
-FEED = "feed:"
+SOURCE = "feed:"
 
 
-class Feed:
-    """The sources of a group, and what its host asks of it."""
+class SourceQueue:
+    """The queue of the batches that the sources and the host of a group publish."""
 
     def __init__(self, group: str, receivers: Sequence[str], settings: Settings) -> None:
-        self.name, self.settings = FEED + group, settings
+        self.name, self.settings = SOURCE + group, settings
         self.outbox: list[tuple[str, r.Replicated]] = []
         self.queue = Outgoing((self.name, group), receivers)
         self.outgoing = {group: self.queue}
         self.sending = Sending(self.outgoing, lambda to, message: self.outbox.append((to, message)), settings)
         self._next_us = 0
 
-    def publish(self, parts: Sequence[r.Part], now: int) -> bool:
-        """Takes a batch, unless the queue is full: then the source has to wait."""
+    def publish(self, parts: Sequence[r.Content], now: int) -> bool:
+        """Queue and send a batch; return False if the queue is full, so that the source has to try again later."""
         if self.sending.full:
             return False
-        self.queue.enqueue(r.Bundle(self.queue.stream, self.queue.last + 1, tuple(parts)))
+        self.queue.enqueue(r.RoundBatch(self.queue.stream, self.queue.last + 1, tuple(parts)))
         self.sending.flush(now)
         return True
 
     def receive(self, sender: str, message: r.Replicated, now: int) -> None:
-        if isinstance(message, r.Delivered):
+        if isinstance(message, r.Acknowledgement):
             self.sending.delivered(sender, message, now)
-            if message.anew:
+            if message.restarted:
                 self.sending.flush(now)
         elif isinstance(message, r.Probe):
             self.outbox.append((sender, r.Echo(message.sent_us)))
-        elif isinstance(message, r.Gone):
+        elif isinstance(message, r.Decommissioned):
             self.queue.leave_out(message.replica, back=message.back)
 
     def tick(self, now: int) -> None:
@@ -76,24 +72,24 @@ class Feed:
         return self._next_us
 
     def snapshot(self) -> bytes:
-        """What it keeps. Who has acknowledged what, and who is gone, is learnt anew."""
+        """Return the retained batches as bytes, without acknowledgements and decommissioned receivers."""
         queue = self.queue
         return encode((queue.floor, queue.last, queue.upto_us, tuple(queue.kept.values())))
 
     def restore(self, data: bytes) -> None:
-        """Goes on from a snapshot; what it keeps is sent again with the next tick."""
+        """Restore the bytes that `snapshot` returned; all batches are sent again with the next tick."""
         queue = self.queue
         queue.floor, queue.last, queue.upto_us, kept = decode(data)
-        queue.kept = {bundle.number: bundle for bundle in kept}
+        queue.kept = {batch.number: batch for batch in kept}
 
 
-class Drain(Member):
-    """One that stands for a sink: what it got, and when."""
+class SinkReplica(Member):
+    """A replica of a sink, which stores the received matches in `got`, each batch with the time of its arrival."""
 
     def __init__(
         self,
         name: str,
-        drains: Sequence[str],
+        sink_replicas: Sequence[str],
         group: str,
         replicas: Sequence[str],
         settings: Settings,
@@ -103,25 +99,25 @@ class Drain(Member):
     ) -> None:
         self._from, self.settings = group, settings
         super().__init__(
-            name, drains, {group: replicas}, settings.inbox_max, incarnation=incarnation, begins=begins
+            name, sink_replicas, {group: replicas}, settings.inbox_max, incarnation=incarnation, begins=begins
         )  # fmt: skip
         self.got: list[tuple[r.Notice, int]] = []
         self.count = 0
-        """How many rows that is."""
+        """The number of received matches."""
         self._next_us = 0
 
-    def _bundle(self, sender: str, message: r.Bundle, now: int) -> None:
+    def _receive_batch(self, sender: str, message: r.RoundBatch, now: int) -> None:
         incoming = self.incoming[self._from]
         if incoming.accept(message):
-            for bundle in incoming.take():
-                notices = [part for part in bundle.parts if isinstance(part, r.Notice)]
+            for batch in incoming.take():
+                notices = [part for part in batch.parts if isinstance(part, r.Notice)]
                 self.got += [(notice, now) for notice in notices]
                 self.count += sum(notice.batch.num_rows for notice in notices)
-        self.send(sender, r.Delivered(message.stream, incoming.upto, self.incarnation))
+        self.send(sender, r.Acknowledgement(message.stream, incoming.upto, self.incarnation))
 
     def tick(self, now: int) -> None:
         self._next_us = now + self.settings.beat_us
-        self.ask()
+        self.request_state()
 
     def next_deadline(self) -> int:
         return self._next_us
@@ -137,37 +133,37 @@ class Drain(Member):
         self.got = list(state["got"])
         self.count = sum(notice.batch.num_rows for notice, _ in self.got)
 
-    HANDLERS: Mapping[type, Handler] = {**STATES, r.Bundle: _bundle}
+    HANDLERS: Mapping[type, Handler] = {**MEMBER_HANDLERS, r.RoundBatch: _receive_batch}
 
 
 Inputs = Sequence[tuple[str, Any]]
-"""Who sent what; own sources' publications and the host's commands come from ''."""
+"""The inputs of a round, as pairs of sender and message; events of own sources and commands have the sender ''."""
 Outputs = Mapping[str, Sequence[Any]]
-"""For each neighbouring group what is sent, and for each sink (`sink:NAME`) what it gets."""
+"""The outputs of a round: the messages for each neighbouring group, and the matches for each sink (`sink:NAME`)."""
 SINK = "sink:"
 
 
-class Machine(Protocol):
-    """What a replica runs."""
+class StateMachine(Protocol):
+    """The interface of the deterministic machine that a replica runs."""
 
     def step(self, inputs: Inputs) -> Outputs:
-        """Takes the inputs of a round."""
+        """Process the inputs of a round; return its outputs."""
 
     def snapshot(self) -> bytes:
-        """Its state."""
+        """Return the state as bytes."""
 
     def load(self, data: bytes) -> None:
-        """Goes on from a state."""
+        """Load a state that `snapshot` returned."""
 
 
-class Own:
-    """A processor for one replica alone."""
+class ProcessorMachine:
+    """Run a processor as the state machine of one replica."""
 
     def __init__(self, begin: Callable[[], Processor]) -> None:
         self.processor = begin()
 
     def step(self, inputs: Inputs) -> Outputs:
-        return stepped(self.processor, inputs)
+        return run_processor(self.processor, inputs)
 
     def snapshot(self) -> bytes:
         return snapshot(self.processor)
@@ -177,8 +173,8 @@ class Own:
         self.processor = restore(data, now.links, now.strategy, now.types, now.rules)
 
 
-def stepped(processor: Processor, inputs: Inputs) -> Outputs:
-    """What a processor sends and hands to sinks for some inputs."""
+def run_processor(processor: Processor, inputs: Inputs) -> Outputs:
+    """Pass `inputs` to a processor; return the messages and matches that it then sends."""
     for sender, message in inputs:
         if isinstance(message, Publication):
             processor.publish(message.batch, message.upto)
@@ -197,7 +193,7 @@ def stepped(processor: Processor, inputs: Inputs) -> Outputs:
 
 
 def _lead(processor: Processor) -> None:
-    """Builds the single tree, if the election of its leader has ended here."""
+    """Build the single tree if `processor` was elected as its root."""
     if processor.leader[-1] == processor.name:
         processor.root()
 
@@ -210,18 +206,18 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "subscribe": Processor.subscribe,
     "change": Processor.change,
 }
-"""What hosts may ask of a processor."""
+"""The function for each name of a `Command`."""
 
 
 Commands = Mapping[str, tuple[Command, ...]]
-"""By group."""
+"""The commands for each group."""
 
 
-def stages(sites: Sites, strategy: Strategy) -> list[Commands]:
-    """What hosts ask of their processors, one after another."""
+def deployment_stages(sites: Sites, strategy: Strategy) -> list[Commands]:
+    """Return the stages in which hosts deploy a strategy: for each stage, the commands for each processor."""
     sinks: dict[str, list[Command]] = {}
     for sink, wanted in sorted(sites.sinks.items()):
-        sinks.setdefault(place(sink), []).append(Command("subscribe", (sink, wanted)))
+        sinks.setdefault(processor_of(sink), []).append(Command("subscribe", (sink, wanted)))
     everywhere = sites.processors
     if strategy.single:
         trees: list[Commands] = [{name: (Command(word),) for name in everywhere} for word in ("start", "lead")]
@@ -233,7 +229,11 @@ def stages(sites: Sites, strategy: Strategy) -> list[Commands]:
     return [*trees, offers, {name: tuple(wishes) for name, wishes in sinks.items()}]
 
 
-def deploying(sites: Sites, strategy: Strategy, rounds: int) -> list[Commands]:
-    """The stages with pauses, for so many rounds an epoch: down a tree, up and down again, and acknowledgements."""
-    pause = -(-(3 * sites.reach + 2) // rounds) - 1
-    return [commands for stage in stages(sites, strategy) for commands in (stage, *({},) * pause)]
+def deployment_batches(sites: Sites, strategy: Strategy, rounds: int) -> list[Commands]:
+    """Return the stages of `deployment_stages` as batches of the sources, with empty batches after each stage.
+
+    `rounds` is the number of rounds from one batch to the next. The empty batches last until messages have passed
+    through a tree three times (down, up and down again) and have been acknowledged.
+    """
+    pause = -(-(3 * sites.diameter + 2) // rounds) - 1
+    return [commands for stage in deployment_stages(sites, strategy) for commands in (stage, *({},) * pause)]

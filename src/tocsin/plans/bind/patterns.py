@@ -1,9 +1,9 @@
-"""Binds a rule to what is known of its events: names become places, constraints are sorted by who can test them.
+"""Bind a TESLA rule to a catalog: resolve names to role indexes, and assign each constraint to the node that tests it.
 
-Clauses are read from left to right. A constraint that needs only its own event goes into a filter; one that equates
-an attribute with something known before becomes a key of the buffer; the rest is tested on each candidate. A negation
-or an aggregate goes to the step of the latest role that it mentions. Every mistake that is not one of spelling is
-found here.
+Clauses are bound from left to right. A constraint that mentions only its own event becomes part of the filter. An
+equality with the event of an earlier role becomes a key of the buffer. Any other constraint becomes a condition on each
+candidate. A negation or an aggregate belongs to the step of the latest role that it mentions. All semantic errors of
+rules are raised here.
 """
 
 from __future__ import annotations
@@ -28,13 +28,23 @@ from tocsin.language.syntax.ast import (
     Selection,
     Within,
 )
-from tocsin.plans.expressions import Apply, Computed, Field, Typed, leaves, moved, ordered
-from tocsin.plans.rules import Absence, Buffer, Filter, Guard, Lookup, Reach, Reduction, RulePlan, Step
-from tocsin.plans.typing import Catalog, a, truth, typed, widened
+from tocsin.plans.expressions import Apply, Computed, Field, Typed, at_role, leaves, ordered
+from tocsin.plans.rules import (
+    AggregateCondition,
+    Buffer,
+    Filter,
+    Lookup,
+    NegationCondition,
+    RoleCondition,
+    RulePlan,
+    SelectionStep,
+    TimeBounds,
+)
+from tocsin.plans.typing import Catalog, truth, typed, widened, with_article
 
 
 def bind(rule: Rule, catalog: Catalog) -> RulePlan:
-    """The plan of one rule, or a `RuleError` that points at the mistake."""
+    """Return the plan of `rule`. If the rule has a mistake, raise a `RuleError` with its position."""
     try:
         return _Binding(rule, catalog).plan()
     except RuleError as error:
@@ -42,15 +52,15 @@ def bind(rule: Rule, catalog: Catalog) -> RulePlan:
 
 
 def located(error: RuleError, rule: Statement) -> RuleError:
-    """The error with the text of its rule, or at least its name."""
+    """Return a copy of `error` that shows the text of `rule`, or the name of `rule` if its text is unknown."""
     if rule.source is not None and error.span is not None:
         return error.within(rule.source)
     return RuleError(f"rule {rule.name}: {error.message}", hint=error.hint)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sorted:
-    """The constraints of a pattern, by who can test them."""
+class _ConstraintGroups:
+    """The constraints of a pattern, grouped by the node that tests each constraint."""
 
     filter: Filter
     keys: tuple[tuple[Field, Typed], ...]
@@ -61,79 +71,89 @@ class _Sorted:
 class _Binding:
     rule: Rule
     catalog: Catalog
-    places: dict[str, int] = field(default_factory=dict)
+    role_indexes: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, tuple[Typed, int]] = field(default_factory=dict)
-    """What a parameter stands for, and the role from which on it does."""
-    horizons: list[int] = field(default_factory=list)
+    """The value of each parameter, and the role index of the event that binds the parameter."""
+    retentions_us: list[int] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
     before: list[frozenset[int]] = field(default_factory=list)
-    """For each role, the roles that it is known to precede."""
+    """For each role, the role indexes of the events that come after its event."""
     unseen: bool = False
 
     def plan(self) -> RulePlan:
         rule = self.rule
         roles = rule.roles
         for pattern in roles:
-            if pattern.role in self.places:
-                name = f"{pattern.type.lower()}{len(self.places) + 1}"
+            if pattern.role in self.role_indexes:
+                name = f"{pattern.type.lower()}{len(self.role_indexes) + 1}"
                 hint: str | None = f"Name one of them: {pattern.type}(…) as {name}."
                 raise RuleError(f"two events of this rule are called {pattern.role}", span=pattern.span, hint=hint)
-            self.places[pattern.role] = len(self.places)
+            self.role_indexes[pattern.role] = len(self.role_indexes)
         for role in rule.consuming:
-            if role not in self.places:
-                hint = nearest(role, self.places)
+            if role not in self.role_indexes:
+                hint = nearest(role, self.role_indexes)
                 raise RuleError(f"consuming {role}: the rule selects no such event", span=rule.span, hint=hint)
 
-        guards: list[list[Guard]] = [[] for _ in roles]
+        role_conditions: list[list[RoleCondition]] = [[] for _ in roles]
         lookups: list[tuple[Selection, Lookup]] = []
-        self._enter(0, frozenset())
+        self._add_role(0, frozenset())
         self.types.extend(pattern.type for pattern in roles)
-        anchor = self._sort(rule.anchor, 0, binds=True)
+        anchor = self._group_constraints(rule.anchor, 0, binds=True)
         aggregates = 0
         for clause in rule.clauses:
             if isinstance(clause, Selection):
-                place = len(lookups) + 1
-                lookups.append((clause, self._select(clause, place)))
+                role_index = len(lookups) + 1
+                lookups.append((clause, self._select(clause, role_index)))
                 continue
-            owner, lookup = self._aside(clause)
+            owner, lookup = self._bind_condition(clause)
             if isinstance(clause, Negation):
-                guards[owner].append(Absence(lookup))
+                role_conditions[owner].append(NegationCondition(lookup))
             else:
-                guards[owner].append(self._reduce(clause, lookup, aggregates, owner))
+                role_conditions[owner].append(self._bind_aggregate(clause, lookup, aggregates, owner))
                 aggregates += 1
         steps = tuple(
-            Step(lookup, clause.policy, clause.count, tuple(guards[place]), clause.pattern.role in rule.consuming)
-            for place, (clause, lookup) in enumerate(lookups, start=1)
+            SelectionStep(
+                lookup,
+                clause.policy,
+                clause.count,
+                tuple(role_conditions[role_index]),
+                clause.pattern.role in rule.consuming,
+            )
+            for role_index, (clause, lookup) in enumerate(lookups, start=1)
         )
         outputs = self._outputs()
-        names = (*self.places, *("" for _ in self.types[len(roles) :]))
-        return RulePlan(rule, anchor.filter, tuple(guards[0]), steps, outputs, names, tuple(self.types), self.unseen)
+        names = (*self.role_indexes, *("" for _ in self.types[len(roles) :]))
+        return RulePlan(
+            rule, anchor.filter, tuple(role_conditions[0]), steps, outputs, names, tuple(self.types), self.unseen
+        )
 
-    def _enter(self, horizon_us: int, before: frozenset[int]) -> None:
-        self.horizons.append(horizon_us)
+    def _add_role(self, retention_us: int, before: frozenset[int]) -> None:
+        self.retentions_us.append(retention_us)
         self.before.append(before)
 
-    def _select(self, clause: Selection, place: int) -> Lookup:
-        reach, horizon_us, before = self._reach(clause.scope)
-        self._enter(horizon_us, before)
-        if reach.start is not None:
-            for earlier in range(place):
-                if earlier == reach.start or reach.start in self.before[earlier]:
-                    self.before[earlier] |= {place}
-        sorted_ = self._sort(clause.pattern, place, binds=True)
-        owner = (self.rule.name, place) if clause.pattern.role in self.rule.consuming else None
-        return self._lookup(sorted_, place, reach, horizon_us, owner)
+    def _select(self, clause: Selection, role_index: int) -> Lookup:
+        bounds, retention_us, before = self._time_bounds(clause.scope)
+        self._add_role(retention_us, before)
+        if bounds.start is not None:
+            for earlier in range(role_index):
+                if earlier == bounds.start or bounds.start in self.before[earlier]:
+                    self.before[earlier] |= {role_index}
+        constraints = self._group_constraints(clause.pattern, role_index, binds=True)
+        owner = (self.rule.name, role_index) if clause.pattern.role in self.rule.consuming else None
+        return self._lookup(constraints, role_index, bounds, retention_us, owner)
 
-    def _aside(self, clause: Negation | Aggregate) -> tuple[int, Lookup]:
-        """The search of a negation or an aggregate, and the role that it belongs to."""
+    def _bind_condition(self, clause: Negation | Aggregate) -> tuple[int, Lookup]:
+        """Return the role index to which a negation or an aggregate belongs, and the lookup of its candidates."""
         if clause.pattern.alias:
             hint = "Only the anchor and selected events have names."
             raise RuleError("this event cannot be named", span=clause.pattern.span, hint=hint)
-        place = len(self.types)
+        role_index = len(self.types)
         self.types.append(clause.pattern.type)
-        reach, horizon_us, _ = self._reach(clause.scope)
-        lookup = self._lookup(self._sort(clause.pattern, place, binds=False), place, reach, horizon_us, None)
-        mentioned = [reach.end, reach.start or 0]
+        bounds, retention_us, _ = self._time_bounds(clause.scope)
+        lookup = self._lookup(
+            self._group_constraints(clause.pattern, role_index, binds=False), role_index, bounds, retention_us, None
+        )
+        mentioned = [bounds.end, bounds.start or 0]
         expressions: list[Expression] = list(clause.pattern.constraints)
         if isinstance(clause, Aggregate) and clause.test is not None:
             expressions.append(clause.test.bound)
@@ -143,25 +163,32 @@ class _Binding:
         return max(mentioned), lookup
 
     def _lookup(
-        self, sorted_: _Sorted, place: int, reach: Reach, horizon_us: int, owner: tuple[str, int] | None
+        self,
+        constraints: _ConstraintGroups,
+        role_index: int,
+        bounds: TimeBounds,
+        retention_us: int,
+        owner: tuple[str, int] | None,
     ) -> Lookup:
-        keys = sorted(sorted_.keys, key=lambda key: key[0].attribute)
-        buffer = Buffer(sorted_.filter, tuple(here for here, _ in keys), owner)
-        return Lookup(place, buffer, tuple(value for _, value in keys), reach, sorted_.conditions, horizon_us)
+        keys = sorted(constraints.keys, key=lambda key: key[0].attribute)
+        buffer = Buffer(constraints.filter, tuple(here for here, _ in keys), owner)
+        return Lookup(
+            role_index, buffer, tuple(value for _, value in keys), bounds, constraints.conditions, retention_us
+        )
 
-    def _reduce(self, clause: Aggregate, lookup: Lookup, index: int, owner: int) -> Reduction:
+    def _bind_aggregate(self, clause: Aggregate, lookup: Lookup, index: int, owner: int) -> AggregateCondition:
         function, argument, kind = clause.function, None, None
         if clause.attribute is None:
             if function != Function.COUNT:
                 hint = f"Write {function}({clause.pattern.type}(…).attribute …)."
                 raise RuleError(f"{function} needs an attribute", span=clause.span, hint=hint)
         else:
-            argument = self._field(Attribute(clause.attribute, span=clause.span), lookup.place)
+            argument = self._field(Attribute(clause.attribute, span=clause.span), lookup.role_index)
             kind = argument.kind
         if function == Function.COUNT:
             kind = Kind.LONG
         elif kind is not None and not (kind.numeric or (kind == Kind.TIMESTAMP and function in ("Min", "Max"))):
-            raise RuleError(f"{function} of {a(kind)} has no meaning", span=clause.span)
+            raise RuleError(f"{function} of {with_article(kind)} has no meaning", span=clause.span)
         elif function == Function.AVG:
             kind = Kind.DOUBLE
         elif function == Function.SUM and kind == Kind.INT:
@@ -175,67 +202,77 @@ class _Binding:
         if clause.test is not None:
             node = Comparison(clause.test.operator, clause.test.bound, Parameter(""), span=clause.test.span)
             test = truth(node, lambda leaf: value if leaf == Parameter("") else self._resolve(leaf, None))
-        return Reduction(lookup, function, argument, index, kind, test)
+        return AggregateCondition(lookup, function, argument, index, kind, test)
 
-    def _reach(self, scope: Scope) -> tuple[Reach, int, frozenset[int]]:
-        """Where a scope looks, how far behind the anchor that is, and which roles it is known to precede."""
+    def _time_bounds(self, scope: Scope) -> tuple[TimeBounds, int, frozenset[int]]:
+        """Return the time bounds of a scope, how much older than the anchor (µs) its events can be, and later roles.
+
+        The later roles are the role indexes of the events that come after the events in the scope.
+        """
         if isinstance(scope, Within):
             if scope.window_us <= 0:
-                raise RuleError("a window must be longer than nothing", span=scope.span)
-            origin = self._place(scope.origin, scope.span)
-            horizon_us = self.horizons[origin] + scope.window_us
-            if horizon_us >= TS_LIMIT:
-                message = f"the windows up to here reach back more than {TS_LIMIT // UNITS_US['d'] // 365:,} years"
+                raise RuleError("a window must be positive", span=scope.span)
+            origin = self._role_index(scope.origin, scope.span)
+            retention_us = self.retentions_us[origin] + scope.window_us
+            if retention_us >= TS_LIMIT:
+                message = f"the windows up to here are longer than {TS_LIMIT // UNITS_US['d'] // 365:,} years"
                 raise RuleError(message, span=scope.span)
-            return Reach(origin, window_us=scope.window_us), horizon_us, self.before[origin] | {origin}
-        start, end = self._place(scope.start, scope.span), self._place(scope.end, scope.span)
+            return TimeBounds(origin, window_us=scope.window_us), retention_us, self.before[origin] | {origin}
+        start, end = self._role_index(scope.start, scope.span), self._role_index(scope.end, scope.span)
         if start == end or start in self.before[end]:
             hint = f"Write between {scope.end} and {scope.start}." if start != end else None
             raise RuleError(f"nothing is between {scope.start} and {scope.end}: {scope.end} comes first"
                             if start != end else f"nothing is between {scope.start} and itself",
                             span=scope.span, hint=hint)  # fmt: skip
-        return Reach(end, start=start), self.horizons[start], self.before[end] | {end}
+        return TimeBounds(end, start=start), self.retentions_us[start], self.before[end] | {end}
 
-    def _place(self, role: str, span: Span | None) -> int:
-        place = self.places.get(role)
-        if place is None:
-            raise RuleError(f"the rule has no event called {role}", span=span, hint=self._instead(role))
-        if place == len(self.horizons):
-            raise RuleError(f"{role} cannot be found from itself", span=span, hint=nearest("", [*self.places][:place]))
-        if place > len(self.horizons):
-            raise RuleError(f"{role} is not known yet here", span=span, hint=f"Move this clause behind {role}'s.")
-        return place
+    def _role_index(self, role: str, span: Span | None) -> int:
+        role_index = self.role_indexes.get(role)
+        if role_index is None:
+            raise RuleError(f"the rule has no event called {role}", span=span, hint=self._role_hint(role))
+        if role_index == len(self.retentions_us):
+            raise RuleError(
+                f"{role} cannot be selected relative to itself",
+                span=span,
+                hint=nearest("", [*self.role_indexes][:role_index]),
+            )
+        if role_index > len(self.retentions_us):
+            raise RuleError(f"{role} is not known yet here", span=span, hint=f"Move this clause after {role}'s.")
+        return role_index
 
-    def _instead(self, role: str) -> str | None:
-        """What somebody may have meant who calls an event by a name that it has not."""
+    def _role_hint(self, role: str) -> str | None:
+        """Return a hint for the unknown role name `role`."""
         for pattern in self.rule.roles:
             if pattern.type == role:
                 return f"{role} is called {pattern.role} here."
         if any(clause.pattern.type == role for clause in self.rule.clauses):
             return "Negated and aggregated events have no name; only the anchor and selected events have."
-        return nearest(role, self.places)
+        return nearest(role, self.role_indexes)
 
-    def _sort(self, pattern: Pattern, place: int, *, binds: bool) -> _Sorted:
+    def _group_constraints(self, pattern: Pattern, role_index: int, *, binds: bool) -> _ConstraintGroups:
         self.catalog.check_type(pattern.type, pattern.span)
         local: dict[Typed, None] = {}
         keys: dict[Field, Typed] = {}
         conditions: list[Typed] = []
         for constraint in pattern.constraints:
-            if binds and self._bind(constraint, place):
+            if binds and self._bind(constraint, role_index):
                 continue
-            test = truth(constraint, lambda leaf: self._resolve(leaf, place))
-            others = [leaf for leaf in leaves(test) if _elsewhere(leaf, place)]
-            key = key_of(test, place)
+            test = truth(constraint, lambda leaf: self._resolve(leaf, role_index))
+            others = [leaf for leaf in leaves(test) if _is_other_role(leaf, role_index)]
+            key = key_of(test, role_index)
             if not others:
-                local[moved(test, 0)] = None
+                local[at_role(test, 0)] = None
             elif key is not None and key[0] not in keys:
                 keys[key[0]] = key[1]
             else:
                 conditions.append(test)
-        return _Sorted(Filter(pattern.type, ordered(local)), tuple(keys.items()), tuple(conditions))
+        return _ConstraintGroups(Filter(pattern.type, ordered(local)), tuple(keys.items()), tuple(conditions))
 
-    def _bind(self, constraint: Expression, place: int) -> bool:
-        """Whether the constraint binds a free parameter, which it then does."""
+    def _bind(self, constraint: Expression, role_index: int) -> bool:
+        """Bind the parameter of a constraint `attribute = $parameter`, if the parameter is not bound yet.
+
+        Return whether a parameter was bound.
+        """
         if not isinstance(constraint, Comparison) or constraint.operator != "=":
             return False
         sides = (constraint.left, constraint.right)
@@ -243,12 +280,12 @@ class _Binding:
             if isinstance(attribute, Attribute) and isinstance(parameter, Parameter):
                 if parameter.name in self.parameters:
                     return False
-                self.parameters[parameter.name] = (self._field(attribute, place), place)
+                self.parameters[parameter.name] = (self._field(attribute, role_index), role_index)
                 return True
         return False
 
-    def _resolve(self, leaf: Attribute | Parameter, place: int | None) -> Typed:
-        """What a name in a constraint stands for; `place` is that of the event that the constraint is about."""
+    def _resolve(self, leaf: Attribute | Parameter, role_index: int | None) -> Typed:
+        """Return the typed expression for `leaf`, a name in a constraint on the event at `role_index`."""
         if isinstance(leaf, Parameter):
             bound = self.parameters.get(leaf.name)
             if bound is None:
@@ -260,44 +297,44 @@ class _Binding:
                 )
                 raise RuleError(f"${leaf.name} is not bound here", span=leaf.span, hint=hint)
             return bound[0]
-        if place is None:
+        if role_index is None:
             hint = "Bind the attribute to a parameter and use that."
-            raise RuleError(f"{leaf.name} stands outside of any event", span=leaf.span, hint=hint)
-        return self._field(leaf, place)
+            raise RuleError(f"{leaf.name} is outside of any event", span=leaf.span, hint=hint)
+        return self._field(leaf, role_index)
 
-    def _field(self, attribute: Attribute, place: int) -> Field:
+    def _field(self, attribute: Attribute, role_index: int) -> Field:
         if attribute.role is not None:
             hint = f"Bind it there to a parameter, {attribute.role}({attribute.name} = $p), and use $p here."
-            message = f"a constraint cannot speak of {attribute.role}.{attribute.name}"
+            message = f"a constraint cannot use {attribute.role}.{attribute.name}"
             raise RuleError(message, span=attribute.span, hint=hint)
-        return self._attribute(attribute, place)
+        return self._attribute(attribute, role_index)
 
-    def _attribute(self, attribute: Attribute, place: int) -> Field:
-        field = Field(place, *self.catalog.field(self.types[place], attribute.name, attribute.span))
+    def _attribute(self, attribute: Attribute, role_index: int) -> Field:
+        field = Field(role_index, *self.catalog.field(self.types[role_index], attribute.name, attribute.span))
         self.unseen = self.unseen or field.kind is None
         return field
 
     def _outputs(self) -> tuple[tuple[str, Kind, Typed], ...]:
-        emits, given = self.rule.emits, dict[str, Expression]()
+        emits, values = self.rule.emits, dict[str, Expression]()
         for name, expression in self.rule.where:
             if emits.kind(name) is None:
                 names = [known for known, _ in emits.attributes]
                 raise RuleError(
                     f"{emits.name} has no attribute {name}", span=expression.span, hint=nearest(name, names)
                 )
-            if name in given:
+            if name in values:
                 raise RuleError(f"{name} is given a value twice", span=expression.span)
-            given[name] = expression
+            values[name] = expression
         outputs: list[tuple[str, Kind, Typed]] = []
         for name, kind in emits.attributes:
-            if name not in given:
+            if name not in values:
                 hint = f"Add it: where {name} = …"
                 raise RuleError(f"{emits.name}.{name} is given no value", span=self.rule.span, hint=hint)
-            value = typed(given[name], self._output)
+            value = typed(values[name], self._output)
             integral = value.kind is not None and value.kind.integral
             if value.kind not in (kind, None) and not (integral and kind.numeric):
-                message = f"{emits.name}.{name} is {a(kind)}, its value is {a(value.kind)}"
-                raise RuleError(message, span=given[name].span)
+                message = f"{emits.name}.{name} is {with_article(kind)}, its value is {with_article(value.kind)}"
+                raise RuleError(message, span=values[name].span)
             outputs.append((name, kind, widened(value, kind)))
         return tuple(outputs)
 
@@ -305,37 +342,40 @@ class _Binding:
         if isinstance(leaf, Parameter):
             return self._resolve(leaf, None)
         if leaf.role is None:
-            hint = f"Write which event's: {self.rule.anchor.role}.{leaf.name}, say."
-            raise RuleError(f"whose {leaf.name}?", span=leaf.span, hint=hint)
-        return self._attribute(leaf, self._place(leaf.role, leaf.span))
+            hint = f"Write {self.rule.anchor.role}.{leaf.name}, for example."
+            raise RuleError(f"'{leaf.name}' needs the name of its event", span=leaf.span, hint=hint)
+        return self._attribute(leaf, self._role_index(leaf.role, leaf.span))
 
 
-def _elsewhere(leaf: Typed, place: int) -> bool:
-    return isinstance(leaf, Computed) or (isinstance(leaf, Field) and leaf.place != place)
+def _is_other_role(leaf: Typed, role_index: int) -> bool:
+    return isinstance(leaf, Computed) or (isinstance(leaf, Field) and leaf.role_index != role_index)
 
 
-def key_of(test: Typed, place: int) -> tuple[Field, Typed] | None:
-    """The attribute and its value, if the test is an equality of an attribute here with something from elsewhere."""
+def key_of(test: Typed, role_index: int) -> tuple[Field, Typed] | None:
+    """Return (attribute, value) if `test` requires that an attribute of `role_index` equals a value of other roles.
+
+    Return None for any other test.
+    """
     if not isinstance(test, Apply) or test.operator != "=":
         return None
     for here, there in (test.operands, test.operands[::-1]):
-        if not isinstance(here, Field) or here.place != place or not here.is_own:
+        if not isinstance(here, Field) or here.role_index != role_index or not here.is_own:
             continue
-        if any(isinstance(leaf, Field) and leaf.place == place for leaf in leaves(there)):
+        if any(isinstance(leaf, Field) and leaf.role_index == role_index for leaf in leaves(there)):
             continue
         return Field(0, here.attribute, here.kind), there
     return None
 
 
 def _parameters(expressions: list[Expression]) -> set[str]:
-    found: set[str] = set()
-    pending = list(expressions)
-    while pending:
-        node = pending.pop()
+    names: set[str] = set()
+    waiting = list(expressions)
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, Parameter):
-            found.add(node.name)
+            names.add(node.name)
         for name in ("operand", "left", "right"):
             if hasattr(node, name):
-                pending.append(getattr(node, name))
-        pending.extend(getattr(node, "operands", ()))
-    return found
+                waiting.append(getattr(node, name))
+        waiting.extend(getattr(node, "operands", ()))
+    return names

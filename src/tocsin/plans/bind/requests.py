@@ -1,8 +1,8 @@
-"""Binds a request for notification: it becomes rules that look back, one for each event that can arrive last.
+"""Bind an EPS request for notification: plan one join for each event that can arrive last.
 
-`||` is multiplied out, so that an *alternative* is a set of events that are all there, with the order in which `;`
-wants them. Of an alternative, whichever event arrives last finds the others among what came before. They are looked up
-one after another, first those that an equality joins to what is found already.
+First, `||` is expanded into *alternatives*. An alternative is a set of events that must all occur, in the order that
+`;` requires. Each event of an alternative that can arrive last is the *anchor* of one plan. When it arrives, it is
+joined with the earlier events, one role after another. Roles that an equality connects to joined roles come first.
 """
 
 from __future__ import annotations
@@ -29,62 +29,76 @@ from tocsin.language.eps.ast import (
     Times,
     awaited,
     children,
-    clocks,
     leaf_type,
     leaves,
+    request_timers,
 )
 from tocsin.language.syntax.ast import And, Attribute, Expression, Literal, Not, Or, Parameter, Policy
 from tocsin.language.syntax.expressions import walk
 from tocsin.plans.bind.patterns import key_of, located
-from tocsin.plans.bind.structure import Precedence, SequencePair, links, parts, precedences
-from tocsin.plans.expressions import Apply, Constant, Field, Typed, comparison, moved, ordered, places_in
-from tocsin.plans.keys import classes as equality_classes
-from tocsin.plans.rules import Buffer, Combining, Context, Filter, Lookup, Node, Part, Reach, RulePlan, Step
+from tocsin.plans.bind.structure import Precedence, SequencePair, connected_components, precedence_closure, precedences
+from tocsin.plans.expressions import Apply, Constant, Field, Typed, at_role, comparison, ordered, roles_in
+from tocsin.plans.keys import equality_classes
+from tocsin.plans.rules import (
+    Buffer,
+    ConnectedComponent,
+    ContextNode,
+    Filter,
+    Lookup,
+    RequestJoin,
+    RulePlan,
+    SelectionStep,
+    SnoopContext,
+    TimeBounds,
+)
 from tocsin.plans.typing import Catalog, truth
 
 ALTERNATIVES_MAX = 64
 ALTERNATIVES_EVENTS_MAX = 640
-"""How many ways there can be in which a request comes true, and how many events in all of them."""
+"""The maximum number of alternatives of a request, and of events in all alternatives together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """Leaves, by number, that are all there."""
+    """An alternative of a request: the numbers of the leaves that must all occur, and their order."""
 
     leaves: tuple[int, ...]
     sequences: tuple[SequencePair, ...] = ()
 
 
 def bind_request(request: Request, catalog: Catalog) -> tuple[RulePlan, ...]:
-    """The plans of one request, or a `RuleError` that points at the mistake."""
-    timers = clocks(request)
-    catalog = catalog.with_types({clock.type: EventType(clock.type) for clock in timers})
-    depth = max((clock.height for clock in timers), default=0)
+    """Return the plans of `request`. If the request has a mistake, raise a `RuleError` with its position."""
+    timers = request_timers(request)
+    catalog = catalog.with_types({timer.type: EventType(timer.type) for timer in timers})
+    depth = max((timer.height for timer in timers), default=0)
     plans: list[RulePlan] = []
     try:
-        for clock in timers:
-            if isinstance(clock.timer, After):
-                found = _bound(awaited(request, clock.timer), catalog)
-                plans += [replace(plan, rule=request, clock=clock, early=depth - clock.height + 1) for plan in found]
-        ticking = tuple(clock for clock in timers if not isinstance(clock.timer, After))
+        for timer in timers:
+            if isinstance(timer.timer, After):
+                starts = _bound(awaited(request, timer.timer), catalog)
+                plans += [replace(plan, rule=request, timer=timer, early=depth - timer.height + 1) for plan in starts]
+        ticking = tuple(timer for timer in timers if not isinstance(timer.timer, After))
         own: tuple[Filter, ...] = ()
-        for clock in ticking:
-            if isinstance(clock.timer, Period):
+        for timer in ticking:
+            if isinstance(timer.timer, Period):
                 own = own or _own(request, catalog)
-                if not own and clock.timer.start_us is None:
-                    hint = 'Say from when it ticks: every(1 h from "2026-07-01T12:00:00Z")'
-                    raise RuleError("there is no event that starts this timer", span=clock.timer.span, hint=hint)
-        plans += [replace(plan, clocks=ticking, own=own) for plan in _bound(request, catalog)]
+                if not own and timer.timer.start_us is None:
+                    hint = 'Add a start: every(1 h from "2026-07-01T12:00:00Z")'
+                    raise RuleError("no event starts this timer", span=timer.timer.span, hint=hint)
+        plans += [replace(plan, timers=ticking, own=own) for plan in _bound(request, catalog)]
         return tuple(plans)
     except RuleError as error:
         raise located(error, request) from None
 
 
 def _own(request: Request, catalog: Catalog) -> tuple[Filter, ...]:
-    """What events of its own a request has, also those that its timers wait for, whatever its condition says."""
+    """Return the filters of the events in a request's expression, and of the events that its timers wait for.
+
+    The filters do not include the condition of the request.
+    """
     expressions = [request.expression]
-    expressions += [clock.timer.event for clock in clocks(request) if isinstance(clock.timer, After)]
-    found: dict[Filter, None] = {}
+    expressions += [timer.timer.event for timer in request_timers(request) if isinstance(timer.timer, After)]
+    filters: dict[Filter, None] = {}
     for leaf in [leaf for expression in expressions for leaf in leaves(expression)]:
         if isinstance(leaf.node, Occurs | Times):
             pattern = leaf.node.pattern
@@ -94,8 +108,8 @@ def _own(request: Request, catalog: Catalog) -> tuple[Filter, ...]:
                 return Field(0, *catalog.field(type, leaf.name, leaf.span))
 
             tests = {truth(constraint, resolve) for constraint in pattern.constraints}
-            found[Filter(pattern.type, ordered(tests))] = None
-    return tuple(found)
+            filters[Filter(pattern.type, ordered(tests))] = None
+    return tuple(filters)
 
 
 def _bound(request: Request, catalog: Catalog) -> list[RulePlan]:
@@ -108,50 +122,52 @@ def _bound(request: Request, catalog: Catalog) -> list[RulePlan]:
     ways = _ways(request.expression)
     if ways > ALTERNATIVES_MAX:
         shown = f"{ways:,}" if ways < 10**15 else "very many"
-        message = f"this can happen in {shown} ways, more than {ALTERNATIVES_MAX}"
-        raise RuleError(message, span=request.expression.span, hint="Make several requests of it.")
+        message = f"this request has {shown} alternatives, more than {ALTERNATIVES_MAX}"
+        raise RuleError(message, span=request.expression.span, hint="Split it into several requests.")
     alternatives = _alternatives(request.expression, 0)
     if len(alternatives) > 1 and (events := sum(len(one.leaves) for one in alternatives)) > ALTERNATIVES_EVENTS_MAX:
-        message = f"the {ways} ways in which this can happen have {events:,} events"
+        message = f"the {ways} alternatives of this request have {events:,} events"
         message = f"{message}, more than {ALTERNATIVES_EVENTS_MAX}"
-        raise RuleError(message, span=request.expression.span, hint="Make several requests of it.")
+        raise RuleError(message, span=request.expression.span, hint="Split it into several requests.")
     plans = []
     for alternative in sorted(alternatives, key=lambda one: one.leaves):
         binding = _Binding(request, catalog, [every[number] for number in alternative.leaves], alternative)
-        plans += [binding.plan(place) for place in range(len(binding.leaves)) if binding.can_be_last(place)]
+        plans += [
+            binding.plan(role_index) for role_index in range(len(binding.leaves)) if binding.can_be_last(role_index)
+        ]
     return plans
 
 
 def _in_context(request: Request, catalog: Catalog, every: list[Leaf]) -> RulePlan:
-    """A request in one of Snoop's contexts: its conditions say nothing about what operators combine."""
+    """Bind a request in one of Snoop's contexts. Its conditions do not affect which events the operators combine."""
     binding = _Binding(replace(request, condition=()), catalog, every, _Alternative(tuple(range(len(every)))))
     conditions = tuple(truth(test, binding._resolve) for test in request.condition)
-    nodes: list[Node] = []
+    nodes: list[ContextNode] = []
 
     def visit(node: EventExpression, first: int) -> int:
         operands = []
         if isinstance(node, Times):
             field = binding._field(Attribute(node.attribute, span=node.span), first)
-            nodes.append(Node("times", first, (), node.count, field, node.same))
+            nodes.append(ContextNode("times", first, (), node.count, field, node.same))
             return len(nodes) - 1
         at = first
         for child in children(node):
             operands.append(visit(child, at))
             at += len(list(leaves(child)))
         name = {All: "all", Then: "then", Either: "either"}.get(type(node), "leaf")
-        nodes.append(Node(name, first, tuple(operands), len(operands)))
+        nodes.append(ContextNode(name, first, tuple(operands), len(operands)))
         return len(nodes) - 1
 
     visit(request.expression, 0)
     filters = tuple(Filter(type, ordered(binding._constraints(p))) for p, type in enumerate(binding.types))
-    repeated = frozenset(place for place, leaf in enumerate(every) if isinstance(leaf.node, Times))
-    context = Context(request.mode, request.window_us, tuple(nodes), filters, conditions, repeated)
+    repeated = frozenset(role_index for role_index, leaf in enumerate(every) if isinstance(leaf.node, Times))
+    context = SnoopContext(request.mode, request.window_us, tuple(nodes), filters, conditions, repeated)
     names = tuple(leaf.role for leaf in every)
     return RulePlan(request, filters[0], (), (), binding.outputs, names, binding.types, binding.unseen, context=context)
 
 
 def _ways(node: EventExpression) -> int:
-    """How many alternatives an expression has, without making them."""
+    """Return the number of alternatives of an expression, without building the alternatives."""
     if isinstance(node, Either):
         return sum(map(_ways, node.operands))
     return prod(map(_ways, children(node)))
@@ -162,11 +178,11 @@ def _alternatives(node: EventExpression, first: int) -> list[_Alternative]:
         case Times(count):
             return [_Alternative(tuple(range(first, first + count)))]
         case Either(operands):
-            found = []
+            alternatives = []
             for operand in operands:
-                found += _alternatives(operand, first)
+                alternatives += _alternatives(operand, first)
                 first += len(list(leaves(operand)))
-            return found
+            return alternatives
         case All() | Then():
             parts = []
             for operand in node.operands if isinstance(node, All) else (node.left, node.right):
@@ -184,38 +200,40 @@ def _alternatives(node: EventExpression, first: int) -> list[_Alternative]:
 
 
 class _Binding:
-    """One alternative at work; places are the numbers of its leaves among themselves."""
+    """Binds one alternative of a request. The role index of an event is the position of its leaf in the alternative."""
 
     def __init__(self, request: Request, catalog: Catalog, leaves: list[Leaf], alternative: _Alternative) -> None:
         self.request, self.catalog, self.leaves = request, catalog, leaves
-        place = {number: place for place, number in enumerate(alternative.leaves)}
+        role_index = {number: role_index for role_index, number in enumerate(alternative.leaves)}
         self.sequences = tuple(
-            (tuple(place[n] for n in left), tuple(place[n] for n in right)) for left, right in alternative.sequences
+            (tuple(role_index[n] for n in left), tuple(role_index[n] for n in right))
+            for left, right in alternative.sequences
         )
         self.types = tuple(leaf_type(leaf, request.name) for leaf in leaves)
         self.ascending = tuple((p, p + 1) for p, leaf in enumerate(leaves[1:]) if leaf.number)
         self.unseen = False
-        self._places: dict[str, int] = {}
+        self._role_indexes: dict[str, int] = {}
         for p, leaf in enumerate(leaves):
-            self._places.setdefault(leaf.role, p)
+            self._role_indexes.setdefault(leaf.role, p)
         own: list[list[Typed]] = [[] for _ in leaves]
         self.tests: list[Typed] = []
         links: list[tuple[Field, Field]] = []
         for test in [*self._conditions(), *self._repetitions()]:
-            places = places_in(test)
-            if len(places) == 1:
-                own[places.pop()].append(moved(test, 0))
-            elif (link := _link(test)) is not None:
+            role_indexes = roles_in(test)
+            if len(role_indexes) == 1:
+                own[role_indexes.pop()].append(at_role(test, 0))
+            elif (link := _equal_attributes(test)) is not None:
                 links.append(link)
             else:
                 self.tests.append(test)
-        self._tested = [frozenset(places_in(test)) for test in self.tests]
-        kinds = {(field.place, field.attribute): field.kind for link in links for field in link}
-        joints = [((one.place, one.attribute), (other.place, other.attribute)) for one, other in links]
+        self._tested = [frozenset(roles_in(test)) for test in self.tests]
+        kinds = {(field.role_index, field.attribute): field.kind for link in links for field in link}
+        attributes = [((one.role_index, one.attribute), (other.role_index, other.attribute)) for one, other in links]
         self.classes = [
-            [Field(*joint, kinds[joint]) for joint in sorted(members)] for members in equality_classes(joints)
+            [Field(*attribute_of, kinds[attribute_of]) for attribute_of in sorted(members)]
+            for members in equality_classes(attributes)
         ]
-        """Attributes that equalities make one value."""
+        """The equivalence classes of attributes that must be equal."""
         self.filters = [
             Filter(type, ordered((*tests, *self._constraints(p))))
             for p, (type, tests) in enumerate(zip(self.types, own, strict=True))
@@ -223,131 +241,146 @@ class _Binding:
 
     @property
     def outputs(self) -> tuple[tuple[str, Kind, Typed], ...]:
-        """The attributes of a notification."""
+        """The attributes of a notification, which are its text, if it has one."""
         text = self.request.notification
         return (("notification", Kind.STRING, Constant(text, Kind.STRING)),) if text is not None else ()
 
-    def can_be_last(self, place: int) -> bool:
-        """Whether the event at a place can be the last to arrive: not before another that must follow it."""
-        if any(before == place for before, _ in self.ascending):
+    def can_be_last(self, role_index: int) -> bool:
+        """Return whether the event of `role_index` can arrive last, because no other event must follow it."""
+        if any(before == role_index for before, _ in self.ascending):
             return False
-        return not any(place in left for left, _ in self.sequences)
+        return not any(role_index in left for left, _ in self.sequences)
 
     def plan(self, anchor: int) -> RulePlan:
-        """The alternative when this place is filled last."""
+        """Return the plan of the alternative if the event of the role `anchor` arrives last."""
         request = self.request
         order = precedences(self.sequences, self.ascending, anchor)
         groups = [
-            *(_places(members) for members in self.classes if anchor not in _places(members)),
-            *(places_in(test) for test in self.tests),
-            *(one.places for one in order),
+            *(_role_indexes(members) for members in self.classes if anchor not in _role_indexes(members)),
+            *(roles_in(test) for test in self.tests),
+            *(one.role_indexes for one in order),
         ]
-        found = sorted(
-            (self._part(anchor, places, order) for places in parts(groups, self.filters, anchor)),
-            key=lambda part: not part.lookups[0].keys,
+        components = sorted(
+            (
+                self._component(anchor, role_indexes, order)
+                for role_indexes in connected_components(groups, self.filters, anchor)
+            ),
+            key=lambda component: not component.lookups[0].keys,
         )
-        steps = tuple(Step(lookup, Policy.EACH, 0, (), consumed=False) for part in found for lookup in part.lookups)
-        ready = [test for test in self.tests if places_in(test) <= {anchor}]
+        steps = tuple(
+            SelectionStep(lookup, Policy.EACH, 0, (), consumed=False)
+            for component in components
+            for lookup in component.lookups
+        )
+        ready = [test for test in self.tests if roles_in(test) <= {anchor}]
         for members in self.classes:
-            own = [field for field in members if field.place == anchor]
+            own = [field for field in members if field.role_index == anchor]
             ready += [comparison("=", own[0], other) for other in own[1:]]
         return RulePlan(
             request, self.filters[anchor], (), steps, self.outputs, tuple(leaf.role for leaf in self.leaves),
             self.types, self.unseen,
-            Combining(anchor, request.window_us, self.sequences, self.ascending, tuple(ready), tuple(found)),
+            RequestJoin(anchor, request.window_us, self.sequences, self.ascending, tuple(ready), tuple(components)),
         )  # fmt: skip
 
-    def _part(self, anchor: int, places: list[int], precedences: tuple[Precedence, ...]) -> Part:
-        lookups = self._lookups(anchor, places, precedences, None)
-        orders = [self._lookups(anchor, places, precedences, one.place) for one in lookups]
-        before = links(precedences)
-        in_time = [all((x.place, y.place) in before for x, y in pairwise(order)) for order in orders]
-        return Part(lookups, tuple(orders), in_time.index(True) if True in in_time else None)
+    def _component(
+        self, anchor: int, role_indexes: list[int], precedences: tuple[Precedence, ...]
+    ) -> ConnectedComponent:
+        lookups = self._lookups(anchor, role_indexes, precedences, None)
+        orders = [self._lookups(anchor, role_indexes, precedences, one.role_index) for one in lookups]
+        before = precedence_closure(precedences)
+        in_time = [all((x.role_index, y.role_index) in before for x, y in pairwise(order)) for order in orders]
+        return ConnectedComponent(lookups, tuple(orders), in_time.index(True) if True in in_time else None)
 
     def _lookups(
-        self, anchor: int, places: list[int], precedences: tuple[Precedence, ...], first: int | None
+        self, anchor: int, role_indexes: list[int], precedences: tuple[Precedence, ...], first: int | None
     ) -> tuple[Lookup, ...]:
-        """How the places of a part are filled, one after another; perhaps with a given one first."""
-        order, found = [anchor], list[Lookup]()
-        mine = {*places}
+        """Return the lookups of a component in join order. If `first` is given, the order begins with this role."""
+        order, lookups = [anchor], list[Lookup]()
+        mine = {*role_indexes}
         missing: dict[int, int] = {}
-        tests_of: dict[int, list[int]] = {place: [] for place in places}
+        tests_of: dict[int, list[int]] = {role_index: [] for role_index in role_indexes}
         for number, some in enumerate(self._tested):
             others = some - {anchor}
             if others and others <= mine:
                 missing[number] = len(others)
-                for place in others:
-                    tests_of[place].append(number)
-        compared = [dict.fromkeys(one.places, 1) for one in precedences]
-        equal = [Counter(field.place for field in members) for members in self.classes]
+                for role_index in others:
+                    tests_of[role_index].append(number)
+        compared = [dict.fromkeys(one.role_indexes, 1) for one in precedences]
+        equal = [Counter(field.role_index for field in members) for members in self.classes]
         tests = [dict.fromkeys(some, 1) for some in self._tested]
-        far, near = (_Ties(equal, [*compared, *tests]) for _ in range(2))
+        far, near = (_Connectedness(equal, [*compared, *tests]) for _ in range(2))
         far.add(anchor)
-        while len(found) < len(places):
-            place = first if first is not None and not found else _next(places, order, near, far)
-            near.add(place)
+        while len(lookups) < len(role_indexes):
+            role_index = first if first is not None and not lookups else _next(role_indexes, order, near, far)
+            near.add(role_index)
             keys: dict[Field, Typed] = {}
             conditions: list[Typed] = []
-            for here, there in self._joined(place, order):
+            for here, there in self._joined(role_index, order):
                 if keys.setdefault(here, there) is not there:
-                    conditions.append(comparison("=", Field(place, here.attribute, here.kind), there))
-            order.append(place)
-            for number in tests_of[place]:
+                    conditions.append(comparison("=", Field(role_index, here.attribute, here.kind), there))
+            order.append(role_index)
+            for number in tests_of[role_index]:
                 missing[number] -= 1
-            for test in [self.tests[number] for number in tests_of[place] if not missing[number]]:
-                key = key_of(test, place)
+            for test in [self.tests[number] for number in tests_of[role_index] if not missing[number]]:
+                key = key_of(test, role_index)
                 if key is not None and key[0] not in keys:
                     keys[key[0]] = key[1]
                 else:
                     conditions.append(test)
             fields = sorted(keys, key=lambda field: field.attribute)
-            buffer = Buffer(self.filters[place], tuple(fields))
-            horizon_us = self.request.window_us + 1
+            buffer = Buffer(self.filters[role_index], tuple(fields))
+            retention_us = self.request.window_us + 1
             values = tuple(keys[field] for field in fields)
-            reach = Reach(anchor, window_us=horizon_us)
-            found.append(Lookup(place, buffer, values, reach, tuple(conditions), horizon_us))
-        return tuple(found)
+            bounds = TimeBounds(anchor, window_us=retention_us)
+            lookups.append(Lookup(role_index, buffer, values, bounds, tuple(conditions), retention_us))
+        return tuple(lookups)
 
-    def _joined(self, place: int, order: list[int]) -> list[tuple[Field, Field]]:
-        """The attributes of a place that must equal one of a place that is bound: the first such in that order."""
-        found = []
+    def _joined(self, role_index: int, order: list[int]) -> list[tuple[Field, Field]]:
+        """Return pairs of attributes that must be equal: one of `role_index`, and one of a role in `order`.
+
+        If an attribute must be equal to attributes of several roles in `order`, the earliest role is chosen.
+        """
+        pairs = []
         for members in self.classes:
-            if not any(field.place == place for field in members):
+            if not any(field.role_index == role_index for field in members):
                 continue
-            first = {field.place: field for field in reversed(members)}
+            first = {field.role_index: field for field in reversed(members)}
             there = next((first[known] for known in order if known in first), None)
             for field in members:
-                if field.place == place and there is not None:
-                    found.append((Field(0, field.attribute, field.kind), there))
-        return found
+                if field.role_index == role_index and there is not None:
+                    pairs.append((Field(0, field.attribute, field.kind), there))
+        return pairs
 
-    # ---- what must hold
+    # ---- conditions
 
     def _conditions(self) -> list[Typed]:
         return [truth(self._here(test), self._resolve) for test in self.request.condition]
 
     def _here(self, test: Expression) -> Expression:
-        """A condition with every comparison that speaks of an event that is not here put to false, as null would."""
+        """Replace each comparison that uses an event of another alternative by false, because this event is null."""
         if isinstance(test, And | Or):
             return type(test)(tuple(self._here(operand) for operand in test.operands), span=test.span)
         if isinstance(test, Not):
             return Not(self._here(test.operand), span=test.span)
-        absent = any(isinstance(node, Attribute) and node.role not in self._places for node in walk(test))
+        absent = any(isinstance(node, Attribute) and node.role not in self._role_indexes for node in walk(test))
         return Literal(False, Kind.BOOL, span=test.span) if absent else test
 
     def _resolve(self, leaf: Attribute | Parameter) -> Typed:
         assert isinstance(leaf, Attribute)
         assert leaf.role is not None
-        return self._field(leaf, self._places[leaf.role])
+        return self._field(leaf, self._role_indexes[leaf.role])
 
-    def _field(self, attribute: Attribute, place: int) -> Field:
-        field = Field(place, *self.catalog.field(self.types[place], attribute.name, attribute.span))
+    def _field(self, attribute: Attribute, role_index: int) -> Field:
+        field = Field(role_index, *self.catalog.field(self.types[role_index], attribute.name, attribute.span))
         self.unseen = self.unseen or field.kind is None
         return field
 
     def _repetitions(self) -> list[Typed]:
-        """What `TimesEq` and `TimesDf` say: values that are equal to the first, or all different. None is null."""
-        found: list[Typed] = []
+        """Return the conditions of `TimesEq` and `TimesDf` on their repeated events.
+
+        The values of `TimesEq` equal the first value, and the values of `TimesDf` are all different. None may be null.
+        """
+        conditions: list[Typed] = []
         for p, leaf in enumerate(self.leaves):
             node = leaf.node
             if not isinstance(node, Times):
@@ -356,65 +389,69 @@ class _Binding:
             for other in [p - leaf.number] if node.same else range(p - leaf.number, p):
                 if other != p:
                     there = Field(other, here.attribute, here.kind)
-                    found.append(comparison("=" if node.same else "!=", here, there))
-        return found
+                    conditions.append(comparison("=" if node.same else "!=", here, there))
+        return conditions
 
-    def _constraints(self, place: int) -> list[Typed]:
-        node = self.leaves[place].node
+    def _constraints(self, role_index: int) -> list[Typed]:
+        node = self.leaves[role_index].node
         if not isinstance(node, Occurs | Times):
             return []
 
         def resolve(leaf: Attribute | Parameter) -> Typed:
             assert isinstance(leaf, Attribute)
-            return self._field(leaf, place)
+            return self._field(leaf, role_index)
 
-        return [moved(truth(constraint, resolve), 0) for constraint in node.pattern.constraints]
+        return [at_role(truth(constraint, resolve), 0) for constraint in node.pattern.constraints]
 
 
-class _Ties:
-    """How much each place has to do with the places that were added: equalities first, then tests and orders."""
+class _Connectedness:
+    """Counts the relations that connect each role with the added roles.
+
+    `of` returns two numbers for a role: its equalities, and its tests and orders.
+    """
 
     def __init__(self, equal: list[Counter[int]], compared: list[dict[int, int]]) -> None:
-        """Groups of places that have to do with each other, each with how often a place is in the group."""
+        """Store groups of related roles. Each group has the number of times that each role is in the group."""
         self._groups: list[tuple[int, Mapping[int, int]]] = [(0, one) for one in equal] + [(1, one) for one in compared]
         self._counted = [False] * len(self._groups)
         self._of: dict[int, list[int]] = {}
         for number, (_, group) in enumerate(self._groups):
-            for place in group:
-                self._of.setdefault(place, []).append(number)
+            for role_index in group:
+                self._of.setdefault(role_index, []).append(number)
         self._counts: tuple[Counter[int], Counter[int]] = Counter(), Counter()
 
-    def add(self, place: int) -> None:
-        for number in self._of.get(place, ()):
+    def add(self, role_index: int) -> None:
+        for number in self._of.get(role_index, ()):
             if not self._counted[number]:
                 self._counted[number] = True
                 which, group = self._groups[number]
                 self._counts[which].update(group)
 
-    def of(self, place: int) -> tuple[int, int]:
-        return self._counts[0][place], self._counts[1][place]
+    def of(self, role_index: int) -> tuple[int, int]:
+        return self._counts[0][role_index], self._counts[1][role_index]
 
 
-def _next(places: list[int], order: list[int], near: _Ties, far: _Ties) -> int:
-    """The place that has most to do with those that are found already: so that each has to do with few of them.
+def _next(role_indexes: list[int], order: list[int], near: _Connectedness, far: _Connectedness) -> int:
+    """Return the role to join next: the role with the most relations to the roles already in `order`.
 
-    Equalities count most. As long as only the anchor is found, its own count (`far`); later, what the others say.
+    This keeps the conflict sets of the search small. Equalities count most, and relations to the anchor (`far`) break
+    ties.
     """
 
-    def rank(place: int) -> tuple[object, ...]:
-        (equal, compared), (equal_far, compared_far) = near.of(place), far.of(place)
-        return (equal, compared) == (0, 0), (-equal, -compared), (-equal_far, -compared_far), place
+    def rank(role_index: int) -> tuple[object, ...]:
+        (equal, compared), (equal_far, compared_far) = near.of(role_index), far.of(role_index)
+        return (equal, compared) == (0, 0), (-equal, -compared), (-equal_far, -compared_far), role_index
 
     known = {*order}
-    return min((place for place in places if place not in known), key=rank)
+    return min((role_index for role_index in role_indexes if role_index not in known), key=rank)
 
 
-def _places(members: list[Field]) -> set[int]:
-    return {field.place for field in members}
+def _role_indexes(members: list[Field]) -> set[int]:
+    return {field.role_index for field in members}
 
 
-def _link(test: Typed) -> tuple[Field, Field] | None:
-    """The two attributes that a test wants to be equal."""
+def _equal_attributes(test: Typed) -> tuple[Field, Field] | None:
+    """Return the attributes that `test` compares, if it is an equality of attributes of the same kind, else None."""
     if isinstance(test, Apply) and test.operator == "=":
         left, right = test.operands
         fields = isinstance(left, Field) and isinstance(right, Field) and left.kind == right.kind

@@ -1,27 +1,26 @@
-"""How far apart can the events of a rule be? The tree of its patterns, with a window on each edge.
+"""Analyse the structure of rules and requests: the tree of patterns, the order of events, and connected components.
 
-A pattern hangs on the role that its scope ends with: `within W from X` on X with the window W, `between X and Y` on Y
-with the longest time that X can lie behind Y. Windows on a path add up: what is less than V behind something that is
-less than W behind X is less than V + W behind X. Roles go by their names; a negated or aggregated pattern, which has
-none, by `#` and the number of its clause.
+`PatternTree` bounds the time between the events of a rule. The parent of a pattern is the role at the end of its scope.
+For `within W from X`, the parent is X, at a maximum distance of W. For `between X and Y`, the parent is Y, at the
+maximum distance of X and Y. The distances on a path add up. The node of a selected pattern is named by its role, and
+the node of a negated or aggregated pattern by `#` and the number of its clause.
 
-Which events of a request stand before which, said once: what follows from the rest is left out.
+`precedences` simplifies the order of a request's events. For example, `((A ; B) ; C) ; D` requires A before B, A and B
+before C, and A, B and C before D. The simplified order is A before B, B before C, and C before D. Fewer relations mean
+fewer combinations in the search.
 
-`((A ; B) ; C) ; D` wants A before B, A and B before C, all three before D; it is enough that A is before B, B before C
-and C before D. The fewer events have to do with each other, the fewer combinations the search has to tell apart.
+`connected_components` groups the roles of a request, given the event that arrives last. Two roles are connected if an
+equality joins them other than through the last event, if a test or an order compares them, or if the same event could
+fill both roles. Components can be searched independently, for these reasons:
 
-Which events of a request have to do with each other, once the one that arrives last is known?
-
-Those that an equality joins otherwise than by way of that event, that a test or an order compares, or that could be the
-same event. *Parts* are what these relations hold together. They are searched one by one:
-
-- A combination is one choice for each part, and every choice goes with every other, so there is one if and only if
-  each part has one.
-- The first combination consists of the first of each part. Let X be before X' in a part, and Y whatever the other parts
-  have. In order, X and X' have the same events up to some place, where x of X is before x' of X'. All of Y that is
-  before x stands in both at the same places; then X with Y goes on with x, and X' with Y with something later.
-- If combinations are told apart by the leaves alone, they have the same events, and so the same in each part, since no
-  event can stand in two. The leaves are compared one after another, and each part can be as it wants.
+- A combination has one choice for each component, and choices are independent. So a combination exists if and only if
+  each component has one.
+- The first combination consists of the first choice of each component. Let X be before X' in one component, and let Y
+  be the events of the other components. In order, X and X' have equal events up to some position, where x of X is
+  before x' of X'. The events of Y before x have the same positions in both combinations, so X with Y continues with x,
+  and X' with Y continues with a later event.
+- Combinations that differ only in the leaves have the same events, and the same events in each component, as no event
+  can be in two components. Leaves are compared one after another, so each component can be ordered on its own.
 """
 
 from __future__ import annotations
@@ -53,8 +52,9 @@ SequencePair = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Precedence:
-    """The event at `before` is earlier than the last of those at `after`; or if not `strictly`, it stands before it
-    in canonical order.
+    """A relation: the event of the role `before` is earlier than the last event of the roles `after`.
+
+    If not `strictly`, the two events may have the same time, but must be in canonical order.
     """
 
     before: int
@@ -62,88 +62,95 @@ class Precedence:
     strictly: bool
 
     @property
-    def places(self) -> frozenset[int]:
-        """All places it speaks of."""
+    def role_indexes(self) -> frozenset[int]:
+        """The role indexes of `before` and `after` together."""
         return frozenset((self.before, *self.after))
 
 
 def precedences(
     sequences: Iterable[SequencePair], ascending: Iterable[tuple[int, int]], anchor: int
 ) -> tuple[Precedence, ...]:
-    """What must hold if the event at `anchor` arrives last.
+    """Return the simplified order of events, given that the event of the role `anchor` arrives last.
 
     >>> [(one.before, one.after) for one in precedences([((0,), (1,)), ((0, 1), (2,)), ((0, 1, 2), (3,))], [], 3)]
     [(0, (1,)), (1, (2,)), (2, (3,))]
     """
-    found = {Precedence(place, right, True) for left, right in sequences for place in left}
-    found |= {Precedence(before, (after,), False) for before, after in ascending}
+    relations = {Precedence(role_index, right, True) for left, right in sequences for role_index in left}
+    relations |= {Precedence(before, (after,), False) for before, after in ascending}
     while True:
-        known = links(found)
-        simpler = {Precedence(one.before, _last(one.after, known, anchor), one.strictly) for one in found}
-        if simpler == found:
+        closure = precedence_closure(relations)
+        simpler = {Precedence(one.before, _last(one.after, closure, anchor), one.strictly) for one in relations}
+        if simpler == relations:
             break
-        found = simpler
-    return tuple(sorted(one for one in found if not _implied(one, known) and (one.strictly or one.after != (anchor,))))
+        relations = simpler
+    return tuple(
+        sorted(one for one in relations if not _implied(one, closure) and (one.strictly or one.after != (anchor,)))
+    )
 
 
-Links = dict[tuple[int, int], bool]
-"""Which place is before which, also by way of others; whether strictly."""
+PrecedenceClosure = dict[tuple[int, int], bool]
+"""For each pair of roles where the first precedes the second, whether it does so strictly."""
 
 
-def links(found: Iterable[Precedence]) -> Links:
-    """Which place is before which single other."""
-    known: Links = {}
-    for one in found:
+def precedence_closure(relations: Iterable[Precedence]) -> PrecedenceClosure:
+    """Return the transitive closure of the relations in `relations` that have a single later role."""
+    closure: PrecedenceClosure = {}
+    for one in relations:
         if len(one.after) == 1:
             pair = one.before, one.after[0]
-            known[pair] = known.get(pair, False) or one.strictly
+            closure[pair] = closure.get(pair, False) or one.strictly
     while True:
-        longer = dict(known)
+        longer = dict(closure)
         following: dict[int, list[tuple[int, bool]]] = {}
-        for (y, z), second in known.items():
+        for (y, z), second in closure.items():
             following.setdefault(y, []).append((z, second))
-        for (x, y), first in known.items():
+        for (x, y), first in closure.items():
             for z, second in following.get(y, ()):
                 longer[x, z] = longer.get((x, z), False) or first or second
-        if longer == known:
-            return known
-        known = longer
+        if longer == closure:
+            return closure
+        closure = longer
 
 
-def _last(places: tuple[int, ...], known: Links, anchor: int) -> tuple[int, ...]:
-    """Those of some places of which one must be the last."""
-    if anchor in places:
+def _last(role_indexes: tuple[int, ...], closure: PrecedenceClosure, anchor: int) -> tuple[int, ...]:
+    """Return the roles in `role_indexes` whose event can be the last of their events."""
+    if anchor in role_indexes:
         return (anchor,)
-    return tuple(place for place in places if not any((place, other) in known for other in places))
+    return tuple(
+        role_index for role_index in role_indexes if not any((role_index, other) in closure for other in role_indexes)
+    )
 
 
-def _implied(one: Precedence, known: Links) -> bool:
-    """Whether others say it already: some way from the one to the other, with a place between them."""
+def _implied(one: Precedence, closure: PrecedenceClosure) -> bool:
+    """Return whether other relations imply the relation `one`, through a role between its two sides."""
     if len(one.after) > 1:
-        return any(known.get((one.before, place), False) for place in one.after)
+        return any(closure.get((one.before, role_index), False) for role_index in one.after)
     (after,) = one.after
-    for (x, between), first in known.items():
-        if x == one.before and (between, after) in known:
-            second = known[between, after]
+    for (x, between), first in closure.items():
+        if x == one.before and (between, after) in closure:
+            second = closure[between, after]
             if first or second or not one.strictly:
                 return True
     return False
 
 
-def parts(groups: Iterable[Iterable[int]], filters: Sequence[Filter], anchor: int) -> list[list[int]]:
-    """The places but the anchor's, in parts; each of the groups has to do with each other."""
-    places = [place for place in range(len(filters)) if place != anchor]
-    alike = [pair for pair in combinations(places, 2) if not exclusive(filters[pair[0]], filters[pair[1]])]
-    part = {place: {place} for place in places}
+def connected_components(groups: Iterable[Iterable[int]], filters: Sequence[Filter], anchor: int) -> list[list[int]]:
+    """Return the connected components of all roles except the anchor.
+
+    Roles in the same group of `groups` are connected, and so are roles whose `filters` the same event can pass.
+    """
+    role_indexes = [role_index for role_index in range(len(filters)) if role_index != anchor]
+    alike = [pair for pair in combinations(role_indexes, 2) if not exclusive(filters[pair[0]], filters[pair[1]])]
+    part = {role_index: {role_index} for role_index in role_indexes}
     for group in [*groups, *alike]:
-        joined = set[int]().union(*(part[place] for place in group if place != anchor))
-        for place in joined:
-            part[place] = joined
+        joined = set[int]().union(*(part[role_index] for role_index in group if role_index != anchor))
+        for role_index in joined:
+            part[role_index] = joined
     return sorted({min(joined): sorted(joined) for joined in part.values()}.values())
 
 
 def exclusive(one: Filter, other: Filter) -> bool:
-    """Whether no event passes both, as far as one can easily see."""
+    """Return whether no event can pass both filters. Only types and equalities with constants are considered."""
     if one.type != other.type:
         return True
     wanted = _constants(one)
@@ -151,22 +158,25 @@ def exclusive(one: Filter, other: Filter) -> bool:
 
 
 def _constants(filter: Filter) -> dict[str, object]:
-    found: dict[str, object] = {}
+    constants: dict[str, object] = {}
     for condition in filter.conditions:
         if isinstance(condition, Apply) and condition.operator == "=":
             left, right = condition.operands
             if isinstance(left, Field) and isinstance(right, Constant):
-                found[left.attribute] = right.value
-    return found
+                constants[left.attribute] = right.value
+    return constants
 
 
 def parameters(*expressions: Expression) -> set[str]:
-    """The parameters that expressions mention."""
+    """Return the names of the parameters in `expressions`."""
     return {node.name for expression in expressions for node in walk(expression) if isinstance(node, Parameter)}
 
 
 def equation(constraint: Expression) -> tuple[str, str] | None:
-    """Attribute and parameter of `attribute = $parameter`, either way round."""
+    """Return the names of the attribute and the parameter in `attribute = $parameter`, in any order of the two.
+
+    Return None for any other constraint.
+    """
     if isinstance(constraint, Comparison) and constraint.operator == "=":
         for left, right in ((constraint.left, constraint.right), (constraint.right, constraint.left)):
             if isinstance(left, Attribute) and isinstance(right, Parameter):
@@ -175,14 +185,14 @@ def equation(constraint: Expression) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The tree of a rule's patterns."""
+class PatternTree:
+    """The tree of the patterns of a rule, as described above. Methods identify a pattern by the name of its node."""
 
     rule: Rule
 
     @cached_property
     def clauses(self) -> dict[str, Clause]:
-        """Every clause by the name of its pattern's node."""
+        """The clause of each pattern except the anchor, by node."""
         return {
             clause.pattern.role if isinstance(clause, Selection) else f"#{number}": clause
             for number, clause in enumerate(self.rule.clauses)
@@ -194,7 +204,7 @@ class Shape:
 
     @cached_property
     def patterns(self) -> dict[str, Pattern]:
-        """Every pattern by its node, in the order of the text."""
+        """The pattern of each node, in the order of the text."""
         return {self.anchor: self.rule.anchor, **{node: clause.pattern for node, clause in self.clauses.items()}}
 
     @cached_property
@@ -207,7 +217,7 @@ class Shape:
 
     @cached_property
     def _edges(self) -> dict[str, tuple[str, int]]:
-        """The parent of each node but the anchor, and the window between them."""
+        """The parent of each node except the anchor, and the maximum distance (µs) from the parent."""
         edges: dict[str, tuple[str, int]] = {}
         for node, clause in self.clauses.items():
             scope = clause.scope
@@ -223,23 +233,23 @@ class Shape:
         return self._edges[node][0] if node in self._edges else None
 
     def window_us(self, node: str) -> int:
-        """How far candidates for a node can lie behind its parent, and so less than that from each other."""
+        """Return how much older than its parent a candidate for `node` can be, in microseconds (exclusive)."""
         return self._edges[node][1] if node in self._edges else 0
 
     def distance_us(self, node: str, above: str) -> int:
-        """How far a node can lie behind one that is above it; 0 for the node itself."""
+        """Return how much older than its ancestor `above` the event of `node` can be; 0 if they are the same node."""
         return _length(self._edges, node, above)
 
     @cached_property
-    def horizon_us(self) -> int:
-        """How far behind its anchor the rule looks."""
+    def retention_us(self) -> int:
+        """How much older than the anchor the events of a match can be, in microseconds."""
         return max((self.distance_us(node, self.anchor) for node in self.patterns), default=0)
 
-    def reach_us(self, node: str, master: str) -> tuple[int, int]:
-        """How much older and how much newer than the event at `master` can an event be that has a say at `node` in a
-        match with it?
+    def time_bounds_us(self, node: str, master: str) -> tuple[int, int]:
+        """Return how much older and how much newer (µs) than the event of `master` an event that affects `node` can be.
 
-        Where one of several candidates is chosen, or any of them counts, candidates only share the node's parent.
+        If `node` is the anchor or selects `each` candidate, only its own event matters. Otherwise all candidates
+        matter, and their times are bounded only by the parent of the node.
         """
         clause = self.clauses.get(node)
         free = clause is None or (isinstance(clause, Selection) and clause.policy is Policy.EACH)
@@ -251,40 +261,43 @@ class Shape:
 
     @cached_property
     def binders(self) -> dict[str, str]:
-        """The node that gives each parameter its value: a role, or an aggregate."""
-        found: dict[str, str] = {}
+        """The node that binds each parameter, which is a role or an aggregate."""
+        binders: dict[str, str] = {}
         for node, pattern in self.patterns.items():
             clause = self.clauses.get(node)
             if clause is None or isinstance(clause, Selection):
                 for constraint in pattern.constraints:
                     if bound := equation(constraint):
-                        found.setdefault(bound[1], node)
+                        binders.setdefault(bound[1], node)
             elif isinstance(clause, Aggregate) and clause.parameter is not None:
-                found[clause.parameter] = node
-        return found
+                binders[clause.parameter] = node
+        return binders
 
     def binds(self, node: str, constraint: Expression, before: set[str]) -> bool:
-        """Whether a constraint gives a parameter its value; `before`: those that earlier constraints of it bound."""
+        """Return whether `constraint` of `node` binds a parameter that is not in `before`.
+
+        `before` are the parameters that earlier constraints of the node bind.
+        """
         bound = equation(constraint)
         if bound is None or node.startswith("#"):
             return False
         return self.binders.get(bound[1]) == node and bound[1] not in before
 
     def mentioned(self, node: str) -> set[str]:
-        """The nodes that a clause speaks of: in its scope, and through parameters, its own left out."""
+        """Return the other nodes that the clause of `node` mentions, in its scope or by their parameters."""
         clause = self.clauses.get(node)
         expressions = list(self.patterns[node].constraints)
-        found: set[str] = set()
+        nodes: set[str] = set()
         if clause is not None:
             scope = clause.scope
-            found |= {scope.origin} if isinstance(scope, Within) else {scope.start, scope.end}
+            nodes |= {scope.origin} if isinstance(scope, Within) else {scope.start, scope.end}
             if isinstance(clause, Aggregate) and clause.test is not None:
                 expressions.append(clause.test.bound)
-        found |= {self.binders[name] for name in parameters(*expressions)}
-        return found - {node}
+        nodes |= {self.binders[name] for name in parameters(*expressions)}
+        return nodes - {node}
 
     def owner(self, node: str) -> str:
-        """The role that a negation or an aggregate belongs to: the latest-named one that it mentions."""
+        """Return the role to which a negation or an aggregate belongs, which is the latest role that it mentions."""
         known = [*self.patterns]
         return max((self._role(other) for other in self.mentioned(node)), key=known.index)
 
@@ -292,7 +305,7 @@ class Shape:
         return self.owner(node) if node.startswith("#") else node
 
     def above(self, node: str) -> Iterator[str]:
-        """The roles that a node hangs on, the nearest first."""
+        """Yield the ancestors of `node`, the nearest first."""
         yield from list(_path(self._edges, node))[1:]
 
 

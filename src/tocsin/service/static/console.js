@@ -1,4 +1,4 @@
-// The console: which view is shown, who is asking, and what is asked for again and again.
+// The console: switches views, manages the token and polls the service.
 import { ask, token, useToken } from "./service.js";
 import { DeadLetters, Feed, WhyNot } from "./feed.js";
 import { Rules } from "./rules.js";
@@ -7,7 +7,7 @@ import { drawMap } from "./map.js";
 import { Rates } from "./rates.js";
 import { count, by } from "./dom.js";
 
-const VIEWS = ["live", "rules", "graph", "map", "sites"];
+const VIEWS = ["live", "rules", "graph", "map"];
 let view = "live";
 
 function show(name) {
@@ -78,7 +78,7 @@ async function refresh() {
   try {
     const status = await ask("GET", "/status");
     say(status.state, status.state === "running" ? "good" : "bad");
-    by("state").title = status.failure ?? (status.engine === "spark" ? "detects on Spark" : "detects in its own process");
+    by("state").title = status.failure ?? (status.engine === "spark" ? "detects on Spark" : "detects in this process");
     by("n-events").textContent = count(status.events_per_s);
     by("n-matches").textContent = count(status.matches_per_s);
     by("n-lag").textContent = status.lag_ms < 1000 ? `${Math.round(status.lag_ms)} ms` : `${(status.lag_ms / 1000).toFixed(1)} s`;
@@ -93,27 +93,10 @@ async function refresh() {
     if (view === "graph") drawGraph(by("graph"), await ask("GET", "/graph"));
     if (view === "map") drawMap(await ask("GET", "/map"));
   } catch (error) {
-    if (error.status === 401) { say("needs a token", "bad"); await askForToken(); }
-    else if (error.status === 403) say("this token may not look", "bad");
+    if (error.status === 401) { say("token required", "bad"); await askForToken(); }
+    else if (error.status === 403) say("token lacks the role", "bad");
     else say("not reachable", "bad");
   }
-}
-
-async function simulate() {
-  const button = by("simulate"), note = by("sites-note");
-  button.disabled = true;
-  note.textContent = "Simulating …";
-  try {
-    const told = await ask("GET", `/overlay?strategy=${by("strategy").value}`);
-    const image = new Image();
-    image.alt = "Seven sites, the links between them and their traffic";
-    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(told.svg)}`;
-    by("sites").replaceChildren(image);
-    note.textContent = `${told.messages_per_s} messages/s over all links, ${told.delay_ms_mean} ms from an event to who asked, ${told.notices} notices.`;
-  } catch (error) {
-    note.textContent = error.message;
-  }
-  button.disabled = false;
 }
 
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -123,7 +106,6 @@ if (given) {
 }
 theme();
 tabs();
-by("simulate").addEventListener("click", simulate);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 refresh();
 feed.restart();

@@ -1,4 +1,4 @@
-// Small things: elements, numbers, times.
+// Helpers for elements, numbers and times.
 export const by = (id) => document.getElementById(id);
 
 export function make(name, attributes = {}, ...children) {
@@ -22,4 +22,4 @@ export function count(number) {
 export const clock = (iso) => iso.slice(11, 23);
 export const micros = (iso) => Date.parse(iso.slice(0, 23) + "Z") * 1000 + Number(iso.slice(23, 26) || 0);
 export const cut = (text, length) => (text.length <= length ? text : `${text.slice(0, length - 1)}…`);
-export const said = (attributes) => Object.entries(attributes).map(([name, value]) => `${name} ${value}`).join(", ");
+export const summary = (attributes) => Object.entries(attributes).map(([name, value]) => `${name} ${value}`).join(", ");

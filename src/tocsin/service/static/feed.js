@@ -1,6 +1,6 @@
-// The matches as they come, newest first, and why each of them is one.
+// The live matches, newest first, and explanations of matches, missing matches and dead letters.
 import { ask, listen } from "./service.js";
-import { by, clock, cut, make, micros, said } from "./dom.js";
+import { by, clock, cut, make, micros, summary } from "./dom.js";
 
 const SHOWN = 150;
 
@@ -15,7 +15,7 @@ export class Feed {
     by("feed-pause").addEventListener("click", () => {
       this.paused = !this.paused;
       by("feed-pause").setAttribute("aria-pressed", String(this.paused));
-      by("feed-pause").textContent = this.paused ? "Go on" : "Pause";
+      by("feed-pause").textContent = this.paused ? "Resume" : "Pause";
       if (!this.paused) this.flush();
     });
     by("feed-rule").addEventListener("change", () => { this.rule = by("feed-rule").value; this.restart(); });
@@ -80,7 +80,7 @@ export class Feed {
 
   row(match, fresh) {
     const marker = match.type === "Marker";
-    const what = marker ? `range ${match.range} begins` : said(match.attributes) || match.parts.map((part) => part.type).join(", ");
+    const what = marker ? `range ${match.range} begins` : summary(match.attributes) || match.parts.map((part) => part.type).join(", ");
     const button = make("button", { "aria-current": String(match.number === this.chosen), onclick: () => this.why(match, button) },
       make("span", { class: `badge ${marker ? "marker" : ""}` }, match.query ?? match.rule),
       make("span", { class: "what" }, marker || !match.query ? what : `${match.type}: ${what}`),
@@ -94,8 +94,8 @@ export class Feed {
     button.setAttribute("aria-current", "true");
     const panel = by("why");
     try {
-      const told = await ask("GET", `/matches/${match.number}/why`);
-      if (this.chosen === match.number) panel.replaceChildren(...explained(told));
+      const response = await ask("GET", `/matches/${match.number}/why`);
+      if (this.chosen === match.number) panel.replaceChildren(...explanation(response));
     } catch (error) {
       panel.replaceChildren(make("h2", {}, "Why"), make("p", { class: "empty" }, error.message));
     }
@@ -103,24 +103,24 @@ export class Feed {
   }
 }
 
-function explained(told) {
-  const { match, rule, parts, checks, note } = told;
+function explanation(response) {
+  const { match, rule, parts, checks, note } = response;
   const nodes = [make("h2", {}, `Why ${match.type} at ${clock(match.ts)}`)];
   const facts = { ...match.attributes, ...(match.query ? { query: match.query, range: match.range } : {}) };
   nodes.push(make("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, String(value))])));
   if (parts.length) {
     nodes.push(timeline(parts));
-    const rows = parts.map((part) => make("tr", {}, make("td", {}, part.role), make("td", {}, clock(part.ts)), make("td", {}, said(part.attributes) || "–")));
-    nodes.push(make("table", {}, make("thead", {}, make("tr", {}, ...["event", "at", "held"].map((name) => make("th", {}, name)))), make("tbody", {}, ...rows)));
-  } else nodes.push(make("p", { class: "empty" }, match.type === "Marker" ? "A marker stands before what a range brings." : "It names no single events."));
-  nodes.push(...account(checks));
+    const rows = parts.map((part) => make("tr", {}, make("td", {}, part.role), make("td", {}, clock(part.ts)), make("td", {}, summary(part.attributes) || "–")));
+    nodes.push(make("table", {}, make("thead", {}, make("tr", {}, ...["event", "time", "attributes"].map((name) => make("th", {}, name)))), make("tbody", {}, ...rows)));
+  } else nodes.push(make("p", { class: "empty" }, match.type === "Marker" ? "A marker precedes the matches of a range." : "This match has no single events."));
+  nodes.push(...checkList(checks));
   if (note) nodes.push(make("p", { class: "note" }, note));
-  nodes.push(make("pre", {}, rule ? rule.text.trim() : "The rule is not deployed any more."));
+  nodes.push(make("pre", {}, rule ? rule.text.trim() : "The rule is no longer deployed."));
   return nodes;
 }
 
-// What each clause asked, and what was found.
-function account(checks) {
+// The check of each clause.
+function checkList(checks) {
   const nodes = [];
   checks.forEach((check, k) => {
     if (k === 0 || checks[k - 1].clause !== check.clause) nodes.push(make("p", { class: "clause mono" }, check.clause), make("ul", { class: "clauses" }));
@@ -130,7 +130,7 @@ function account(checks) {
   return nodes;
 }
 
-// For an event that could have begun a match: why it did not.
+// Explain why an event did not start a match.
 export class WhyNot {
   constructor() {
     this.rules = [];
@@ -155,16 +155,16 @@ export class WhyNot {
     const types = graph.links.filter(([, to]) => filters.includes(to)).map(([from]) => graph.nodes.find((one) => one.id === from));
     const type = types.find((one) => one?.column === 0)?.title;
     const events = type ? await ask("GET", `/events?type=${encodeURIComponent(type)}&limit=30`) : [];
-    by("whynot-events").replaceChildren(...events.map((event) => make("li", {}, make("button", { onclick: () => this.tell(rule, event) },
-      make("span", { class: "badge marker" }, event.type), make("span", { class: "what" }, said(event.attributes)), make("span", { class: "when" }, clock(event.ts))))));
+    by("whynot-events").replaceChildren(...events.map((event) => make("li", {}, make("button", { onclick: () => this.explain(rule, event) },
+      make("span", { class: "badge marker" }, event.type), make("span", { class: "what" }, summary(event.attributes)), make("span", { class: "when" }, clock(event.ts))))));
     by("whynot-empty").hidden = events.length > 0;
   }
 
-  async tell(rule, event) {
+  async explain(rule, event) {
     const panel = by("why");
     try {
       const reasons = await ask("POST", "/why-not", { rule, ts_us: event.ts_us, id: event.id });
-      panel.replaceChildren(...reasons.flatMap((reason) => [make("h2", {}, `${reason.matched ? "Why" : "Why not"} ${rule} at ${clock(event.ts)}`), make("p", { class: "note mono" }, reason.anchor), ...account(reason.checks)]));
+      panel.replaceChildren(...reasons.flatMap((reason) => [make("h2", {}, `${reason.matched ? "Why" : "Why not"} ${rule} at ${clock(event.ts)}`), make("p", { class: "note mono" }, reason.anchor), ...checkList(reason.checks)]));
     } catch (error) {
       panel.replaceChildren(make("h2", {}, "Why not"), make("p", { class: "empty" }, error.message));
     }
@@ -172,7 +172,7 @@ export class WhyNot {
   }
 }
 
-// The last events that were not used, newest first, with the reasons.
+// The last dead letters, newest first, with their reasons.
 export class DeadLetters {
   constructor() {
     by("dead").addEventListener("toggle", () => this.refresh());

@@ -1,21 +1,21 @@
-// The shared operator graph: types, filters, buffers, rules, composite types, and what flows.
+// The shared operator graph: types, filters, buffers, rules, composite types, and rates.
 import { count, cut, make } from "./dom.js";
 
 const WIDTH = 188, HEIGHT = 42, GAP_X = 48, GAP_Y = 12, HEAD = 34, MARGIN = 6;
-let drawn = "";
+let currentShape = "";
 
-export function drawGraph(place, graph) {
+export function drawGraph(container, graph) {
   const shape = JSON.stringify([graph.nodes.map((node) => [node.id, node.title, node.detail, node.shared]), graph.links]);
-  if (shape === drawn && place.firstChild) {
+  if (shape === currentShape && container.firstChild) {
     for (const node of graph.nodes) {
-      const text = place.querySelector(`[data-rate="${node.id}"]`);
+      const text = container.querySelector(`[data-rate="${node.id}"]`);
       if (text) text.textContent = node.per_s === null ? "" : `${count(node.per_s)}/s`;
     }
     return;
   }
-  drawn = shape;
+  currentShape = shape;
   if (!graph.nodes.length) {
-    place.replaceChildren(make("p", { class: "empty" }, "Nothing is deployed yet."));
+    container.replaceChildren(make("p", { class: "empty" }, "Nothing is deployed yet."));
     return;
   }
   const columns = graph.columns.map((_, column) => graph.nodes.filter((node) => node.column === column));
@@ -40,5 +40,5 @@ export function drawGraph(place, graph) {
   });
   const heads = graph.columns.map((name, column) => make("text", { class: "head", x: MARGIN + column * (WIDTH + GAP_X), y: 18 }, name + (graph.more[column] ? ` (and ${graph.more[column]} more)` : "")));
   const width = 2 * MARGIN + graph.columns.length * WIDTH + (graph.columns.length - 1) * GAP_X, height = HEAD + most * (HEIGHT + GAP_Y);
-  place.replaceChildren(make("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, ...heads, ...links, ...nodes));
+  container.replaceChildren(make("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, ...heads, ...links, ...nodes));
 }

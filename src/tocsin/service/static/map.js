@@ -1,4 +1,4 @@
-// Where the ranges of moving queries are, over the last events that have places. North is up.
+// Where the ranges of moving queries are, over the last events with coordinates. North is up.
 import { by, make } from "./dom.js";
 
 const COLOURS = ["var(--blue)", "var(--green)", "var(--gold)", "var(--red)", "var(--soft)"];
@@ -10,14 +10,14 @@ export function drawMap({ ranges, places }) {
   const scale = (range) => (earth ? [1 / (METRES_PER_DEGREE * Math.cos((range.north * Math.PI) / 180)), 1 / METRES_PER_DEGREE] : [1, 1]);
   const xs = places.map((one) => one.east), ys = places.map((one) => one.north);
   for (const range of ranges) {
-    const [kx, ky] = scale(range), reach = reachOf(range.shape);
-    xs.push(range.east - reach * kx, range.east + reach * kx);
-    ys.push(range.north - reach * ky, range.north + reach * ky);
+    const [kx, ky] = scale(range), extent = extentOf(range.shape);
+    xs.push(range.east - extent * kx, range.east + extent * kx);
+    ys.push(range.north - extent * ky, range.north + extent * ky);
   }
   if (!xs.length) {
     by("map-note").textContent = "";
     by("map-legend").replaceChildren();
-    by("map").replaceChildren(make("p", { class: "empty" }, "No query moves here, and no event has a place (x and y, or lon and lat)."));
+    by("map").replaceChildren(make("p", { class: "empty" }, "No moving query is deployed, and no event has coordinates (x and y, or lon and lat)."));
     return;
   }
   const box = [Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys)];
@@ -41,10 +41,10 @@ export function drawMap({ ranges, places }) {
     return make("g", {}, make("title", {}, `${range.query}, range ${range.range}`), shape, make("circle", { cx, cy, r: 4, fill: "var(--ember)" }), make("text", { x: cx + 8, y: cy - 8, class: "title" }, range.query));
   });
   by("map").replaceChildren(make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${ranges.length} ranges and the last ${places.length} events` }, ...dots, ...shapes));
-  by("map-note").textContent = `${ranges.length} ${ranges.length === 1 ? "range" : "ranges"}, the last ${places.length} events that have places`;
+  by("map-note").textContent = `${ranges.length} ${ranges.length === 1 ? "range" : "ranges"}, the last ${places.length} events with coordinates`;
   by("map-legend").replaceChildren(...types.map((type, k) => { const mark = make("i"); mark.style.background = COLOURS[k % COLOURS.length]; return make("li", {}, mark, type); }));
 }
 
-const reachOf = (shape) => shape.circle_m ?? (shape.rectangle_m ? Math.max(...shape.rectangle_m) / 2 : Math.max(...shape.polygon_m.flat().map(Math.abs)));
+const extentOf = (shape) => shape.circle_m ?? (shape.rectangle_m ? Math.max(...shape.rectangle_m) / 2 : Math.max(...shape.polygon_m.flat().map(Math.abs)));
 const grown = ([west, south, east, north]) => { const dx = (east - west) * 0.06 || 1e-6, dy = (north - south) * 0.06 || 1e-6; return [west - dx, south - dy, east + dx, north + dy]; };
 const inside = (box, frame) => box[0] >= frame[0] && box[1] >= frame[1] && box[2] <= frame[2] && box[3] <= frame[3] && box[2] - box[0] > (frame[2] - frame[0]) * 0.5;

@@ -1,4 +1,4 @@
-// Two charts of the last minutes.
+// Charts of the event and match rates of the last minutes.
 import uPlot from "./vendor/uplot.js";
 import { by, count } from "./dom.js";
 
@@ -32,14 +32,14 @@ export class Rates {
   draw() {
     for (const chart of this.charts) chart.destroy();
     this.charts = [["chart-events", "--blue"], ["chart-matches", "--ember"]].map(([id, name], k) => {
-      const place = by(id);
+      const container = by(id);
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
       return new uPlot({
-        width: Math.max(place.clientWidth, 100), height: 120, padding: [10, 8, 0, 0], legend: { show: false }, cursor: { show: false },
+        width: Math.max(container.clientWidth, 100), height: 120, padding: [10, 8, 0, 0], legend: { show: false }, cursor: { show: false },
         scales: { x: { time: true, range: (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - 60), high ?? 0] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, 1)] } },
         axes: [{ ...axis, space: 80, size: 26, values: (_, ticks) => ticks.map((tick) => new Date(tick * 1000).toTimeString().slice(0, 8)) }, { ...axis, size: 46, space: 26, values: (_, ticks) => ticks.map((tick) => count(tick)) }],
         series: [{}, { stroke: colour(name), width: 2, fill: `${colour(name)}22`, points: { show: false } }],
-      }, [this.data[0], this.data[k + 1]], place);
+      }, [this.data[0], this.data[k + 1]], container);
     });
   }
 

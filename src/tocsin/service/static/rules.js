@@ -1,7 +1,7 @@
-// The rules that are deployed, and an editor that checks while one types.
+// The deployed rules, and an editor that checks the text as you type.
 import { autocompletion, bracketMatching, completionKeymap, defaultKeymap, drawSelection, EditorState, EditorView, highlightActiveLine, HighlightStyle, history, historyKeymap, keymap, lineNumbers, placeholder, StreamLanguage, syntaxHighlighting, linter, lintGutter, tags } from "./vendor/codemirror.js";
 import { ask } from "./service.js";
-import { by, clock, count, make, said } from "./dom.js";
+import { by, clock, count, make, summary } from "./dom.js";
 
 const WORDS = new Set(("define from and or not where rule event each last first within between consuming request on if notify mode at every interest of around range space lifetime update semantics " +
   "select insert into group by having as stream table window partition with begin end output min sec ms s h d min. count avg sum max join unidirectional rectangle circle polygon recent chronological continuous cumulative").split(" "));
@@ -65,18 +65,18 @@ export class Rules {
   async check(text) {
     by("deploy").disabled = by("dry-run").disabled = true;
     if (!text.trim()) { this.verdict("Write a rule; it is checked as you type."); return []; }
-    let told;
-    try { told = await ask("POST", "/rules/check", { text, language: by("language").value || null }); }
+    let response;
+    try { response = await ask("POST", "/rules/check", { text, language: by("language").value || null }); }
     catch (error) { this.verdict(error.message, "bad"); return []; }
     if (text !== this.text) return [];
-    if (told.ok) {
-      const again = told.replaces.length ? ` It replaces ${told.replaces.join(", ")}.` : "";
-      this.verdict(`No mistake: ${told.rules.join(", ")} (${told.language}).${again}`, "good");
+    if (response.ok) {
+      const again = response.replaces.length ? ` It replaces ${response.replaces.join(", ")}.` : "";
+      this.verdict(`Valid: ${response.rules.join(", ")} (${response.language}).${again}`, "good");
       by("deploy").disabled = by("dry-run").disabled = false;
-      by("deploy").textContent = told.replaces.length ? "Replace" : "Deploy";
+      by("deploy").textContent = response.replaces.length ? "Replace" : "Deploy";
       return [];
     }
-    const { message, hint, line, column, start, end } = told.error;
+    const { message, hint, line, column, start, end } = response.error;
     this.verdict((line ? `Line ${line}, column ${column}: ` : "") + message + (hint ? `\n${hint}` : ""), "bad");
     if (start === null) return [];
     const size = this.view.state.doc.length;
@@ -89,7 +89,7 @@ export class Rules {
     if (!word && !context.explicit) return null;
     const attributes = new Set(Object.values(this.types).flatMap((type) => Object.keys(type)));
     const options = [
-      ...Object.keys(this.types).map((label) => ({ label, type: "type", detail: said(this.types[label]) })),
+      ...Object.keys(this.types).map((label) => ({ label, type: "type", detail: summary(this.types[label]) })),
       ...[...attributes].map((label) => ({ label, type: "property" })),
       ...[...WORDS].map((label) => ({ label, type: "keyword" })),
     ];
@@ -99,32 +99,32 @@ export class Rules {
   async deploy() {
     if (by("deploy").disabled) return;
     try {
-      const made = await ask("POST", "/rules", { ...this.body, replace: true });
-      this.verdict(`Deployed: ${made.map((rule) => rule.id).join(", ")}. It sees events from now on.`, "good");
-      this.chosen = made[0].id;
+      const deployed = await ask("POST", "/rules", { ...this.body, replace: true });
+      this.verdict(`Deployed: ${deployed.map((rule) => rule.id).join(", ")}. It processes events from now on.`, "good");
+      this.chosen = deployed[0].id;
       await this.refresh();
       this.changed();
     } catch (error) { this.verdict(error.message, "bad"); }
   }
 
   async dryRun() {
-    const place = by("dry");
-    place.replaceChildren(make("p", { class: "note" }, "Looking at the last events …"));
+    const container = by("dry");
+    container.replaceChildren(make("p", { class: "note" }, "Running over the last events …"));
     try {
-      const told = await ask("POST", "/rules/dry-run", this.body);
-      const rows = told.sample.slice(-20).reverse().map((match) => make("li", {},
-        make("span", { class: "when" }, clock(match.ts)), make("span", { class: "badge" }, match.rule), make("span", {}, said(match.attributes))));
-      place.replaceChildren(make("p", {}, make("b", {}, `${count(told.matches)} ${told.matches === 1 ? "match" : "matches"}`), ` in the last ${count(told.events)} events.`), make("ol", {}, ...rows));
-    } catch (error) { place.replaceChildren(make("p", { class: "verdict bad" }, error.message)); }
+      const response = await ask("POST", "/rules/dry-run", this.body);
+      const rows = response.sample.slice(-20).reverse().map((match) => make("li", {},
+        make("span", { class: "when" }, clock(match.ts)), make("span", { class: "badge" }, match.rule), make("span", {}, summary(match.attributes))));
+      container.replaceChildren(make("p", {}, make("b", {}, `${count(response.matches)} ${response.matches === 1 ? "match" : "matches"}`), ` in the last ${count(response.events)} events.`), make("ol", {}, ...rows));
+    } catch (error) { container.replaceChildren(make("p", { class: "verdict bad" }, error.message)); }
   }
 
   async remove() {
     if (!this.chosen) return;
-    const gone = this.chosen;
+    const removed = this.chosen;
     try {
-      await ask("DELETE", `/rules/${encodeURIComponent(gone)}`);
+      await ask("DELETE", `/rules/${encodeURIComponent(removed)}`);
       this.choose(null);
-      this.verdict(`Removed: ${gone}. What it found stays.`, "good");
+      this.verdict(`Removed: ${removed}. Its matches stay.`, "good");
       await this.refresh();
       this.changed();
     } catch (error) { this.verdict(error.message, "bad"); }
@@ -142,7 +142,7 @@ export class Rules {
   async refresh() {
     this.known = await ask("GET", "/rules");
     this.names = this.known.map((rule) => rule.id);
-    try { this.types = await ask("GET", "/types"); } catch { /* this token may not look at them */ }
+    try { this.types = await ask("GET", "/types"); } catch { /* the token lacks the role */ }
     this.draw();
   }
 

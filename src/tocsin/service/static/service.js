@@ -1,4 +1,4 @@
-// Speaks to the service: the token goes in a header, never in an address.
+// Send requests to the service. The token goes in a header, never in a URL.
 const KEY = "tocsin-token";
 export const token = () => sessionStorage.getItem(KEY) ?? "";
 export const useToken = (text) => sessionStorage.setItem(KEY, text);
@@ -15,12 +15,12 @@ export async function ask(method, path, body) {
   }
   const answer = await fetch(path, options);
   if (answer.status === 204) return null;
-  const told = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(told.error?.message ?? answer.statusText), { status: answer.status, told: told.error });
-  return told;
+  const content = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(content.error?.message ?? answer.statusText), { status: answer.status, error: content.error });
+  return content;
 }
 
-// Matches as they come, from a number on, of all rules or of one ("&rule=…"), for as long as `wanted` says; the connection is made again when it breaks.
+// Stream matches after a number, of all rules or of one ("&rule=…"), while `wanted` returns true. Reconnects after failures.
 export async function listen(after, rule, wanted, take) {
   let wait = 300;
   while (wanted()) {
@@ -42,7 +42,7 @@ export async function listen(after, rule, wanted, take) {
         }
         if (matches.length) { after = matches.at(-1).number; take(matches); }
       }
-    } catch { /* tried again below */ }
+    } catch { /* retried below */ }
     await new Promise((done) => setTimeout(done, wait));
     wait = Math.min(wait * 2, 5000);
   }

@@ -1,4 +1,4 @@
-"""Events that have nothing to do with each other are searched apart."""
+"""Roles without relations are in separate connected components."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from tocsin.plans.typing import Catalog
         ("A as a & B(k = 1) as b & B(i = 2) as c & D as d", ["bc", "d"]),
     ],
 )
-def test_parts_when_the_first_event_arrives_last(text: str, expected: list[str]) -> None:
+def test_components_when_the_first_event_arrives_last(text: str, expected: list[str]) -> None:
     (request,) = parse(f"request R on {text}").rules
     plan = bind_request(request, Catalog())[0]
-    assert plan.combining is not None
-    assert plan.names[plan.combining.anchor] == "a"
-    found = ["".join(sorted(plan.names[one.place] for one in part.lookups)) for part in plan.combining.parts]
+    assert plan.request_join is not None
+    assert plan.names[plan.request_join.anchor] == "a"
+    found = [
+        "".join(sorted(plan.names[one.role_index] for one in part.lookups)) for part in plan.request_join.components
+    ]
     assert sorted(found) == expected

@@ -1,4 +1,4 @@
-"""Do the metrics of a real stream say what happened in it, in a form that Prometheus reads?"""
+"""The metrics of a stream are correct, in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import tocsin
 from tocsin.errors import TocsinError
-from tocsin.spark.metrics import CONTENT, Counters, Listener, published, write_text
+from tocsin.spark.listener import CONTENT, Counters, Listener, published, write_text
 
 RULES = """
     rule Hot  define Heat(area: string) from Temp(value > 50) where area = Temp.area

@@ -1,11 +1,11 @@
-"""How is a stream doing? Counted from the progress that Spark reports after each batch, and told as Prometheus text.
+"""Count the progress that Spark reports after each batch of a stream, and export it as Prometheus metrics.
 
     counters = Counters()
     session.streams.addListener(Listener(counters))
     counters.text()
 
-Counts are since the listener was added. What slots say of themselves stands in the progress under the name that
-`streaming` observes it by; a slot that had nothing to do in a batch says nothing, and its last word holds.
+Counts begin when the listener is added. The progress includes the metrics of slots, under the name that `stream`
+observes them by. A slot without work in a batch reports no metrics, and its last values stay.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from tocsin.errors import TocsinError
 from tocsin.process import metric
-from tocsin.spark.connectors import Measured, measured
+from tocsin.spark.connectors import InputStatistics, input_statistics
 from tocsin.spark.stream import OBSERVED
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"
-SEEN = "tocsin_seen"
-"""What the progress calls the counts of `sources.measures`, where the events are observed."""
+INPUT_METRICS = "tocsin_seen"
+"""The name under which the progress has the `connectors.statistics_columns`, if the events are observed."""
 
 
 @dataclass
 class Counters:
-    """What was counted. `taken` is called after each batch."""
+    """The counts and last values of a streaming query."""
 
     batches: int = 0
     input_rows: int = 0
     events: int = 0
-    """Where events are observed: how many came."""
+    """The number of events that were read, if the events are observed (see `INPUT_METRICS`)."""
     bad_lines: int = 0
     span: tuple[int, int] | None = None
-    """The first and the last time of the events (µs)."""
+    """The earliest and the latest time of the events (µs)."""
     routed: int = 0
+    """The number of events that were sent to slots, counted once for each slot."""
     late: int = 0
     letters: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -55,11 +56,12 @@ class Counters:
     slot_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     state_bytes: dict[int, int] = field(default_factory=dict)
     watermark_us: int | None = None
-    """The least of the slots'."""
+    """The least watermark of all slots."""
     rows_per_s: float = 0.0
     batch_ms: int = 0
     active: bool = False
     taken: list[Callable[[], None]] = field(default_factory=list)
+    """The functions to call after each batch."""
     _watermarks: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -68,7 +70,7 @@ class Counters:
         return self.by_rule.total()
 
     def take(self, progress: Any) -> None:
-        """Counts one batch."""
+        """Add the progress of one batch to the counts."""
         with self._lock:
             self.active = True
             self.batches += 1
@@ -77,58 +79,60 @@ class Counters:
             self.batch_ms = durations.pop("triggerExecution", 0)
             self.rows_per_s = 1000 * progress.numInputRows / self.batch_ms if self.batch_ms else 0.0
             self.stage_ms.update(durations)
-            seen = progress.observedMetrics.get(SEEN)
-            if seen is not None:
-                self._take_seen(measured(seen.asDict()))
+            input = progress.observedMetrics.get(INPUT_METRICS)
+            if input is not None:
+                self._add_input(input_statistics(input.asDict()))
             observed = progress.observedMetrics.get(OBSERVED)
-            for told in observed["slots"] if observed is not None else ():
-                self._take_slot(json.loads(told))
+            for metrics in observed["slots"] if observed is not None else ():
+                self._add_slot(json.loads(metrics))
         for call in self.taken:
             call()
 
-    def _take_seen(self, seen: Measured) -> None:
-        self.events += seen.events
-        self.bad_lines += seen.bad_lines
-        if seen.first is not None and seen.last is not None:
-            first, last = self.span or (seen.first, seen.last)
-            self.span = min(first, seen.first), max(last, seen.last)
+    def _add_input(self, input: InputStatistics) -> None:
+        self.events += input.events
+        self.bad_lines += input.bad_lines
+        if input.first is not None and input.last is not None:
+            first, last = self.span or (input.first, input.last)
+            self.span = min(first, input.first), max(last, input.last)
 
-    def _take_slot(self, told: dict[str, Any]) -> None:
-        slot = told["slot"]
-        self.routed += told["events"]
-        self.late += told["late"]
-        self.letters += told.get("letters", 0)
-        self.reasons.update(told.get("reasons", {}))
-        self.by_rule.update(told["by_rule"])
-        self.slot_s[slot] += told.get("seconds", 0)
-        self.state_bytes[slot] = told.get("state_bytes", 0)
-        if told.get("watermark") is not None:
-            self._watermarks[slot] = told["watermark"]
+    def _add_slot(self, metrics: dict[str, Any]) -> None:
+        slot = metrics["slot"]
+        self.routed += metrics["events"]
+        self.late += metrics["late"]
+        self.letters += metrics.get("letters", 0)
+        self.reasons.update(metrics.get("reasons", {}))
+        self.by_rule.update(metrics["by_rule"])
+        self.slot_s[slot] += metrics.get("seconds", 0)
+        self.state_bytes[slot] = metrics.get("state_bytes", 0)
+        if metrics.get("watermark") is not None:
+            self._watermarks[slot] = metrics["watermark"]
             self.watermark_us = min(self._watermarks.values())
 
     def lag_s(self) -> float | None:
-        """How far the watermark is behind the clock on the wall."""
+        """Return how many seconds the watermark is behind the wall clock; None without a watermark."""
         return None if self.watermark_us is None else time() - self.watermark_us / 1e6
 
     def text(self) -> str:
-        """Everything in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         with self._lock:
             return "".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         none: dict[str, float] = {}
         yield from metric("batches_total", "counter", "Micro-batches that ended.", self.batches)
-        yield from metric("input_rows_total", "counter", "Rows that came in, events and control rows.", self.input_rows)
-        yield from metric("routed_events_total", "counter", "Events sent to slots, each time counted.", self.routed)
-        yield from metric("late_events_total", "counter", "Events that came after the watermark.", self.late)
+        yield from metric("input_rows_total", "counter", "Rows read, events and control rows.", self.input_rows)
         yield from metric(
-            "dead_letters_total", "counter", "Events that could not be used, late ones too.", self.letters
+            "routed_events_total", "counter", "Events sent to slots, counted once for each slot.", self.routed
         )
-        yield from metric("matches_total", "counter", "Composite events found.", dict(self.by_rule), "rule")
+        yield from metric("late_events_total", "counter", "Events that arrived after the watermark.", self.late)
+        yield from metric(
+            "dead_letters_total", "counter", "Events that were rejected, including late ones.", self.letters
+        )
+        yield from metric("matches_total", "counter", "Composite events.", dict(self.by_rule), "rule")
         yield from metric("state_bytes", "gauge", "Bytes of state.", self.state_bytes, "slot")
         seconds = {stage: ms / 1000 for stage, ms in self.stage_ms.items()}
-        yield from metric("stage_seconds_total", "counter", "Time for each stage of the batches.", seconds, "stage")
-        yield from metric("slot_seconds_total", "counter", "Time that slots were at work.", dict(self.slot_s), "slot")
+        yield from metric("stage_seconds_total", "counter", "Time of each stage of the batches.", seconds, "stage")
+        yield from metric("slot_seconds_total", "counter", "Processing time of slots.", dict(self.slot_s), "slot")
         yield from metric("batch_seconds", "gauge", "Time of the last batch.", self.batch_ms / 1000)
         lag = self.lag_s()
         yield from metric("watermark_lag_seconds", "gauge", "Clock minus watermark.", none if lag is None else lag)
@@ -136,7 +140,7 @@ class Counters:
 
 
 class Listener(StreamingQueryListener):  # type: ignore[misc]
-    """Gives the progress of queries to counters: of the query with that name, or of all."""
+    """Adds the progress of the query `name`, or of all queries, to `counters`."""
 
     def __init__(self, counters: Counters, name: str | None = None) -> None:
         self._counters, self._name = counters, name
@@ -158,9 +162,10 @@ class Listener(StreamingQueryListener):  # type: ignore[misc]
 
 @contextmanager
 def published(counters: Counters, where: str | None) -> Iterator[str | None]:
-    """The counters for Prometheus to read: on a port of this machine (0 for any), or in a file, whole at any time.
+    """Publish `counters` for Prometheus in the `with` block, and yield the address.
 
-    Gives where they are.
+    `where` is a port of this machine (0 for any free port), or a file that is replaced atomically after each batch. If
+    it is None, nothing is published.
     """
     if where is None:
         yield None
@@ -176,11 +181,11 @@ def published(counters: Counters, where: str | None) -> Iterator[str | None]:
 
 
 def write_text(counters: Counters, path: Path) -> None:
-    """Puts the text into a file, at once."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write the text of `counters` to the file `path`, which is replaced atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        fresh.write_text(counters.text(), encoding="utf-8")
-        fresh.replace(path)
+        temporary.write_text(counters.text(), encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise TocsinError(f"{path} cannot be written: {error.strerror}") from None
 
