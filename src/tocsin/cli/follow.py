@@ -66,12 +66,14 @@ def follow(followed: FollowRun, metrics: str | None) -> tuple[RunReport, int]:
     counts = {
         "events": counters.events,
         "late": counters.late,
-        "dead": counters.letters - counters.bad_lines,
+        "dead": counters.dead_letters - counters.bad_lines,
         "matches": counters.matches,
         "bad_lines": counters.bad_lines,
     }
     seconds = perf_counter() - begun
-    report = RunReport(counts, counters.by_rule, None, counters.letters, [], seconds, counters.reasons, counters.span)
+    report = RunReport(
+        counts, counters.by_rule, None, counters.dead_letters, [], seconds, counters.reasons, counters.span
+    )
     return report, 130 if stopped.by == signal.SIGINT else 0
 
 
@@ -103,8 +105,8 @@ def line(counters: Counters) -> str:
     lag = counters.lag_s()
     if lag is not None:
         parts.insert(2, f"lag {_span(lag)}")
-    if counters.letters:
-        parts.append(f"{counters.letters:,} rejected")
+    if counters.dead_letters:
+        parts.append(f"{counters.dead_letters:,} rejected")
     return ", ".join(parts)
 
 

@@ -42,7 +42,7 @@ all events are bad.
 
 @dataclass
 class RunReport:
-    """The result of a run: counts, the first matches, and examples of rejected events (dead letters)."""
+    """The result of a run: counts, the first matches, and examples of rejected events (dead dead_letters)."""
 
     counts: dict[str, int]
     by_rule: Counter[str]
@@ -106,7 +106,7 @@ def detect_embedded(
             assert isinstance(detector, MovingDetector)
             for chunk in locations.chunks(CHUNK_ROWS):
                 builder.take(detector.locate(chunk.table))
-                builder.set_aside(detector.dead_letters(), chunk.bad)
+                builder.reject(detector.dead_letters(), chunk.bad)
         seconds = _drive(detector, source, builder, ts_unit)
     counts = {**detector.counts, "bad_lines": builder.bad_lines}
     return RunReport(
@@ -140,7 +140,7 @@ class ReportBuilder:
         if self.matches_to:
             self.matches_to.write(table)
 
-    def set_aside(self, letters: pa.Table, bad: list[BadLine]) -> None:
+    def reject(self, dead_letters: pa.Table, bad: list[BadLine]) -> None:
         """Count dead letters and lines that cannot be read, and write both to the file, if there is one."""
         import pyarrow as pa
 
@@ -148,15 +148,17 @@ class ReportBuilder:
 
         if bad:
             rows = [(f"{line.path}, line {line.line}: {line.reason}", None, None, line.text) for line in bad]
-            columns = [pa.array(column, letters.schema.types[at]) for at, column in enumerate(zip(*rows, strict=True))]
-            letters = pa.concat_tables([pa.table(columns, schema=letters.schema), letters])
+            columns = [
+                pa.array(column, dead_letters.schema.types[at]) for at, column in enumerate(zip(*rows, strict=True))
+            ]
+            dead_letters = pa.concat_tables([pa.table(columns, schema=dead_letters.schema), dead_letters])
         self.bad_lines += len(bad)
-        self.dead += letters.num_rows
-        self.reasons.update(count_reasons(letters))
-        for row in letters.slice(0, EXAMPLES - len(self.examples)).to_pylist():
+        self.dead += dead_letters.num_rows
+        self.reasons.update(count_reasons(dead_letters))
+        for row in dead_letters.slice(0, EXAMPLES - len(self.examples)).to_pylist():
             self.examples.append(f"{row['reason']}: {row['event'][:120]}")
         if self.dead_to:
-            self.dead_to.write(letters)
+            self.dead_to.write(dead_letters)
 
     def at(self, ts: Any) -> None:
         """Extend the time span of the events by their times `ts` (µs)."""
@@ -182,10 +184,10 @@ def _drive(
         for chunk in source.chunks(CHUNK_ROWS):
             builder.at(times_us(chunk.table[source.names["ts"]], ts_unit))
             builder.take(detector.push(chunk.table))
-            builder.set_aside(detector.dead_letters(), chunk.bad)
+            builder.reject(detector.dead_letters(), chunk.bad)
             advance(chunk.bytes_read, detector.counts["events"], builder.matches)
         builder.take(detector.finish())
-        builder.set_aside(detector.dead_letters(), [])
+        builder.reject(detector.dead_letters(), [])
     return perf_counter() - start
 
 

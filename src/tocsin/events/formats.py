@@ -12,7 +12,7 @@ The event notation has one event per line, for example `Temp@10(area="A1", value
 - The time is a number of microseconds, a number with one of the `UNITS_US` (`@10s`, `@5min`), or a date or time of ISO
   8601 (`@2024-01-01`, `@2024-01-01T09:30:00.5Z`). Without an offset, it is in UTC.
 - `#seq` is left out if the sequence number is 0, and `[id]` is left out if the event has no id.
-- An id is quoted (`["id 7"]`) if it has other characters than letters, digits and `_ . : -`.
+- An id that has any character besides letters, digits and `_ . : -` is quoted: `["id 7"]`.
 - A value is a string in double quotes with the escapes of JSON, a 64-bit integer, a double (with a point or an
   exponent), `true`, `false` or `null`. A time as a value is an integer in microseconds.
 - Blank lines are skipped. A comment begins with `--` or `#` and ends at the end of the line.

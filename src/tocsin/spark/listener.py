@@ -49,7 +49,7 @@ class Counters:
     routed: int = 0
     """The number of events that were sent to slots, counted once for each slot."""
     late: int = 0
-    letters: int = 0
+    dead_letters: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     by_rule: Counter[str] = field(default_factory=Counter)
     stage_ms: Counter[str] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class Counters:
         slot = metrics["slot"]
         self.routed += metrics["events"]
         self.late += metrics["late"]
-        self.letters += metrics.get("letters", 0)
+        self.dead_letters += metrics.get("letters", 0)
         self.reasons.update(metrics.get("reasons", {}))
         self.by_rule.update(metrics["by_rule"])
         self.slot_s[slot] += metrics.get("seconds", 0)
@@ -126,7 +126,7 @@ class Counters:
         )
         yield from metric("late_events_total", "counter", "Events that arrived after the watermark.", self.late)
         yield from metric(
-            "dead_letters_total", "counter", "Events that were rejected, including late ones.", self.letters
+            "dead_letters_total", "counter", "Events that were rejected, including late ones.", self.dead_letters
         )
         yield from metric("matches_total", "counter", "Composite events.", dict(self.by_rule), "rule")
         yield from metric("state_bytes", "gauge", "Bytes of state.", self.state_bytes, "slot")

@@ -110,7 +110,7 @@ class FocalObjects:
         spaces = [space for _, space in self.objects]
         on_earth = np.array([space is Space.WGS84 for space in spaces] or [False])[focal]
         placed = are_positions(east, north, on_earth)
-        letters: list[DeadLetter] = []
+        dead_letters: list[DeadLetter] = []
         keys = list(self.objects)
         for row in np.flatnonzero(~placed).tolist():
             (pattern, space), when = keys[focal[row]], table["ts"][row].as_py()
@@ -120,10 +120,10 @@ class FocalObjects:
             }
             coordinates = {name: value for name, value in values.items() if value is not None}
             text = describe(pattern.type, when, coordinates)
-            letters.append(
+            dead_letters.append(
                 (f"{space.coordinates[0]} and {space.coordinates[1]} are not a position", pattern.type, when, text)
             )
-        return table.filter(pa.array(placed)), letters
+        return table.filter(pa.array(placed)), dead_letters
 
     def expanded(self, updates: pa.Table) -> Array:
         """Return `updates` in canonical order, once for each query that follows the object."""
